@@ -216,7 +216,7 @@ class ModelStatistics:
         with self._lock:
             self._responses.count(index, kind, duration_ns)
 
-    def record_cache_hit(self, lookup_ns: int) -> None:
+    def record_cache_hit(self, pending: PendingRequest, lookup_ns: int, now_ns: int) -> None:
         """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
         now_ms = self._wall_clock() // 1_000_000
         with self._lock:
@@ -225,6 +225,8 @@ class ModelStatistics:
             self._success_ns += lookup_ns
             self._cache_hit_count += 1
             self._cache_hit_ns += lookup_ns
+            if self._latencies is not None:
+                self._latencies.observe_hit(pending, lookup_ns, now_ns, now_ms)
 
     def record_cache_miss(self, lookup_ns: int) -> None:
         """Count one request that the response cache has no answer for."""
@@ -232,11 +234,13 @@ class ModelStatistics:
             self._cache_miss_count += 1
             self._cache_miss_ns += lookup_ns
 
-    def record_cache_insertion(self, insertion_ns: int) -> None:
-        """Add the time of keeping the answer of a miss, which came after the request was counted."""
+    def record_cache_insertion(self, lookup_ns: int, insertion_ns: int, now_ns: int) -> None:
+        """Add the time of keeping the answer of a miss, which came after `lookup_ns` and the request were counted."""
         with self._lock:
             self._cache_miss_ns += insertion_ns
             self._success_ns += insertion_ns
+            if self._latencies is not None:
+                self._latencies.observe_miss(lookup_ns + insertion_ns, now_ns)
 
     def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
         """Count one failed request; its duration runs from `start_ns`."""
@@ -264,6 +268,10 @@ class ModelStatistics:
                 compute_infer_ns=self._compute.compute_infer_ns,
                 compute_output_ns=self._compute.compute_output_ns,
                 failure_ns=self._fail_ns,
+                cache_hit_count=self._cache_hit_count,
+                cache_hit_ns=self._cache_hit_ns,
+                cache_miss_count=self._cache_miss_count,
+                cache_miss_ns=self._cache_miss_ns,
             )
             return self._latencies.metrics(sums, now_ns)
 

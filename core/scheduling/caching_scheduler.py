@@ -126,10 +126,12 @@ class CachingScheduler:
             return
         if self._cache.answers_later and flight is not None and self._look_up(flight, pending):
             return
-        self._statistics.record_cache_miss(self._clock() - start_ns)
+        lookup_ns = self._clock() - start_ns
+        self._statistics.record_cache_miss(lookup_ns)
         if flight is None:
             self._scheduler.submit(pending)
         else:
+            flight.lookup_ns = lookup_ns
             self._execute(flight, pending)
 
     def _execute(self, flight: SingleFlight, pending: PendingRequest) -> None:
@@ -161,7 +163,8 @@ class CachingScheduler:
         with self._lock:
             self._waiting -= 1
         if found is None:
-            self._statistics.record_cache_miss(self._clock() - flight.start_ns)
+            flight.lookup_ns = self._clock() - flight.start_ns
+            self._statistics.record_cache_miss(flight.lookup_ns)
             self._missed[pending] = flight
             self._resubmit(pending)
             if self._missed.pop(pending, None) is not None:  # another version took it
@@ -247,7 +250,8 @@ class CachingScheduler:
             if not self._stopped:
                 self._cache.put(flight.key, cached)
         followers = self._land(flight)
-        self._statistics.record_cache_insertion(self._clock() - start_ns)
+        now_ns = self._clock()
+        self._statistics.record_cache_insertion(flight.lookup_ns, now_ns - start_ns, now_ns)
         if cached is None:
             self._resubmit_all(followers)
             return
@@ -261,8 +265,9 @@ class CachingScheduler:
             error = RequestCancelled("the client went away")
             deliver(pending, InferenceResponse.failed(pending.request, error))
             return
-        lookup_ns = self._clock() - start_ns
-        self._statistics.record_cache_hit(lookup_ns)
+        now_ns = self._clock()
+        lookup_ns = now_ns - start_ns
+        self._statistics.record_cache_hit(pending, lookup_ns, now_ns)
         times = InferenceTimes(lookup_ns, 0, 0, 0, pending.batch_size or 1)
         deliver(pending, cached.answer(pending.request, self._spec.name, self._spec.version, times))
 

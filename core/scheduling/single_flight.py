@@ -19,17 +19,29 @@ _OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)
 class SingleFlight:
     """Takes the responses to the executed request in place of its caller, and passes them on at once.
 
-    `on_response` is the caller's. `start_ns` is when the first of them came. `followers` wait for the answer, in the
+    `on_response` is the caller's. `start_ns` is when the first of them came, `lookup_ns` how long it was looked up.
+    `followers` wait for the answer, in the
     order in which they came; they are guarded by the scheduler's lock. `look_up` is set while the answer is looked for
     in another process, before the request is executed.
     """
 
-    __slots__ = ("_count", "_first", "_scheduler", "followers", "key", "look_up", "on_response", "start_ns")
+    __slots__ = (
+        "_count",
+        "_first",
+        "_scheduler",
+        "followers",
+        "key",
+        "look_up",
+        "lookup_ns",
+        "on_response",
+        "start_ns",
+    )
 
     def __init__(self, scheduler: CachingScheduler, key: bytes, pending: PendingRequest, start_ns: int) -> None:
         self._scheduler = scheduler
         self.key = key
         self.start_ns = start_ns
+        self.lookup_ns = 0
         self.look_up: LookUp | None = None
         self.on_response = pending.on_response
         self.followers: dict[PendingRequest, None] = {}

@@ -61,6 +61,11 @@ class Histograms:
                 queue.exemplars[queue_index] = (request_id, queue_ns, now_ms)
                 compute.exemplars[compute_index] = (request_id, compute_ns, now_ms)
 
+    def observe_hit(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
+        """Count a request that the response cache answered: it never waited in a queue."""
+        _count(self._requests, duration_ns, pending, now_ms)
+        _count(self._queue, 0, pending, now_ms)
+
     def observe_failure(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
         """Count a request that was answered with an error: that is a first response, too."""
         _count(self._failures, duration_ns, pending, now_ms)

@@ -62,6 +62,18 @@ class LatencyMeters:
         if self._summaries is not None:
             self._summaries.observe((pending,), compute_start_ns, input_end_ns, end_ns, end_ns)
 
+    def observe_hit(self, pending: PendingRequest, duration_ns: int, now_ns: int, now_ms: int) -> None:
+        """Count a request that the response cache answered at `now_ns`."""
+        if self._histograms is not None:
+            self._histograms.observe_hit(pending, duration_ns, now_ms)
+        if self._summaries is not None:
+            self._summaries.observe_hit(duration_ns, now_ns)
+
+    def observe_miss(self, duration_ns: int, now_ns: int) -> None:
+        """Count a request whose answer was looked up in vain and kept at `now_ns`."""
+        if self._summaries is not None:
+            self._summaries.observe_miss(duration_ns, now_ns)
+
     def observe_failure(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
         """Count a request that failed."""
         if self._histograms is not None:

@@ -16,7 +16,9 @@ from core.inference.pending_request import PendingRequest
 from core.observability.latencies.sums import LatencySums
 
 _DURATIONS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
-SUMMARIES = tuple(f"nv_inference_{duration}_summary_us" for duration in _DURATIONS)
+CACHE_SUMMARIES = ("nv_cache_hit_summary_per_model", "nv_cache_miss_summary_per_model")
+"""The time of hits and misses of the response cache, of a server that has one."""
+SUMMARIES = (*(f"nv_inference_{duration}_summary_us" for duration in _DURATIONS), *CACHE_SUMMARIES)
 
 _PARTS = 5
 _PART_NS = 12_000_000_000
@@ -59,7 +61,7 @@ class Summaries:
         """Count the successful requests of one execution."""
         if compute_end_ns >= self._ends_ns:
             self._advance(compute_end_ns)
-        request, queue, compute_input, compute_infer, compute_output = self._parts[-1]
+        request, queue, compute_input, compute_infer, compute_output, _, _ = self._parts[-1]
         for pending in requests:  # with `_step` written out: a call would take a third of the time
             duration_ns = compute_end_ns - pending.start_ns
             bits = duration_ns.bit_length()
@@ -72,24 +74,42 @@ class Summaries:
         compute_infer[_step(output_start_ns - input_end_ns)] += count
         compute_output[_step(compute_end_ns - output_start_ns)] += count
 
+    def observe_hit(self, duration_ns: int, now_ns: int) -> None:
+        """Count a request that the response cache answered: it never waited in a queue."""
+        if now_ns >= self._ends_ns:
+            self._advance(now_ns)
+        request, queue, _, _, _, hit, _ = self._parts[-1]
+        request[_step(duration_ns)] += 1
+        queue[_step(0)] += 1
+        hit[_step(duration_ns)] += 1
+
+    def observe_miss(self, duration_ns: int, now_ns: int) -> None:
+        """Count a request whose answer was looked up in vain and kept."""
+        if now_ns >= self._ends_ns:
+            self._advance(now_ns)
+        self._parts[-1][-1][_step(duration_ns)] += 1
+
     def metrics(self, sums: LatencySums, now_ns: int) -> tuple[SummaryMetrics, ...]:
         if now_ns >= self._ends_ns:
             self._advance(now_ns)
+        executed_count = sums.success_count - sums.cache_hit_count
         totals = (
-            sums.request_ns,
-            sums.queue_ns,
-            sums.compute_input_ns,
-            sums.compute_infer_ns,
-            sums.compute_output_ns,
+            (sums.request_ns, sums.success_count),
+            (sums.queue_ns, sums.success_count),
+            (sums.compute_input_ns, executed_count),
+            (sums.compute_infer_ns, executed_count),
+            (sums.compute_output_ns, executed_count),
+            (sums.cache_hit_ns, sums.cache_hit_count),
+            (sums.cache_miss_ns, sums.cache_miss_count),
         )
         return tuple(
             SummaryMetrics(
                 name=name,
                 quantiles=_values([part[index] for part in self._parts], self._quantiles),
                 sum=total // 1000,
-                count=sums.success_count,
+                count=count,
             )
-            for index, (name, total) in enumerate(zip(SUMMARIES, totals, strict=True))
+            for index, (name, (total, count)) in enumerate(zip(SUMMARIES, totals, strict=True))
         )
 
     def _advance(self, now_ns: int) -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencySums:
-    """Nanoseconds, summed over the `success_count` successful requests; `failure_ns` over the failed ones."""
+    """Nanoseconds, summed over the `success_count` successful requests; `failure_ns` over the failed ones.
+
+    The durations of hits of the response cache are in `request_ns` and in `cache_hit_ns`.
+    """
 
     success_count: int
     request_ns: int
@@ -16,6 +19,10 @@ class LatencySums:
     compute_infer_ns: int
     compute_output_ns: int
     failure_ns: int
+    cache_hit_count: int = 0
+    cache_hit_ns: int = 0
+    cache_miss_count: int = 0
+    cache_miss_ns: int = 0
 
     @property
     def compute_ns(self) -> int:

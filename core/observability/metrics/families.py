@@ -145,7 +145,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         for name, text, nanoseconds in _LATENCIES:
             # Triton truncates every event to microseconds, so its sums are too small; here only the sum is truncated.
             yield _family(name, "counter", text, ((r.labels, nanoseconds(r.statistics) // 1000) for r in reporters))
-    if options.counter_latencies and (snapshot.response_cache is not None or snapshot.remote_cache is not None):
+    has_cache = snapshot.response_cache is not None or snapshot.remote_cache is not None
+    if options.counter_latencies and has_cache:
         for name, text, count in _CACHE_COUNTERS:
             yield _family(name, "counter", text, ((r.labels, count(r.statistics)) for r in reporters))
     if snapshot.response_cache is not None:
@@ -166,7 +167,7 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         "Model load time in seconds",
         ((r.labels, r.load_duration_secs) for r in reporters),
     )
-    yield from latency_families(snapshot.models)
+    yield from latency_families(snapshot.models, has_cache=has_cache)
     yield from _pinned_families(snapshot.hardware.pinned)
     if options.gpu:
         yield from _gpu_families(snapshot.hardware.gpus)

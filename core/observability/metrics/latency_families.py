@@ -11,7 +11,7 @@ from itertools import accumulate
 
 from core.observability.latencies.buckets import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
 from core.observability.latencies.histogram import HistogramMetrics
-from core.observability.latencies.summaries import SUMMARIES, SummaryMetrics
+from core.observability.latencies.summaries import CACHE_SUMMARIES, SUMMARIES, SummaryMetrics
 from core.observability.metrics.exposition import MetricFamily, Sample, number
 from core.observability.metrics.model_labels import model_labels
 from core.observability.metrics.snapshot import ModelMetrics
@@ -31,14 +31,19 @@ _SUMMARIES = dict(
             "Summary of compute input duration in microseconds (does not include cached requests)",
             "Summary of compute inference duration in microseconds (does not include cached requests)",
             "Summary of inference compute output duration in microseconds (does not include cached requests)",
+            "Summary of cache hit duration per model, in microseconds",
+            "Summary of cache miss duration per model, in microseconds",
         ),
         strict=True,
     )
 )
 
 
-def latency_families(models: Iterable[ModelMetrics]) -> Iterator[MetricFamily]:
-    """The histograms and summaries of all versions, in the order of the page; families without series included."""
+def latency_families(models: Iterable[ModelMetrics], *, has_cache: bool) -> Iterator[MetricFamily]:
+    """The histograms and summaries of all versions, in the order of the page; families without series included.
+
+    `has_cache`: the server has a response cache.
+    """
     labelled = [(model_labels(entry), entry.latencies) for entry in models]
     for name, text in _HISTOGRAMS.items():
         samples = [
@@ -50,6 +55,8 @@ def latency_families(models: Iterable[ModelMetrics]) -> Iterator[MetricFamily]:
         ]
         yield MetricFamily(name, "histogram", text, tuple(samples))
     for name, text in _SUMMARIES.items():
+        if name in CACHE_SUMMARIES and not has_cache:
+            continue
         samples = [
             sample
             for labels, latencies in labelled

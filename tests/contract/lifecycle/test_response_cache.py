@@ -33,7 +33,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(repository: Path, http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     for name in ("first", "second", "reloaded"):
         add_scaled(repository, name, 2.0, CACHED)
-    options = ["--cache-config=local,size=100000", "--model-control-mode=explicit", "--load-model=*"]
+    latencies = "--metrics-config=summary_latencies=true"
+    options = ["--cache-config=local,size=100000", latencies, "--model-control-mode=explicit", "--load-model=*"]
     log = tmp_path_factory.mktemp("server") / "log"
     with ServerProcess(repository, log, "--shutdown-grace-secs=0", *options) as running:
         yield running
@@ -68,6 +69,10 @@ def test_the_answer_to_one_protocol_serves_the_other(server: ServerProcess) -> N
     page = requests.get(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=30).text
     assert 'nv_cache_num_hits_per_model{model="first",version="1"} 6' in page
     assert 'nv_cache_num_misses_per_model{model="first",version="1"} 2' in page
+    for kind, count in {"hit": 6, "miss": 2}.items():
+        name = f"nv_cache_{kind}_summary_per_model"
+        assert f'{name}_count{{model="first",version="1"}} {count}' in page
+        assert f'{name}{{model="first",version="1",quantile="0.5"}} Nan' not in page
 
 
 def test_more_answers_than_there_is_room_for_stay_right(server: ServerProcess) -> None:

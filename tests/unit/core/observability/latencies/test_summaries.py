@@ -9,7 +9,7 @@ import pytest
 from core.observability.latencies.buckets import DEFAULT_BUCKETS
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.latencies.options import LatencyOptions
-from core.observability.latencies.summaries import SUMMARIES, SummaryMetrics
+from core.observability.latencies.summaries import CACHE_SUMMARIES, SUMMARIES, SummaryMetrics
 from core.observability.statistics import ModelStatistics
 from tests.unit.pending_requests import pending_request
 
@@ -55,11 +55,34 @@ def test_every_part_of_a_request_has_its_summary() -> None:
     found = summaries(statistics)
     assert list(found) == list(SUMMARIES)
     expected = [1000, 400, 100, 300, 200]
-    assert [each.quantiles for each in found.values()] == [
-        ((0.5, pytest.approx(each, rel=WITHIN)),) for each in expected
-    ]
-    assert [each.sum for each in found.values()] == expected
-    assert [each.count for each in found.values()] == [1] * 5
+    executed = [found[name] for name in SUMMARIES if name not in CACHE_SUMMARIES]
+    assert [each.quantiles for each in executed] == [((0.5, pytest.approx(each, rel=WITHIN)),) for each in expected]
+    assert [each.sum for each in executed] == expected
+    assert [each.count for each in executed] == [1] * 5
+
+
+def test_hits_and_misses_of_the_cache_have_theirs() -> None:
+    statistics = measured(0.5)
+    statistics.record_cache_miss(30 * US)
+    execute(statistics, 1000)
+    statistics.record_cache_insertion(30 * US, 10 * US, START)
+    for duration in (3, 5, 7):
+        statistics.record_cache_hit(pending_request(), duration * US, START)
+    found = summaries(statistics)
+    shown = {name: (each.quantiles[0][1], each.sum, each.count) for name, each in found.items()}
+    near = {
+        name: (pytest.approx(value, rel=WITHIN), total, count)
+        for name, (value, total, count) in {
+            "nv_inference_request_summary_us": (5, 1025, 4),
+            "nv_inference_queue_summary_us": (0, 400, 4),
+            "nv_inference_compute_input_summary_us": (100, 100, 1),
+            "nv_inference_compute_infer_summary_us": (300, 300, 1),
+            "nv_inference_compute_output_summary_us": (200, 200, 1),
+            "nv_cache_hit_summary_per_model": (5, 15, 3),
+            "nv_cache_miss_summary_per_model": (40, 40, 1),
+        }.items()
+    }
+    assert shown == near
 
 
 def test_a_summary_without_requests_is_nan() -> None:

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import replace
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
+from core.observability.latencies.buckets import DEFAULT_BUCKETS
 from core.observability.latencies.histogram import Exemplar, HistogramMetrics
-from core.observability.latencies.meters import LatencyMetrics
-from core.observability.latencies.summaries import SummaryMetrics
+from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
+from core.observability.latencies.options import LatencyOptions
+from core.observability.latencies.summaries import CACHE_SUMMARIES, SummaryMetrics
 from core.observability.metrics.exposition import render
 from core.observability.metrics.latency_families import latency_families
 from core.observability.metrics.snapshot import ModelMetrics
@@ -49,7 +52,8 @@ MODEL = ModelMetrics(
 
 
 def test_the_page_has_triton_s_names_and_labels() -> None:
-    lines = [line for line in render(latency_families([MODEL])).decode().splitlines() if not line.startswith("#")]
+    page = render(latency_families([MODEL], has_cache=True)).decode()
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
     label = 'model="m",version="1"'
     assert lines == [
         f'nv_inference_first_response_histogram_ms_bucket{{{label},le="100"}} 1',
@@ -75,9 +79,9 @@ def test_parsers_of_both_formats_read_the_page() -> None:
         "trident_inference_queue_duration_seconds": "histogram",
         "nv_inference_queue_summary_us": "summary",
     }
-    families = list(parse(render(latency_families([MODEL])).decode()))
+    families = list(parse(render(latency_families([MODEL], has_cache=True)).decode()))
     assert {family.name: family.type for family in families} == names
-    page = render(latency_families([MODEL]), openmetrics=True).decode() + "# EOF\n"
+    page = render(latency_families([MODEL], has_cache=True), openmetrics=True).decode() + "# EOF\n"
     found = {family.name: family for family in parse_openmetrics(page)}
     assert {name: family.type for name, family in found.items()} == names
     (exemplar,) = [
@@ -92,5 +96,15 @@ def test_parsers_of_both_formats_read_the_page() -> None:
 
 def test_a_version_without_distributions_has_no_series() -> None:
     plain = ModelMetrics(model="m", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=1.0)
-    assert render(latency_families([plain])) == b""
+    assert render(latency_families([plain], has_cache=True)) == b""
     assert pickle.loads(pickle.dumps(plain)) == plain
+
+
+def test_without_a_cache_there_are_no_summaries_of_it() -> None:
+    statistics = ModelStatistics()
+    statistics.measure(LatencyMeters(LatencyOptions(summaries=True), DEFAULT_BUCKETS))
+    model = replace(MODEL, latencies=statistics.latencies(1))
+    names = [family.name for family in latency_families([model], has_cache=True) if family.samples]
+    assert [name for name in names if name.startswith("nv_cache_")] == list(CACHE_SUMMARIES)
+    without = [family.name for family in latency_families([model], has_cache=False) if family.samples]
+    assert without == [name for name in names if name not in CACHE_SUMMARIES]
