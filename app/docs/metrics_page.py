@@ -201,7 +201,12 @@ be given more than once, adds a dimension, in Cloud Logging a label. Lines of mo
 the metrics of the server are those without it. CloudWatch bills each metric of each model: a multi-model container with
 many models has as many lines. The figures of the machine are in the line of the server only.
 """
-_PREFIXES = {"nv_cache_": "trident_response_cache_", "nv_model_": "nv_inference_", "trident_http_": "flask_"}
+_PREFIXES = {
+    "nv_cache_": "trident_response_cache_",
+    "nv_model_": "nv_inference_",
+    "trident_batch_": "nv_inference_",
+    "trident_http_": "flask_",
+}
 # Additions to the help texts, which are Triton's.
 NOTES = {
     "nv_inference_request_failure": f"`reason` is one of {', '.join(reason.value for reason in FailureReason)}",
@@ -212,6 +217,7 @@ NOTES = {
     "nv_inference_compute_output_duration_us": "splitting the outputs of a batch",
     "nv_inference_pending_request_count": "use it for autoscaling",
     "nv_model_load_duration_secs": "one series for each ready version; its value changes with each load",
+    "trident_batch_close_total": "[what the reasons mean](tuning.md#why-was-this-batch-closed)",
     "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
     "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
     "out_of_memory; a model counts once, however many versions it has",

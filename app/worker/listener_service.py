@@ -13,10 +13,12 @@ from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.send_batching import SendBatching
 from core.frontend.request_body import Allocate
-from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
+from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 
 # Every request sets these. The template already has them, so that a copy of it does not grow.
-_REQUEST_KEYS: dict[str, Any] = dict.fromkeys(("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", BODY_KEY, CLIENT_GONE_KEY))
+_REQUEST_KEYS: dict[str, Any] = dict.fromkeys(
+    ("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", BODY_KEY, CLIENT_GONE_KEY, ARRIVED_KEY)
+)
 
 
 class ListenerService:

@@ -3,6 +3,7 @@
     python -m bench compare ../before                               all rows, about 8 minutes
     python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
     python -m bench compare ../before --options=--http-workers=1
+    python -m bench compare ../before --only a-binary,d-binary --queue-delay 500
 
 A turn is a fraction of a second, in which one server is asked and the other one idles. A ratio is this checkout's
 figure over the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. More
@@ -103,6 +104,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pairs", type=positive, default=60, help="pairs of turns of each row")
     parser.add_argument("--turn", type=float, default=0.25, help="seconds of a turn; images take twice as long")
     parser.add_argument("--options", type=shlex.split, default=[], help="options for both servers, in one text")
+    parser.add_argument("--queue-delay", type=int, default=0, help="microseconds that the small models' batches wait")
     options = parser.parse_args(arguments)
     if not (options.other / "app").is_dir():
         parser.error(f"{options.other} is not a checkout of this project: it has no folder app")
@@ -143,7 +145,7 @@ def main(arguments: Sequence[str]) -> None:
     wrk.require_or_exit()
     models = BUILD / "models"
     BUILD.mkdir(parents=True, exist_ok=True)
-    served.build(models)
+    served.build(models, queue_delay_us=options.queue_delay)
     watch = LoadWatch()
     found: list[Row] = []
     with ExitStack() as stack:

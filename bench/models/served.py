@@ -59,10 +59,14 @@ def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
         onnx.save(model, folder / "1" / "model.onnx")
 
 
-def build(repository: Path) -> None:
-    """Write the models of all cases except (e) under `repository`."""
+def build(repository: Path, *, queue_delay_us: int = 0) -> None:
+    """Write the models of all cases except (e) under `repository`; the batches of the small ones wait for the delay."""
     for name in ("simple", "digits"):
         shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
+        if queue_delay_us:
+            path = repository / name / "config.pbtxt"
+            waits = f"dynamic_batching {{ max_queue_delay_microseconds: {queue_delay_us} }}"
+            path.write_text(path.read_text().replace(BATCHING, waits))
     # Without a batcher, a request goes to the session unchanged: case (b) measures copies.
     config = CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching="")
     write(repository / "identity", config, identity(["D"]))

@@ -62,7 +62,10 @@ class BatchingSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One version of a model. Without `batching` the default scheduler executes one request at a time."""
+    """One version of a model. Without `batching` the default scheduler executes one request at a time.
+
+    `counts_arrival`: a batch may wait for requests, so it matters when each of them arrived.
+    """
 
     name: str
     version: int
@@ -73,4 +76,5 @@ class ModelSpec:
     outputs: dict[str, OutputSpec]
     batching: BatchingSpec | None = None
     decoupled: bool = False
+    counts_arrival: bool = False
     metric_tags: dict[str, str] = field(default_factory=dict)

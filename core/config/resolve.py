@@ -14,6 +14,7 @@ _NS_PER_US = 1000
 
 def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
     """The spec of one version; `config` is complete, normalised and validated; `labels` are keyed by output."""
+    batching = _batching(config)
     return ModelSpec(
         name=config.name,
         version=version,
@@ -22,8 +23,9 @@ def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, t
         max_batch_size=config.max_batch_size,
         inputs={entry.name: _input(entry) for entry in config.input},
         outputs={entry.name: _output(entry, labels.get(entry.name, ())) for entry in config.output},
-        batching=_batching(config),
+        batching=batching,
         decoupled=config.model_transaction_policy.decoupled,
+        counts_arrival=batching is not None and batching.max_queue_delay_ns > 0,
         metric_tags=dict(config.metric_tags),
     )
 

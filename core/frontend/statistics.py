@@ -1,4 +1,4 @@
-"""The statistics of model versions as v2 JSON has them, with Triton's order of keys.
+"""The statistics of model versions as v2 JSON has them, with Triton's order of keys. `batch_close_count` is Trident's.
 
 Source: docs/spec/statistics-and-metrics.md section A.
 """
@@ -41,6 +41,7 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
             {"batch_size": batch.batch_size, **_compute(batch.execution_count, batch)} for batch in statistics.batches
         ],
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": version.memory_bytes}] if version.memory_bytes else [],
+        "batch_close_count": {reason.label: count for reason, count in statistics.batch_closes.items()},
     }
 
 

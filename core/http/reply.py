@@ -28,6 +28,8 @@ BODY_KEY = "trident.body"
 RECEIVED_HEADERS_KEY = "trident.headers"
 # Our worker passes a function that returns true when the client has disconnected.
 CLIENT_GONE_KEY = "trident.client_gone"
+# Our worker passes when it had all bytes of the request, in monotonic nanoseconds.
+ARRIVED_KEY = "trident.arrived_ns"
 
 STATUS_LINES: dict[int, str] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 

@@ -18,5 +18,6 @@ _NS = 1_000_000
 
 def server_timing(times: InferenceTimes) -> str:
     """The value of the header."""
-    queue, gather, infer, split, batch_size = times
-    return _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
+    queue, gather, infer, split, batch_size, close_reason = times
+    text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
+    return text if close_reason is None else f'{text}, close;desc="{close_reason.label}"'

@@ -58,10 +58,12 @@ class InferenceRequest:
 
     `model_version` -1 means the latest ready version, a lower number the result of `Engine.hold_version`. `outputs`
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
-    to no sequence.
+    to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
+    that it means the same in every process of the server; 0 where nobody noted it.
     """
 
     __slots__ = (
+        "arrived_ns",
         "correlation_id",
         "id",
         "inputs",
@@ -101,6 +103,7 @@ class InferenceRequest:
         self.correlation_id = correlation_id
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
+        self.arrived_ns = 0
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
         """The same request for other inputs, under another id."""
@@ -118,6 +121,7 @@ class InferenceRequest:
         made.correlation_id = self.correlation_id
         made.sequence_start = self.sequence_start
         made.sequence_end = self.sequence_end
+        made.arrived_ns = 0
         return made
 
     @property

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
 from core.observability.latencies.sums import LatencySums
@@ -44,8 +45,8 @@ class StatisticsSnapshot:
 
     Durations are in ns and summed over the successful requests, except for `failure_ns`. `last_inference_ms` is the
     wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size, `responses`
-    by ascending index. A hit of the response cache takes the time of looking it up, a miss that of looking it up and
-    of keeping the answer.
+    by ascending index. `batch_closes` counts executions by the reason for which their batch was closed. A hit of the
+    response cache takes the time of looking it up, a miss that of looking it up and of keeping the answer.
     """
 
     request_success: int
@@ -63,6 +64,7 @@ class StatisticsSnapshot:
     last_inference_ms: int = 0
     batches: tuple[BatchStatistics, ...] = ()
     responses: tuple[ResponseStatistics, ...] = ()
+    batch_closes: Mapping[CloseReason, int] = field(default_factory=dict)
     cache_hit_count: int = 0
     cache_hit_ns: int = 0
     cache_miss_count: int = 0
@@ -119,6 +121,7 @@ class ModelStatistics:
         self._queue_ns = 0
         self._compute = _ComputeCounters()
         self._batches: dict[int, _ComputeCounters] = {}
+        self._closes = [0] * len(CloseReason)
         self._responses = ResponseCounters()
         self._latencies: LatencyMeters | None = None
         self._cache_hit_count = 0
@@ -138,8 +141,9 @@ class ModelStatistics:
         input_end_ns: int,
         output_start_ns: int,
         compute_end_ns: int,
+        reason: CloseReason = IDLE,
     ) -> None:
-        """Count one execution of `total_batch_size` items, in which `requests_ok` succeeded.
+        """Count one execution of `total_batch_size` items, closed for `reason`, in which `requests_ok` succeeded.
 
         Every request carries the whole duration of the execution it was part of, as in Triton.
         """
@@ -155,6 +159,7 @@ class ModelStatistics:
         now_ms = self._wall_clock() // 1_000_000
         with self._lock:
             self._execution_count += 1
+            self._closes[reason] += 1
             self._inference_count += items
             if now_ms > self._last_inference_ms:
                 self._last_inference_ms = now_ms
@@ -307,6 +312,7 @@ class ModelStatistics:
                     for size, batch in sorted(self._batches.items())
                 ),
                 responses=self._responses.snapshot(),
+                batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
             )
 
 

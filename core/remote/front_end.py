@@ -169,7 +169,7 @@ class FrontEnd:
         self._shared_memory = memory
 
     def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
-        request = self._requests.read(content, shared)
+        request = self._requests.read(content, shared, flags)
         if number in self._pending:
             raise BadFrame(f"a second request number {number}")
         try:

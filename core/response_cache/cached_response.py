@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from sys import getsizeof
 
+from core.inference.close_reason import CloseReason
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, PackedOutputs
 from core.inference.times import InferenceTimes, asks_for_times
 
-_TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0).parameters())
+_TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0, CloseReason.IDLE).parameters())
 
 
 class CachedResponse:

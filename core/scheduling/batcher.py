@@ -26,10 +26,10 @@ from core.scheduling.execution import Clock
 from core.scheduling.inline_execution import InlineExecution
 from core.scheduling.instance import ModelInstance, OnPoisoned
 from core.scheduling.instance_pool import InstancePool
-from core.scheduling.instance_thread import RUNNING, InstanceThread
+from core.scheduling.instance_thread import LENT, RUNNING, InstanceThread
 from core.scheduling.open_execution import OpenExecution
 from core.scheduling.open_requests import OpenRequests
-from core.scheduling.policy import Run, Wait, limits_of, may_end
+from core.scheduling.policy import IDLE, Idle, Run, Wait, limits_of, may_end
 from core.scheduling.queue import RequestQueue
 from core.scheduling.rate_limiter.claim import Claim
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
@@ -151,13 +151,16 @@ class DynamicBatcher:
                     return
                 queue.delay_until = 0
             holder = self._pool.holder
-            if holder is None:
+            if (
+                holder is None
+                or holder.wait.until_ns <= now_ns
+                or may_end(holder.wait, pending, queue.items)
+                or not (queue.is_in_order or queue.is_last(pending))
+            ):
                 if pending.defer is not None and self._inline.is_possible:
                     pending.defer(self._inline.run)
                 else:
-                    self._pool.wake_idle(queue.items)
-            elif may_end(holder.wait, pending, queue.items) or not (queue.is_in_order or queue.is_last(pending)):
-                self._pool.wake_holder()
+                    self._pool.wake(queue.items)
 
     def _serve(self, thread: InstanceThread) -> None:
         """The body of an instance thread."""
@@ -169,35 +172,47 @@ class DynamicBatcher:
         """Count off the work that `thread` has finished, and block until it has new work; None if it must end."""
         while True:
             with self._lock:
-                if thread.taken:
-                    self._pool.finish(thread)
-                if thread.state is not RUNNING:
-                    self._pool.rise(thread)
-                claim = thread.instance.claim
-                if thread.retired:
-                    self._leave(claim)
-                    return None
-                may_run = None if claim is None else claim.request
-                decision = take_work(self._queue, self._limits, self._clock(), may_run=may_run)
-                if isinstance(decision, Work):
-                    self._pool.take(thread, decision, self._queue)
-                    return decision
-                if claim is not None and not isinstance(decision, Run):
-                    claim.withdraw()
-                if self._pool.closed:
-                    return None
-                timeout_s: float = -1
-                if decision is None:
-                    self._pool.rest(thread)
-                elif isinstance(decision, Wait):
-                    self._pool.hold(thread, decision)
-                    timeout_s = min(max(0, decision.until_ns - self._clock()) / 1e9, threading.TIMEOUT_MAX)
-                else:
-                    self._pool.wait(thread)
-            if claim is not None and isinstance(decision, Run):
-                claim.wait()
+                decision = self._decide(thread)
+            if decision is None or isinstance(decision, Work):
+                return decision
+            if isinstance(decision, Run):
+                assert thread.instance.claim is not None
+                thread.instance.claim.wait()
+            elif isinstance(decision, Wait):
+                remaining_ns = max(0, decision.until_ns - self._clock())
+                thread.token.acquire(timeout=min(remaining_ns / 1e9, threading.TIMEOUT_MAX))
             else:
-                thread.token.acquire(timeout=timeout_s)
+                thread.token.acquire()
+
+    def _decide(self, thread: InstanceThread) -> Work | Wait | Run | Idle | None:
+        """What `thread` does next: execute, wait for more requests, for its turn or for anything, or end (None)."""
+        if thread.state is LENT:
+            return IDLE  # the time limit of its wait has woken it while another thread executes on its instance
+        if thread.taken:
+            self._pool.finish(thread)
+        if thread.state is not RUNNING:
+            self._pool.rise(thread)
+        claim = thread.instance.claim
+        if thread.retired:
+            self._leave(claim)
+            return None
+        may_run = None if claim is None else claim.request
+        decision = take_work(self._queue, self._limits, self._clock(), may_run=may_run)
+        if isinstance(decision, Work):
+            self._pool.take(thread, decision, self._queue)
+            return decision
+        if claim is not None and not isinstance(decision, Run):
+            claim.withdraw()
+        if self._pool.closed:
+            return None
+        if decision is None:
+            self._pool.rest(thread)
+            return IDLE
+        if isinstance(decision, Wait):
+            self._pool.hold(thread, decision)
+        else:
+            self._pool.wait(thread)
+        return decision
 
     def _leave(self, claim: Claim | None) -> None:
         """Leave to another thread the requests that a retired one was woken for or held. Under the lock."""
@@ -254,10 +269,8 @@ class DynamicBatcher:
             self._accepts_nested = accept_nested
             self._queue.delay_until = 0
             self._limits = self._limits._replace(delay_ns=0)
-            if self._pool.holder is not None:
-                self._pool.wake_holder()
-            elif self._queue.size:
-                self._pool.wake_idle(self._queue.items)
+            if self._queue.size:
+                self._pool.wake(self._queue.items)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Block until nothing is queued or in flight, at most `timeout_s` seconds. Returns whether that happened."""

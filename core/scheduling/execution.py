@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from core.backends.base import BackendInstance, Execution
 from core.config.request_validator import BatchForm
 from core.errors import BackendFailed
+from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs, OutputTensor
@@ -19,9 +20,15 @@ Clock = Callable[[], int]
 
 
 def execute_batch(
-    backend: BackendInstance, requests: Sequence[PendingRequest], statistics: ModelStatistics, clock: Clock
+    backend: BackendInstance,
+    requests: Sequence[PendingRequest],
+    reason: CloseReason,
+    statistics: ModelStatistics,
+    clock: Clock,
 ) -> Execution:
-    """Execute `requests` as one batch, with an output or an error for each of them. Raises what the backend raises.
+    """Execute `requests` as one batch, which was closed for `reason`, with an output or an error for each of them.
+
+    Raises what the backend raises.
 
     Counts the batch and its successful requests; the caller counts the failed ones. An execution that raised is not
     counted as an execution, as in Triton's ONNX Runtime backend.
@@ -39,7 +46,9 @@ def execute_batch(
             pairs = zip(requests, outcomes, strict=True)
             successful = [pending for pending, outcome in pairs if not isinstance(outcome, Exception)]
             break
-    statistics.record_batch(successful, items, start_ns, execution.input_end_ns, execution.output_start_ns, end_ns)
+    statistics.record_batch(
+        successful, items, start_ns, execution.input_end_ns, execution.output_start_ns, end_ns, reason
+    )
     return execution
 
 

@@ -2,7 +2,8 @@
 
 Handing the interpreter to an instance thread and back takes longer than a short execution. So if the recent executions
 were short and no instance thread is awake, none is woken. Instead the submitting thread defers `run`, and executes the
-queued requests itself after it has submitted all of them.
+queued requests itself after it has submitted all of them. A batch that has to wait is left to an instance thread, which
+can wait.
 """
 
 from __future__ import annotations
@@ -45,16 +46,17 @@ class InlineExecution:
     @property
     def is_possible(self) -> bool:
         """Under the lock."""
-        pool = self._pool
-        return bool(pool.idle) and not pool.waking and pool.idle[-1].backend.may_run_inline and self._short.lasting
+        thread = self._pool.lendable
+        return thread is not None and not self._pool.waking and thread.backend.may_run_inline and self._short.lasting
 
     def run(self) -> None:
         """Execute queued requests on the calling thread, as long as the executions are short."""
         with self._lock:
-            if not self.is_possible:
-                self._pool.wake_idle(self._queue.items)
+            thread = self._pool.lendable
+            if thread is None or not self.is_possible:
+                self._pool.wake(self._queue.items)
                 return
-            thread = self._pool.lend()
+            self._pool.lend(thread)
             until_ns = self._clock() + TURN_NS
             work = self._next_work(thread, until_ns)
         while work is not None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, ServerError
+from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes, TimesFor, asks_for_times
@@ -76,35 +77,36 @@ class ModelInstance:
             reject(rejection, self._statistics, self._respond, self._clock())
         if work.batch:
             begin_ns = self._clock()
-            self.execute(work.batch)
+            self.execute(work.batch, work.reason)
             self._short.note(work.batch, self._clock() - begin_ns, inline)
             if self.claim is not None:
                 self.claim.end()
             # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
             flush(work.batch)
 
-    def execute(self, requests: Sequence[PendingRequest]) -> None:
+    def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = IDLE) -> None:
         """Execute a batch and answer each of its requests that is not answered later. Raises nothing.
 
+        `reason` is why the batch was closed; it holds for each part of it.
         A batch that fails as a whole is executed again in halves, down to the requests that fail alone. If the backend
         instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called, once.
         """
         if self._open_execution is None:
-            self._execute(requests)
+            self._execute(requests, reason)
         else:
-            self._execute_open(requests, self._open_execution)
+            self._execute_open(requests, reason, self._open_execution)
         if self._on_poisoned is not None and self._backend.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
             on_poisoned(self._backend)
 
-    def _execute(self, requests: Sequence[PendingRequest]) -> None:
+    def _execute(self, requests: Sequence[PendingRequest], reason: CloseReason) -> None:
         """Each request gets its one response."""
         name, version, respond = self._spec.name, self._spec.version, self._respond
         parts = [requests]
         while parts:
             part = parts.pop()
             try:
-                execution = execute_batch(self._backend, part, self._statistics, self._clock)
+                execution = execute_batch(self._backend, part, reason, self._statistics, self._clock)
             except Exception as exc:
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)
@@ -116,12 +118,14 @@ class ModelInstance:
                 # Only an instance that answers later may give LATER.
                 response = InferenceResponse(name, version, outcome, id=pending.request.id)  # type: ignore[arg-type]
                 if self._notes_times or pending.wants_times:
-                    self._note_times(response, pending, execution)
+                    self._note_times(response, pending, execution, reason)
                 respond(pending, response)
 
-    def _execute_open(self, requests: Sequence[PendingRequest], open_execution: OpenExecution) -> None:
+    def _execute_open(
+        self, requests: Sequence[PendingRequest], reason: CloseReason, open_execution: OpenExecution
+    ) -> None:
         """Requests that are answered later stay open."""
-        execution, claimed = open_execution.run(requests)
+        execution, claimed = open_execution.run(requests, reason)
         for request, outcome in claimed:
             pending = request.pending
             if isinstance(outcome, Exception):
@@ -129,7 +133,7 @@ class ModelInstance:
                 continue
             response = InferenceResponse(self._spec.name, self._spec.version, outcome, id=pending.request.id)
             if execution is not None and (self._notes_times or pending.wants_times):
-                self._note_times(response, pending, execution)
+                self._note_times(response, pending, execution, reason)
             request.answer(response)
 
     def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> list[Sequence[PendingRequest]]:
@@ -146,7 +150,9 @@ class ModelInstance:
         middle = count // 2
         return [requests[middle:], requests[:middle]]
 
-    def _note_times(self, response: InferenceResponse, pending: PendingRequest, execution: Execution) -> None:
+    def _note_times(
+        self, response: InferenceResponse, pending: PendingRequest, execution: Execution, reason: CloseReason
+    ) -> None:
         """Add the times of the execution in which `pending` succeeded, as parameters, too, if its client asks."""
         response.times = times = InferenceTimes(
             execution.start_ns - pending.enqueue_ns,
@@ -154,6 +160,7 @@ class ModelInstance:
             execution.output_start_ns - execution.input_end_ns,
             execution.end_ns - execution.output_start_ns,
             execution.items,
+            reason,
         )
         if self._tells_clients and asks_for_times(pending.request):
             response.parameters = {**(response.parameters or {}), **times.parameters()}

@@ -83,6 +83,13 @@ class InstancePool:
         if self.idle and items > self.waking * self._max_batch_size:
             self._wake(self.idle.pop())
 
+    def wake(self, items: int) -> None:
+        """Wake the holder, or without one an idle thread for `items`."""
+        if self.holder is not None:
+            self.wake_holder()
+        else:
+            self.wake_idle(items)
+
     def wake_holder(self) -> None:
         """HOLDING -> WOKEN. Call it only if a thread holds."""
         holder = self.holder
@@ -105,11 +112,15 @@ class InstancePool:
             self._withdraw(thread)
         thread.move(RUNNING)
 
-    def lend(self) -> InstanceThread:
-        """IDLE -> LENT for the thread that went to rest last. Call it only if a thread is idle."""
-        thread = self.idle.pop()
+    @property
+    def lendable(self) -> InstanceThread | None:
+        """The thread that holds, because it waits for the requests that are queued, or that went to rest last."""
+        return self.holder or (self.idle[-1] if self.idle else None)
+
+    def lend(self, thread: InstanceThread) -> None:
+        """IDLE or HOLDING -> LENT. The time limit of a thread that held may still wake it once, in vain."""
+        self._withdraw(thread)
         thread.move(LENT)
-        return thread
 
     def take_back(self, thread: InstanceThread, items: int) -> None:
         """LENT -> IDLE, or on its way to end if it was retired or the pool closed. `items` are still queued."""

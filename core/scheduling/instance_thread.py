@@ -4,7 +4,7 @@
                -> WAITING                  its executions hold resources, and it is not its turn
     IDLE       -> WOKEN, LENT, DISMISSED
                -> RUNNING                  the thread was HOLDING before, and the queue delay is over
-    HOLDING    -> WOKEN, DISMISSED
+    HOLDING    -> WOKEN, LENT, DISMISSED
                -> IDLE                     another thread took the batch or holds instead
                -> RUNNING                  the queue delay is over
     WAITING    -> RUNNING                  its turn has come, or it was interrupted
@@ -49,7 +49,7 @@ RUNNING, IDLE, HOLDING, WAITING, WOKEN, LENT, DISMISSED = ThreadState
 
 RUNNING.next = (IDLE, HOLDING, WAITING)
 IDLE.next = (WOKEN, LENT, RUNNING, DISMISSED)
-HOLDING.next = (WOKEN, IDLE, RUNNING, DISMISSED)
+HOLDING.next = (WOKEN, LENT, IDLE, RUNNING, DISMISSED)
 WAITING.next = (RUNNING,)
 WOKEN.next = (RUNNING,)
 LENT.next = (IDLE, WOKEN, DISMISSED)
@@ -84,7 +84,7 @@ class InstanceThread:
         self.state = RUNNING
         self.retired = False
         self.taken = 0
-        self.wait = Wait(0, 0, None)
+        self.wait = Wait(0, 0, None, 0)
         self._thread = threading.Thread(target=serve, args=(self,), name=f"trident-{instance.name}", daemon=True)
 
     def move(self, state: ThreadState) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.backends.base import BackendInstance, Execution
+from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import Outputs
 from core.inference.response_sender import LATER
@@ -41,8 +42,9 @@ class OpenExecution:
         self._statistics = statistics
         self._clock = clock
 
-    def run(self, batch: Sequence[PendingRequest]) -> tuple[Execution | None, list[Claimed]]:
-        """Execute `batch`, and claim the requests that it answers itself: all that are open if it raises.
+    def run(self, batch: Sequence[PendingRequest], reason: CloseReason) -> tuple[Execution | None, list[Claimed]]:
+        """Execute `batch`, which was closed for `reason`, and claim the requests that it answers itself: all that are
+        open if it raises.
 
         Counts the batch and its successful requests; the caller counts the failed ones, and answers. Such a batch is
         never executed again: a part of it may have been answered.
@@ -70,5 +72,6 @@ class OpenExecution:
         # Until here the senders had to live: a request whose sender is gone is failed.
         del senders
         successful = [each.request.pending for each in claimed if not isinstance(each.outcome, Exception)]
-        self._statistics.record_batch(successful, items, start_ns, input_end_ns, execution.output_start_ns, end_ns)
+        output_start_ns = execution.output_start_ns
+        self._statistics.record_batch(successful, items, start_ns, input_end_ns, output_start_ns, end_ns, reason)
         return execution, claimed

@@ -3,7 +3,9 @@
 A free instance asks `form_batch` what to do with the requests at the head of the queue. No batch is formed before an
 instance is free, so there is no batch that waits for its instance and may still grow (rule (e) of the source): the
 requests that are queued when an instance becomes free are the batch.
-Source: docs/spec/schedulers.md section 3.2, "Batch forming".
+The queue delay of a request begins when it arrived at a front end, if that is known: requests that come together are
+read one after the other while the delay of the first already runs.
+Source: docs/spec/schedulers.md section 3.2, "Batch forming" and "Why a batch was closed".
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.config.model_spec import ModelSpec
+from core.inference.close_reason import DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from core.inference.close_reason import IDLE as NO_WAIT
 from core.inference.pending_request import PendingRequest
 
 
 class BatchLimits(NamedTuple):
-    """The limits of a batch. Sizes count items. `preferred` is not empty; its sizes are at most `max_batch_size`."""
+    """The limits of a batch. Sizes count items. The sizes of `preferred` are at most `max_batch_size`; with a delay it
+    is not empty."""
 
     max_batch_size: int
     preferred: frozenset[int]
@@ -25,21 +30,24 @@ class BatchLimits(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Execute the first `requests` candidates now."""
+    """Execute the first `requests` candidates now, because of `reason`."""
 
     requests: int
+    reason: CloseReason
 
 
 class Wait(NamedTuple):
     """Execute nothing yet, and ask again at `until_ns` (monotonic).
 
     Ask again earlier if a request arrives that makes the queued items at least `grow_to`, that has another batch key
-    than `key`, or that goes ahead of others, because then the batch would grow through other sizes.
+    than `key`, that came in before `oldest_ns` although it was queued later, or that goes ahead of others, because then
+    the batch would grow through other sizes.
     """
 
     until_ns: int
     grow_to: int
     key: tuple[object, ...] | None
+    oldest_ns: int
 
 
 class Idle(NamedTuple):
@@ -49,7 +57,7 @@ class Idle(NamedTuple):
 Decision = Run | Wait | Idle
 IDLE = Idle()
 
-UNBATCHED = BatchLimits(1, frozenset((1,)), 1, 0)
+UNBATCHED = BatchLimits(1, frozenset(), 1, 0)
 """The limits without dynamic batching: each request is one execution, whatever its batch size."""
 
 
@@ -65,51 +73,68 @@ def limits_of(spec: ModelSpec) -> BatchLimits:
 def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns: int) -> Decision:
     """Decide what to do with `candidates`, the live requests at the head of the queue in the order of execution.
 
-    The first `max_batch_size` requests are enough, because each has at least one item. A first request that is larger
-    than every preferred size is accepted: steps 2 to 4 of the source apply to a batch that is not empty.
+    The first `max_batch_size` requests are enough, because each has at least one item; one more shows whether it was
+    overtaken. A first request that is larger than every preferred size is accepted: steps 2 to 4 of the source apply to
+    a batch that is not empty.
     """
     max_batch_size, preferred, largest_preferred, delay_ns = limits
     count = total = cut_off = 0
     key: tuple[object, ...] | None = None
-    must_send = False
+    reason = cut_reason = NO_WAIT
     for pending in candidates:
         grown = total + (pending.batch_size or 1)
         if count:
             if grown > largest_preferred:
-                cut_off = cut_off or count
+                if not cut_off:
+                    cut_off, cut_reason = count, FULL if largest_preferred == max_batch_size else PREFERRED
                 if grown > max_batch_size:
-                    must_send = True
+                    reason = FULL
                     break
             if pending.batch_key != key:
-                must_send = True
+                reason = SHAPE
                 break
         else:
             key = pending.batch_key
         total = grown
         count += 1
         if total in preferred:
-            cut_off = count
+            cut_off, cut_reason = count, FULL if total == max_batch_size else PREFERRED
     if not count:
         return IDLE
     if not delay_ns:
-        return Run(cut_off or count)
-    oldest_ns = min(pending.enqueue_ns for pending in candidates[:count])
+        return _sized(candidates, cut_off, cut_reason) if cut_off else Run(count, reason)
+    if reason is NO_WAIT and total >= largest_preferred:
+        reason = FULL if total >= max_batch_size else PREFERRED
+    oldest_ns = min([pending.request.arrived_ns or pending.enqueue_ns for pending in candidates[:count]])
     if now_ns - oldest_ns >= delay_ns:
-        return Run(count)
+        return _sized(candidates, count, DELAY if reason is NO_WAIT or reason is PREFERRED else reason)
     if cut_off:
-        return Run(cut_off)
-    if must_send or total >= largest_preferred:
-        return Run(count)
-    return _wait(candidates, limits, total, oldest_ns + delay_ns)
+        return _sized(candidates, cut_off, cut_reason)
+    if reason is not NO_WAIT:
+        return _sized(candidates, count, reason)
+    return _wait(candidates, limits, total, oldest_ns)
 
 
 def may_end(wait: Wait, pending: PendingRequest, items: int) -> bool:
     """Whether the decision can change, now that `pending` arrived and `items` are queued."""
-    return items >= wait.grow_to or pending.batch_key != wait.key or 0 < pending.expires_ns < wait.until_ns
+    return (
+        items >= wait.grow_to
+        or pending.batch_key != wait.key
+        or 0 < pending.expires_ns < wait.until_ns
+        or 0 < pending.request.arrived_ns < wait.oldest_ns
+    )
 
 
-def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int, until_ns: int) -> Wait:
+def _sized(candidates: Sequence[PendingRequest], count: int, reason: CloseReason) -> Run:
+    """Run `count` candidates because of `reason`, or of priority if the last one has overtaken one that waits on."""
+    is_cut = (reason is FULL or reason is PREFERRED) and count < len(candidates)
+    if is_cut and candidates[count].enqueue_ns < candidates[count - 1].enqueue_ns:
+        reason = PRIORITY
+    return Run(count, reason)
+
+
+def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int, oldest_ns: int) -> Wait:
     """Wait for the end of the delay or of a queue timeout. All candidates fit; `total` is below a preferred size."""
     timeouts = [pending.expires_ns for pending in candidates if pending.expires_ns]
     grow_to = min(size for size in limits.preferred if size > total)
-    return Wait(min([until_ns, *timeouts]), grow_to, candidates[0].batch_key)
+    return Wait(min([oldest_ns + limits.delay_ns, *timeouts]), grow_to, candidates[0].batch_key, oldest_ns)

@@ -38,10 +38,8 @@ class ShortExecutions:
     __slots__ = ("_average", "_largest", "_measured", "_short", "lasting")
 
     def __init__(self, spec: ModelSpec) -> None:
-        # With a queue delay an instance thread has to wait for a batch to grow. The time that a model spends on a
-        # string does not follow from the size of the string.
-        waits = spec.batching is not None and spec.batching.max_queue_delay_ns > 0
-        self._measured = not waits and all(tensor.datatype is not BYTES for tensor in spec.inputs.values())
+        # The time that a model spends on a string does not follow from the size of the string.
+        self._measured = all(tensor.datatype is not BYTES for tensor in spec.inputs.values())
         self._short = 0
         self._largest = 0
         self._average = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.scheduling.policy import BatchLimits, Run, Wait, form_batch
 from core.scheduling.queue import RequestQueue
@@ -13,10 +14,11 @@ from core.scheduling.short_executions import ShortExecutions
 
 
 class Work(NamedTuple):
-    """A batch to execute, perhaps empty, and the requests to answer with an error."""
+    """A batch to execute, perhaps empty, the requests to answer with an error, and why the batch was closed."""
 
     batch: list[PendingRequest]
     rejections: list[Rejection]
+    reason: CloseReason = IDLE
 
 
 def take_work(
@@ -34,11 +36,13 @@ def take_work(
     """
     if not queue.size or queue.delay_until:
         return None
-    candidates, rejections = queue.candidates(limits.max_batch_size, now_ns)
+    # Where requests go ahead of others, one more than a batch can have shows which were overtaken.
+    limit = limits.max_batch_size if queue.is_in_order else limits.max_batch_size + 1
+    candidates, rejections = queue.candidates(limit, now_ns)
     decision = form_batch(candidates, limits, now_ns)
     if isinstance(decision, Run) and (short is None or short.expected(candidates[: decision.requests])):
         if may_run is None or may_run():
-            return Work(queue.take(decision.requests), rejections)
+            return Work(queue.take(decision.requests), rejections, decision.reason)
         return Work([], rejections) if rejections else decision
     if rejections:
         return Work([], rejections)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from io import BytesIO
 from typing import Any
 
@@ -22,7 +23,7 @@ from app.worker.http1.service import Http1Service
 from app.worker.http1.strict_request import StrictRequest
 from app.worker.phase import Phase
 from core.frontend.request_body import RequestBody
-from core.http.reply import BODY_KEY, CLIENT_GONE_KEY
+from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 
 log = logging.getLogger("trident.http")
 
@@ -176,6 +177,7 @@ class Http1Connection(Connection):
         service = self._service
         body = environ[BODY_KEY]
         environ[CLIENT_GONE_KEY] = self.client_gone
+        environ[ARRIVED_KEY] = time.monotonic_ns()
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
         response = Response(self, head, service.response_heads, self._clock)

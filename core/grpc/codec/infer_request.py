@@ -6,6 +6,7 @@ Source: docs/spec/grpc.md section 3.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -53,8 +54,16 @@ class RequestDecoder:
     def decode(self, message: Buffer, forwarded: Forwarded = (), *, stream: bool = False) -> DecodedRequest:
         """The request in `message`, which it keeps if tensors are in it. `stream` allows models that answer many times.
 
-        Raises MalformedMessage, InvalidRequest, Unsupported and the lookup errors of `Engine.model`.
+        It arrived when this is called. Raises MalformedMessage, InvalidRequest, Unsupported and the lookup errors of
+        `Engine.model`.
         """
+        arrived_ns = time.monotonic_ns()
+        decoded = self._decode_message(message, forwarded, stream)
+        if decoded.model.spec.counts_arrival:
+            decoded.request.arrived_ns = arrived_ns
+        return decoded
+
+    def _decode_message(self, message: Buffer, forwarded: Forwarded, stream: bool) -> DecodedRequest:
         known = self._known.recall(message)
         if known is not None:
             request, plan = known

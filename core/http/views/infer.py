@@ -1,7 +1,7 @@
 """The infer view: one HTTP body in, one HTTP body out.
 
 The steps that views of other formats share with it are functions here: `servable`, `read_whole`, `prepare`, `run`,
-`finish` and `off_hub`.
+`note_arrival`, `finish` and `off_hub`.
 Source: docs/spec/http.md section 4 "Processing order".
 """
 
@@ -22,7 +22,7 @@ from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
-from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
+from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
 from core.http.views.long_text import LONG_STRINGS, decode, encode
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
@@ -106,6 +106,7 @@ def run(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, *, is_slow: bool = False
 ) -> InferenceResponse:
     """The model's one response; `is_slow` is that of `Bridge.infer`. Raises the ServerError of a failed one."""
+    note_arrival(environ, model, request)
     response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY), is_slow=is_slow)
     if response.error is not None:
         environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version)
@@ -113,6 +114,13 @@ def run(
     if response.times is not None:
         note_inference(environ, (response,))
     return response
+
+
+def note_arrival(environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
+    """Note when `request` arrived, if that matters to `model`. Not for one of many requests in a body: those come to
+    the engine one after the other, and the delay of each begins there."""
+    if model.spec.counts_arrival:
+        request.arrived_ns = environ.get(ARRIVED_KEY, 0)
 
 
 def finish(

@@ -167,6 +167,16 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
         "Model load time in seconds",
         ((r.labels, r.load_duration_secs) for r in reporters),
     )
+    yield _family(
+        "trident_batch_close_total",
+        "counter",
+        "Executions by the reason for which their batch was closed",
+        (
+            ({**r.labels, "reason": reason.label}, count)
+            for r in reporters
+            for reason, count in r.statistics.batch_closes.items()
+        ),
+    )
     yield from latency_families(snapshot.models, has_cache=has_cache)
     yield from _pinned_families(snapshot.hardware.pinned)
     if options.gpu:

@@ -1,11 +1,13 @@
 """An inference request as a frame.
 
 The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
-parameters, inputs], an input is [name, datatype, shape, bytes, whether it is in shared memory].
+parameters, inputs], an input is [name, datatype, shape, bytes, whether it is in shared memory]. The moment when the
+request arrived stands after the tensors, if the front end has noted it.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +19,7 @@ from core.inference.tensors import Buffer, Shape, wire_bytes
 from core.interprocess.frames import BadFrame
 from core.memo import Memo
 from core.remote.calls.serialization import write_plain
-from core.remote.transport.frame_kinds import REQUEST
+from core.remote.transport.frame_kinds import REQUEST, TIMED
 from core.remote.transport.tensor_block import (
     LARGE,
     BlockReader,
@@ -33,6 +35,7 @@ from core.remote.transport.tensor_block import (
 Share = Callable[[Buffer], int | None]
 # `Described` as the document has it, where JSON has no named tuples.
 _Entry = tuple[str, str, Shape, int, bool]
+_MOMENT = struct.Struct("<Q")
 
 
 class RequestWriter:
@@ -66,7 +69,10 @@ class RequestWriter:
         meta, head = known
         if request.id:
             head = block_head(meta, _text(request.id))
-        return write_block(REQUEST, number, head, (inputs.content,), flags=flags)
+        if not request.arrived_ns:
+            return write_block(REQUEST, number, head, (inputs.content,), flags=flags)
+        moment = _MOMENT.pack(request.arrived_ns)
+        return write_block(REQUEST, number, head, (inputs.content, moment), flags=flags | TIMED)
 
 
 def _is_plain(request: InferenceRequest) -> bool:
@@ -89,6 +95,9 @@ def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> 
         else:
             offsets.append(offset)
         inputs.append((tensor.name, tensor.datatype, tensor.shape, size, offset is not None))
+    if request.arrived_ns:
+        tensors.append(_MOMENT.pack(request.arrived_ns))
+        flags |= TIMED
     head = block_head(_meta(request, inputs), _text(request.id), offsets)
     return write_block(REQUEST, number, head, tensors, flags=flags, shared=len(offsets))
 
@@ -171,11 +180,11 @@ class RequestReader:
         self._view_of = view_of
         self._blocks = BlockReader(_pattern)
 
-    def read(self, content: memoryview, shared: int) -> InferenceRequest:
+    def read(self, content: memoryview, shared: int, flags: int = 0) -> InferenceRequest:
         """Raises BadFrame."""
         pattern, request_id, offsets, at = self._blocks.read(content, shared)
         end = at + pattern.layout.size
-        if end > len(content):
+        if end + (_MOMENT.size if flags & TIMED else 0) > len(content):
             raise BadFrame("a request that is shorter than its inputs")
         inputs: Inputs
         if len(pattern.layout.entries) == len(pattern.inputs) and not shared:
@@ -183,7 +192,7 @@ class RequestReader:
         else:
             contents = contents_of(pattern.inputs, content, at, offsets, self._view_of)
             inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
-        return InferenceRequest(
+        request = InferenceRequest(
             pattern.model_name,
             inputs,
             model_version=pattern.model_version,
@@ -196,3 +205,6 @@ class RequestReader:
             sequence_start=pattern.sequence_start,
             sequence_end=pattern.sequence_end,
         )
+        if flags & TIMED:
+            (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
+        return request

@@ -2,7 +2,7 @@
 
 The meta document is [model, version, parameters, outputs], where an output is [name, datatype, shape, bytes, whether it
 is in shared memory]. The document of a failed response is [model, version, error]. The text after the document has the
-times of the response, five numbers with blanks between them, if the engine noted any.
+times of the response, six numbers with blanks between them, if the engine noted any; -1 stands for no reason.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from core.inference.close_reason import CloseReason
 from core.inference.layout import TensorLayout
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs, PackedOutputs, ReceivedOutput
@@ -84,12 +85,15 @@ class ResponseWriter:
 
 
 def _times_text(times: InferenceTimes | None) -> bytes:
-    return b"" if times is None else b"%d %d %d %d %d" % times
+    if times is None:
+        return b""
+    return b"%d %d %d %d %d %d" % (*times.numbers, -1 if times.close_reason is None else times.close_reason)
 
 
 def _times(text: str) -> InferenceTimes:
     try:
-        return InferenceTimes(*map(int, text.split()))
+        *numbers, reason = map(int, text.split())
+        return InferenceTimes.of(numbers, None if reason == -1 else CloseReason(reason))
     except (ValueError, TypeError):
         raise BadFrame("a response whose times cannot be read") from None
 

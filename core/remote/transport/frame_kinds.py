@@ -3,17 +3,18 @@
     front end -> engine              engine -> front end
     HELLO    version, memory         STATE     live, ready, phase
     REQUEST  an inference request;   RESPONSE  to a request; flags: final, failed
-             flag: streamed
+             flags: streamed, timed
     ACK      responses were taken
     CANCEL   a request               RESULT    of a call
     CALL     another method
     RELEASE  memory of a response
 
 A frame's number is that of the request or the call; in RELEASE the offset in shared memory. The content of ACK is how
-many responses of a streamed request the front end has passed on, in decimal digits.
+many responses of a streamed request the front end has passed on, in decimal digits. A timed request has after its
+tensors the moment of its arrival: u64, monotonic nanoseconds.
 """
 
-VERSION = 3
+VERSION = 4
 
 HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK = range(1, 7)
 STATE, RESPONSE, RESULT = range(16, 19)
@@ -23,3 +24,4 @@ TO_FRONT_END = frozenset((STATE, RESPONSE, RESULT))
 FINAL = 1
 FAILED = 2
 STREAMED = 1
+TIMED = 2

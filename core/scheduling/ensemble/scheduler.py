@@ -211,7 +211,7 @@ class EnsembleScheduler:
         """Count a request that succeeded, and add the times of its steps to its response, if there is one for them."""
         pending = request.pending
         queue_ns = input_ns = infer_ns = output_ns = 0
-        for queue, gather, infer, split, _ in request.times:
+        for queue, gather, infer, split, *_ in request.times:
             queue_ns += queue
             input_ns += gather
             infer_ns += infer

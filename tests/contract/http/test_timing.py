@@ -30,10 +30,11 @@ TIMES = {
     "timing_compute_infer_us",
     "timing_compute_output_us",
     "timing_batch_size",
+    "timing_batch_close",
 }
 SERVER_TIMING = re.compile(
     r"queue;dur=[0-9.]+, compute_input;dur=[0-9.]+, compute_infer;dur=[0-9.]+, compute_output;dur=[0-9.]+, "
-    r'batch;desc="([0-9]+)"'
+    r'batch;desc="([0-9]+)", close;desc="idle"'
 )
 PREDICT = "/v1/endpoints/0/deployedModels/0:predict"
 INSTANCES = json.dumps({"instances": [{"INPUT0": [1] * 16, "INPUT1": [2] * 16}] * 2}).encode()
@@ -88,6 +89,7 @@ def test_a_client_gets_the_times_that_it_asks_for(platforms: Platforms) -> None:
         times = result.get_response()["parameters"]
         assert times.keys() == TIMES
         assert times["timing_batch_size"] == 3
+        assert times.pop("timing_batch_close") == "idle"
         assert all(type(value) is int and value >= 0 for value in times.values())
         assert "parameters" not in client.infer("simple", inputs, outputs=outputs).get_response()
     client.close()
@@ -101,6 +103,7 @@ def test_a_client_of_grpc_gets_the_same_times(platforms: Platforms) -> None:
         times = client.infer("simple", inputs, parameters={"timing": True}).get_response().parameters
         assert set(times) == TIMES
         assert times["timing_batch_size"].int64_param == 3
+        assert times["timing_batch_close"].string_param == "idle"
         assert not client.infer("simple", inputs).get_response().parameters
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from google.protobuf import text_format
 
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
@@ -75,6 +76,18 @@ def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
     assert batching(f"max_batch_size: 8 dynamic_batching {{ {text} }}") == BatchingSpec(
         preferred_batch_sizes=(2, 6), max_queue_delay_ns=500_000, preserve_ordering=True
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("", False),
+        ("dynamic_batching {}", False),
+        ("dynamic_batching { max_queue_delay_microseconds: 1 }", True),
+    ],
+)
+def test_the_arrival_of_requests_counts_where_batches_wait(text: str, counts: bool) -> None:
+    assert resolved(f"max_batch_size: 8 {text}").counts_arrival is counts
 
 
 def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:

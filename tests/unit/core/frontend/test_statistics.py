@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.frontend.statistics import model_statistics_json
+from core.inference.close_reason import CloseReason
 from core.observability.response_statistics import ResponseKind
 from core.observability.statistics import (
     BatchStatistics,
@@ -25,6 +26,7 @@ COUNTED = StatisticsSnapshot(
     pending=7,
     failure_ns=2**63,
     last_inference_ms=1_700_000_000_123,
+    batch_closes={CloseReason.FULL: 1, CloseReason.DELAY: 1},
     batches=(
         BatchStatistics(batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3),
     ),
@@ -64,6 +66,7 @@ def test_counts_and_durations_are_where_triton_has_them(item: dict[str, object])
             }
         ],
         "memory_usage": [],
+        "batch_close_count": {"full": 1, "delay": 1},
     }
 
 
@@ -73,10 +76,10 @@ def test_the_memory_of_a_model_is_that_of_its_processes() -> None:
     assert item["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 5000}]
 
 
-def test_keys_have_the_order_that_triton_gives_them(item: dict[str, dict[str, object]]) -> None:
+def test_keys_have_the_order_that_triton_gives_them_and_then_come_our_own(item: dict[str, dict[str, object]]) -> None:
     assert " ".join(item) == (
         "name version last_inference inference_count execution_count inference_stats response_stats batch_stats "
-        "memory_usage"
+        "memory_usage batch_close_count"
     )
     assert " ".join(item["inference_stats"]) == (
         "success fail queue compute_input compute_infer compute_output cache_hit cache_miss"

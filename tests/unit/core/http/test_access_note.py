@@ -15,5 +15,5 @@ def test_the_model_and_the_longest_times_of_all_responses_are_noted() -> None:
     assert environ == {}
     responses[0].times = InferenceTimes(1, 2, 3, 4, 5)
     responses[1].times = InferenceTimes(9, 2, 3, 4, 1)
-    assert note_inference(environ, responses) == (9, 2, 3, 4, 5)
+    assert note_inference(environ, responses) == InferenceTimes(9, 2, 3, 4, 5)
     assert environ == {INFERENCE_KEY: InferenceNote("m", 3, InferenceTimes(9, 2, 3, 4, 5))}

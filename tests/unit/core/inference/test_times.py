@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import pytest
 
+from core.inference.close_reason import CloseReason
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.times import InferenceTimes, asks_for_times
 
 
 def test_times_become_parameters_in_microseconds() -> None:
-    assert InferenceTimes(1_500, 2_999, 3_000_000, 999, 8).parameters() == {
+    assert InferenceTimes(1_500, 2_999, 3_000_000, 999, 8, CloseReason.PREFERRED).parameters() == {
         "timing_queue_us": 1,
         "timing_compute_input_us": 2,
         "timing_compute_infer_us": 3000,
         "timing_compute_output_us": 0,
         "timing_batch_size": 8,
+        "timing_batch_close": "preferred",
     }
+    assert "timing_batch_close" not in InferenceTimes(1, 2, 3, 4, 5).parameters()
 
 
-def test_requests_that_belong_together_have_the_longest_of_each_time() -> None:
-    first, second = InferenceTimes(1, 20, 3, 40, 5), InferenceTimes(10, 2, 30, 4, 1)
-    assert InferenceTimes.longest([first, None, second]) == InferenceTimes(10, 20, 30, 40, 5)
+def test_requests_that_belong_together_have_the_longest_of_each_time_and_the_reason_of_the_last() -> None:
+    first, second = (
+        InferenceTimes(1, 20, 3, 40, 5, CloseReason.SHAPE),
+        InferenceTimes(10, 2, 30, 4, 1, CloseReason.FULL),
+    )
+    assert InferenceTimes.longest([first, None, second]) == InferenceTimes(10, 20, 30, 40, 5, CloseReason.FULL)
     assert InferenceTimes.longest([None]) is None
 
 

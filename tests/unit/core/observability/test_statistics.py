@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.observability.statistics import BatchStatistics, FailureReason, ModelStatistics, StatisticsSnapshot
 from tests.unit.pending_requests import pending_request
@@ -18,7 +19,7 @@ def statistics() -> ModelStatistics:
     """Two executions of three and one items, in the second of which a request failed, and one expired request."""
     times = iter([1_700_000_000_123_456_789, 1_600_000_000_000_000_000])
     statistics = ModelStatistics(wall_clock=lambda: next(times))
-    statistics.record_batch([request(2, 10, 20), request(1, 30, 40)], 3, 100, 110, 150, 170)
+    statistics.record_batch([request(2, 10, 20), request(1, 30, 40)], 3, 100, 110, 150, 170, CloseReason.DELAY)
     statistics.record_batch([request(0, 200, 210)], 2, 300, 301, 303, 306)
     statistics.record_failure(request(1, 220, 230), FailureReason.BACKEND, 400)
     statistics.record_failure(request(1, 500, 510), FailureReason.REJECTED, 501)
@@ -38,6 +39,7 @@ def test_a_new_version_has_counted_nothing() -> None:
         compute_infer_ns=0,
         compute_output_ns=0,
         pending=0,
+        batch_closes=dict.fromkeys(CloseReason, 0),
     )
 
 
@@ -60,6 +62,7 @@ def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) ->
         pending=7,
         failure_ns=180 + 1,
         last_inference_ms=1_700_000_000_123,  # the second execution's clock stands before it: it never moves back
+        batch_closes={**dict.fromkeys(CloseReason, 0), CloseReason.IDLE: 1, CloseReason.DELAY: 1},
         batches=(
             BatchStatistics(
                 batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3

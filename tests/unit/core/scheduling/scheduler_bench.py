@@ -173,9 +173,9 @@ def resting(bench: Bench, number: int = 1) -> None:
     until(lambda: len(bench.scheduler._pool.idle) == number)
 
 
-def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int = 8) -> Bench:
+def resting_bench(make_bench: MakeBench, now: Sequence[int] = (1,), items: int = 8, delay_ns: int = 0) -> Bench:
     """A bench whose one instance is idle, and whose executions of `items` items have been short."""
-    bench = make_bench(batching(8), clock=lambda: now[0])
+    bench = make_bench(batching(8, delay_ns=delay_ns), clock=lambda: now[0])
     bench.scheduler.start()
     resting(bench)
     for number in range(16):

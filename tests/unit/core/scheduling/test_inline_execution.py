@@ -14,9 +14,11 @@ from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.scheduling.inline_execution import TURN_NS
+from core.scheduling.instance_thread import LENT
 from core.scheduling.short_executions import ShortExecutions
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
+    LONG_NS,
     Bench,
     MakeBench,
     Stub,
@@ -247,6 +249,90 @@ def test_instances_are_added_and_removed_while_submitting_threads_execute(make_b
     assert all(answer.error is None for answer in bench.answers)
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
     until(lambda: bench.scheduler._pool.waking == 0)  # a woken thread may not have found the queue empty yet
+
+
+def test_a_batch_whose_delay_is_over_when_it_is_submitted_runs_on_the_submitting_thread(
+    make_bench: MakeBench, now: list[int]
+) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=1000)
+    threads = noted_threads(bench)
+    now[0] = 5000
+    caller = Caller(bench)
+    for id, arrived_ns in (("a", 4000), ("b", 4900)):
+        request = bench.request(id)
+        request.request.arrived_ns = arrived_ns
+        request.defer = caller.deferred.add
+        bench.scheduler.submit(request)
+    caller.run()
+    assert bench.backend.batches == [["a", "b"]]
+    assert threads == [threading.current_thread().name]
+
+
+def test_a_batch_that_waits_is_left_to_the_instance_thread(make_bench: MakeBench, now: list[int]) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
+    caller = Caller(bench)
+    caller.submit("a", "b", "c")
+    caller.run()
+    until(lambda: bench.scheduler._pool.holder is not None)
+    assert bench.backend.batches == []
+    assert bench.scheduler.queued == 3
+
+
+def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: MakeBench, now: list[int]) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
+    threads = noted_threads(bench)
+    caller = Caller(bench)
+    caller.submit("a")
+    caller.run()
+    until(lambda: bench.scheduler._pool.holder is not None)
+    caller.submit(*"bcdefg")
+    assert not caller.is_asked
+    caller.submit("h")
+    caller.run()
+    assert bench.backend.batches == [list("abcdefgh")]
+    assert threads == [threading.current_thread().name]
+    resting(bench)
+
+
+def test_the_end_of_its_wait_does_not_disturb_a_thread_whose_instance_is_lent(
+    make_bench: MakeBench, now: list[int]
+) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=20_000_000)
+    scheduler, backend = bench.scheduler, bench.backend
+    caller = Caller(bench)
+    caller.submit("a")
+    caller.run()
+    until(lambda: scheduler._pool.holder is not None)
+    (thread,) = scheduler._threads
+    woken = threading.Event()
+    token = thread.token
+
+    class Watched:
+        """The token of the thread, which tells when its wait has ended in vain and it rests without a limit."""
+
+        release = token.release
+
+        @staticmethod
+        def acquire(blocking: bool = True, timeout: float = -1) -> bool:
+            if blocking and timeout == -1:
+                woken.set()
+            return token.acquire(blocking, timeout)
+
+    thread.token = Watched()  # type: ignore[assignment]
+    execute = backend.execute
+
+    def until_the_wait_has_ended(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+        assert woken.wait(LIMIT_S)
+        assert thread.state is LENT
+        return execute(requests, batch_sizes)
+
+    backend.execute = until_the_wait_has_ended  # type: ignore[method-assign]
+    caller.submit(*"bcdefgh")
+    caller.run()
+    assert bench.wait(8) == list("abcdefgh")
+    backend.execute = execute  # type: ignore[method-assign]
+    resting(bench)
+    assert (scheduler.queued, scheduler.in_flight) == (0, 0)
 
 
 def test_a_batch_much_larger_than_the_short_ones_runs_on_the_instance_thread(

@@ -14,6 +14,7 @@ import pytest
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, OutOfMemory, ServerError
+from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
@@ -97,10 +98,10 @@ def test_responses_carry_the_times_of_their_execution_on_demand(times_for: Times
         pending.enqueue_ns = 3
         pending.request.parameters = {"timing": True}
     requests[0].batch_size = 4
-    bench.instance.execute(requests)
+    bench.instance.execute(requests, CloseReason.FULL)
     answers = {answer.id: answer for answer in bench.answers}
     assert answers["e"].times is None
-    noted = None if times_for is TimesFor.NOBODY else InferenceTimes(7, 10, 10, 10, 5)
+    noted = None if times_for is TimesFor.NOBODY else InferenceTimes(7, 10, 10, 10, 5, CloseReason.FULL)
     assert answers["a"].times == noted
     assert answers["a"].parameters == (noted.parameters() if noted and times_for is TimesFor.CLIENTS else None)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from core.config.model_spec import BatchingSpec, ModelSpec
+from core.inference.close_reason import DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from core.inference.close_reason import IDLE as NO_WAIT
 from core.inference.pending_request import PendingRequest
-from core.scheduling.policy import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of
+from core.scheduling.policy import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
 from tests.unit.pending_requests import pending_request
 
 S = 1_000_000_000
@@ -24,31 +26,31 @@ def requests(*sizes: int, enqueue_ns: int = S) -> list[PendingRequest]:
     [
         ([], IDLE),
         # preferred sizes run at once; others wait for the next preferred size
-        ([2], Run(1)),
-        ([6], Run(1)),
-        ([1, 1], Run(2)),
-        ([1], Wait(11 * S, 2, None)),
-        ([3], Wait(11 * S, 6, None)),
-        ([3, 2], Wait(11 * S, 6, None)),
-        ([2, 1], Run(1)),
+        ([2], Run(1, PREFERRED)),
+        ([6], Run(1, PREFERRED)),
+        ([1, 1], Run(2, PREFERRED)),
+        ([1], Wait(11 * S, 2, None, S)),
+        ([3], Wait(11 * S, 6, None, S)),
+        ([3, 2], Wait(11 * S, 6, None, S)),
+        ([2, 1], Run(1, PREFERRED)),
         # a first request above every preferred size runs at once
-        ([7], Run(1)),
-        ([8], Run(1)),
-        ([7, 1], Run(1)),
+        ([7], Run(1, PREFERRED)),
+        ([8], Run(1, FULL)),
+        ([7, 1], Run(1, PREFERRED)),
         # requests that would exceed the largest preferred size stay queued
-        ([3, 4], Run(1)),
-        ([4], Wait(11 * S, 6, None)),
-        ([3, 6], Run(1)),
-        ([5, 4], Run(1)),
+        ([3, 4], Run(1, PREFERRED)),
+        ([4], Wait(11 * S, 6, None, S)),
+        ([3, 6], Run(1, PREFERRED)),
+        ([5, 4], Run(1, PREFERRED)),
         # the largest preferred size that can be reached
-        ([1] * 6, Run(6)),
-        ([1] * 5, Run(2)),
-        ([1] * 7, Run(6)),
-        ([1] * 8, Run(6)),
-        ([1, 1, 4, 1], Run(3)),
-        ([1, 2, 3], Run(3)),
+        ([1] * 6, Run(6, PREFERRED)),
+        ([1] * 5, Run(2, PREFERRED)),
+        ([1] * 7, Run(6, PREFERRED)),
+        ([1] * 8, Run(6, PREFERRED)),
+        ([1, 1, 4, 1], Run(3, PREFERRED)),
+        ([1, 2, 3], Run(3, PREFERRED)),
         # a batch dimension of zero counts as one item
-        ([0, 0], Run(2)),
+        ([0, 0], Run(2, PREFERRED)),
     ],
 )
 def test_preferred_two_and_six_with_a_delay(sizes: list[int], decision: object) -> None:
@@ -56,89 +58,122 @@ def test_preferred_two_and_six_with_a_delay(sizes: list[int], decision: object) 
 
 
 @pytest.mark.parametrize(
-    ("sizes", "count"),
+    ("sizes", "count", "reason"),
     [
-        ([1], 1),
-        ([3], 1),
-        ([2, 1], 2),
-        ([1] * 5, 5),
-        ([3, 4], 2),
-        ([1] * 8, 8),
-        ([7, 1], 2),
-        ([7, 2], 1),
-        ([1] * 9, 8),
+        ([1], 1, DELAY),
+        ([3], 1, DELAY),
+        ([2, 1], 2, DELAY),
+        ([1] * 5, 5, DELAY),
+        ([3, 4], 2, DELAY),
+        ([1] * 8, 8, FULL),
+        ([7, 1], 2, FULL),
+        ([7, 2], 1, FULL),
+        ([1] * 9, 8, FULL),
     ],
 )
-def test_an_exceeded_delay_ignores_the_preferred_sizes(sizes: list[int], count: int) -> None:
-    assert form_batch(requests(*sizes), DELAYED, 11 * S) == Run(count)
+def test_an_exceeded_delay_ignores_the_preferred_sizes(sizes: list[int], count: int, reason: CloseReason) -> None:
+    assert form_batch(requests(*sizes), DELAYED, 11 * S) == Run(count, reason)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "counts"),
+    ("sizes", "runs"),
     [
-        ([1] * 4, [4]),
-        ([1] * 5, [4, 1]),
-        ([1] * 7, [6, 1]),
-        ([1] * 3, [3]),
-        ([1] * 13, [6, 6, 1]),
-        ([3, 4], [1, 1]),
-        ([7, 1], [1, 1]),
-        ([4, 2], [2]),
-        ([2, 3, 1], [3]),
+        ([1] * 4, [Run(4, PREFERRED)]),
+        ([1] * 5, [Run(4, PREFERRED), Run(1, NO_WAIT)]),
+        ([1] * 7, [Run(6, PREFERRED), Run(1, NO_WAIT)]),
+        ([1] * 3, [Run(3, NO_WAIT)]),
+        ([1] * 13, [Run(6, PREFERRED), Run(6, PREFERRED), Run(1, NO_WAIT)]),
+        ([3, 4], [Run(1, PREFERRED), Run(1, PREFERRED)]),
+        ([7, 1], [Run(1, PREFERRED), Run(1, NO_WAIT)]),
+        ([4, 2], [Run(2, PREFERRED)]),
+        ([2, 3, 1], [Run(3, PREFERRED)]),
     ],
 )
-def test_preferred_four_and_six_without_a_delay(sizes: list[int], counts: list[int]) -> None:
-    assert run_all(requests(*sizes), IMMEDIATE) == counts
+def test_preferred_four_and_six_without_a_delay(sizes: list[int], runs: list[Run]) -> None:
+    assert run_all(requests(*sizes), IMMEDIATE) == runs
 
 
 @pytest.mark.parametrize(
-    ("sizes", "counts"),
-    [([1], [1]), ([1] * 8, [8]), ([1] * 20, [8, 8, 4]), ([5, 4], [1, 1]), ([5, 3, 1], [2, 1]), ([8], [1])],
+    ("sizes", "runs"),
+    [
+        ([1], [Run(1, NO_WAIT)]),
+        ([1] * 8, [Run(8, FULL)]),
+        ([1] * 20, [Run(8, FULL), Run(8, FULL), Run(4, NO_WAIT)]),
+        ([5, 4], [Run(1, FULL), Run(1, NO_WAIT)]),
+        ([5, 3, 1], [Run(2, FULL), Run(1, NO_WAIT)]),
+        ([8], [Run(1, FULL)]),
+    ],
 )
-def test_without_a_preferred_size_all_queued_requests_run(sizes: list[int], counts: list[int]) -> None:
-    assert run_all(requests(*sizes), NONE_PREFERRED) == counts
+def test_without_a_preferred_size_all_queued_requests_run(sizes: list[int], runs: list[Run]) -> None:
+    assert run_all(requests(*sizes), NONE_PREFERRED) == runs
 
 
-def run_all(queue: list[PendingRequest], limits: BatchLimits) -> list[int]:
-    """The sizes of the executions until the queue is empty. Each decision sees as much of it as in the scheduler."""
-    counts = []
+def run_all(queue: list[PendingRequest], limits: BatchLimits) -> list[Run]:
+    """The executions until the queue is empty. Each decision sees as much of it as in the scheduler."""
+    runs = []
     while queue:
         decision = form_batch(queue[: limits.max_batch_size], limits, 2 * S)
         assert isinstance(decision, Run)
-        counts.append(decision.requests)
+        runs.append(decision)
         del queue[: decision.requests]
-    return counts
+    return runs
 
 
-@pytest.mark.parametrize("sizes", [[1, 1, 1], [8, 8], [3]])
-def test_unbatched_runs_one_request_of_any_size(sizes: list[int]) -> None:
-    assert form_batch(requests(*sizes), UNBATCHED, 2 * S) == Run(1)
+@pytest.mark.parametrize("size", [1, 3, 8])
+def test_unbatched_runs_one_request_of_any_size(size: int) -> None:
+    assert run_all(requests(size, size), UNBATCHED) == [Run(1, NO_WAIT)] * 2
 
 
 def test_another_batch_key_ends_the_batch() -> None:
     queue = requests(1, 1, 1)
     queue[0].batch_key = queue[1].batch_key = ("a",)
     queue[2].batch_key = ("b",)
-    assert form_batch(queue, NONE_PREFERRED, 2 * S) == Run(2)
-    assert form_batch(queue[1:], DELAYED, 2 * S) == Run(1)
-    assert form_batch(queue[2:], DELAYED, 2 * S) == Wait(11 * S, 2, ("b",))
+    assert form_batch(queue, NONE_PREFERRED, 2 * S) == Run(2, SHAPE)
+    assert form_batch(queue[1:], DELAYED, 2 * S) == Run(1, SHAPE)
+    assert form_batch(queue[1:], DELAYED, 11 * S) == Run(1, SHAPE)
+    assert form_batch(queue[2:], DELAYED, 2 * S) == Wait(11 * S, 2, ("b",), S)
 
 
 def test_an_ended_batch_still_prefers_a_preferred_size() -> None:
     queue = requests(1, 1, 1, 1)
     queue[3].batch_key = ("b",)
-    assert form_batch(queue, DELAYED, 2 * S) == Run(2)
+    assert form_batch(queue, DELAYED, 2 * S) == Run(2, PREFERRED)
 
 
 def test_the_oldest_request_sets_the_delay() -> None:
     queue = requests(1) + requests(2, enqueue_ns=S // 2)
-    assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 2, 6, None)
+    assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 2, 6, None, S // 2)
+
+
+def test_the_delay_begins_when_a_request_arrived_and_not_when_it_was_queued() -> None:
+    queue = requests(1, 2)
+    queue[1].request.arrived_ns = S // 4
+    assert form_batch(queue, DELAYED, 2 * S) == Wait(10 * S + S // 4, 6, None, S // 4)
+    assert form_batch(queue, DELAYED, 10 * S + S // 4) == Run(2, DELAY)
+
+
+def test_a_request_that_arrived_before_those_that_wait_ends_the_wait() -> None:
+    wait = Wait(11 * S, 6, None, S)
+    (pending,) = requests(1, enqueue_ns=3 * S)
+    assert not may_end(wait, pending, 3)
+    pending.request.arrived_ns = S + 1
+    assert not may_end(wait, pending, 3)
+    pending.request.arrived_ns = S - 1
+    assert may_end(wait, pending, 3)
+
+
+@pytest.mark.parametrize(("limits", "count"), [(IMMEDIATE, 6), (DELAYED, 6), (NONE_PREFERRED, 8)])
+def test_a_batch_of_requests_that_overtook_another_is_closed_by_priority(limits: BatchLimits, count: int) -> None:
+    queue = requests(*[1] * (count - 1), enqueue_ns=S + 2) + requests(1, enqueue_ns=S + 1) + requests(1, enqueue_ns=S)
+    assert form_batch(queue, limits, 2 * S) == Run(count, PRIORITY)
+    queue[-1].enqueue_ns = S + 1
+    assert form_batch(queue, limits, 2 * S) != Run(count, PRIORITY)
 
 
 def test_a_nearer_queue_timeout_shortens_the_wait() -> None:
     queue = requests(1, 2)
     queue[1].expires_ns = 5 * S
-    assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None)
+    assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
 
 
 def spec(max_batch_size: int, batching: BatchingSpec | None) -> ModelSpec:

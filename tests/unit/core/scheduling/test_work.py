@@ -1,7 +1,10 @@
 from __future__ import annotations
 
-from core.config.model_spec import BatchingSpec, ModelSpec
+from dataclasses import replace
+
+from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.errors import RequestCancelled
+from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.scheduling.policy import UNBATCHED, BatchLimits, Wait
 from core.scheduling.queue import RequestQueue
@@ -38,7 +41,19 @@ def test_a_batch_leaves_the_queue() -> None:
     work = take_work(queue, BATCHES, 1)
     assert isinstance(work, Work)
     assert ids_of(work.batch) == list("abcd")
-    assert (work.rejections, queue.size) == ([], 1)
+    assert (work.rejections, work.reason, queue.size) == ([], CloseReason.FULL, 1)
+
+
+def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_priority() -> None:
+    levels = BatchingSpec(preferred_batch_sizes=(), priority_levels=2, default_priority_level=2)
+    queue = RequestQueue(replace(levels, policies=(QueuePolicy(), QueuePolicy())))
+    for number, priority in enumerate((2, 1, 1, 1, 1)):
+        pending = pending_request(str(number), enqueue_ns=number)
+        pending.request.priority = priority
+        queue.push(pending)
+    work = take_work(queue, BATCHES, 5)
+    assert isinstance(work, Work)
+    assert (ids_of(work.batch), work.reason) == (list("1234"), CloseReason.PRIORITY)
 
 
 def test_a_batch_that_may_grow_stays_queued() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,7 @@ from app.worker.http1.connection import Http1Connection
 from app.worker.http1.service import Http1Service
 from app.worker.limits import ConnectionLimits
 from app.worker.phase import Phase
-from core.http.reply import BODY_KEY
+from core.http.reply import ARRIVED_KEY, BODY_KEY
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
 
 
@@ -83,6 +84,23 @@ def test_requests_are_answered_one_after_the_other(served: Served) -> None:
         served.ask(b"POST /b HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", b"POST /b body")
     served.wait_for(Phase.IDLE)
     assert served.connections.open == {served.connection}
+
+
+def test_the_application_learns_when_the_whole_request_had_arrived(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def noting(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        seen.append(environ[ARRIVED_KEY])
+        return echo(environ, start_response)
+
+    monkeypatch.setattr(served.connection._service, "application", noting)
+    served.client.sendall(b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nab")
+    served.wait_for(Phase.BODY)
+    begin_ns = time.monotonic_ns()
+    served.ask(b"cd", b"POST /a abcd")
+    assert begin_ns <= seen[0] <= time.monotonic_ns()
 
 
 def test_pipelined_requests_are_answered_in_order(served: Served) -> None:

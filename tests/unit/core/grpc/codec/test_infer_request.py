@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,19 @@ def test_a_request_has_the_fields_of_its_message() -> None:
     assert [(t.name, t.datatype, t.shape) for t in request.inputs] == [(n, "INT32", (1, 16)) for n in NAMES]
     assert contents(request) == [FIRST, SECOND]
     assert plan == ResponsePlan(None, "3", False)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bool) -> None:
+    engine = FakeEngine()
+    known = replace(spec(), counts_arrival=waits)
+    engine.model = lambda name, version=-1: FakeModel(engine, known)  # type: ignore[method-assign]
+    decoder = RequestDecoder(engine)
+    begin_ns = time.monotonic_ns()
+    for _ in range(2):  # the second one is known
+        request = decode(infer_message(), decoder=decoder).request
+        assert (begin_ns <= request.arrived_ns <= time.monotonic_ns()) is waits
+        assert bool(request.arrived_ns) is waits
 
 
 def test_raw_tensors_are_views_of_the_message() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from core.http.application import V2Application
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
-from tests.unit.fake_engine import FakeEngine
+from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec
 
 INFER = "/v2/models/simple/infer"
 BODY = orjson.dumps({"id": "r", "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "data": [1, 2]}]})
@@ -32,7 +33,8 @@ class Client:
 
     def __init__(self, options: HttpOptions | None = None) -> None:
         self.seen: list[InferenceRequest] = []
-        self.application = V2Application(FakeEngine(self._respond), options or HttpOptions(), ThreadBridge())
+        self.engine = FakeEngine(self._respond)
+        self.application = V2Application(self.engine, options or HttpOptions(), ThreadBridge())
         self.post: Callable[..., Any] = self.application.test_client().post
 
     def _respond(self, request: InferenceRequest) -> InferenceResponse:
@@ -117,6 +119,15 @@ def test_bodies_that_cannot_be_decompressed_are_refused(encoding: str, body: byt
     client = Client(HttpOptions(max_input_size=1000))
     reply = client.post(INFER, data=body, headers={"Content-Encoding": encoding})
     assert (reply.status_code, reply.mimetype) == (status, mimetype)
+
+
+@pytest.mark.parametrize(("waits", "arrived_ns"), [(True, 7), (False, 0)])
+def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bool, arrived_ns: int) -> None:
+    client = Client()
+    spec = replace(identity_spec("simple"), counts_arrival=waits)
+    client.engine.model = lambda name, version=-1: FakeModel(client.engine, spec)  # type: ignore[method-assign]
+    assert client.post(INFER, data=BODY, environ_base={"trident.arrived_ns": 7}).status_code == 200
+    assert [request.arrived_ns for request in client.seen] == [arrived_ns]
 
 
 def test_matching_headers_become_parameters_under_the_name_received() -> None:

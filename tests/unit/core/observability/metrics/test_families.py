@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from core.inference.close_reason import CloseReason
 from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import HardwareReading, PinnedMemory
 from core.observability.hardware.gpu_meter import GpuReading
@@ -38,6 +39,7 @@ STATISTICS = StatisticsSnapshot(
     compute_output_ns=999,
     pending=7,
     request_refusals={FailureReason.REJECTED: 1},
+    batch_closes={CloseReason.IDLE: 1, CloseReason.DELAY: 1},
 )
 STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 DIGITS = ModelMetrics(model="digits", version=1, statistics=STATISTICS, load_duration_secs=0.125)
@@ -122,6 +124,18 @@ nv_inference_pending_request_count{{{TAGGED},version="3"}} 0
 # TYPE nv_model_load_duration_secs gauge
 nv_model_load_duration_secs{{model="digits",version="1"}} 0.125
 nv_model_load_duration_secs{{{TAGGED},version="3"}} 2
+# HELP trident_batch_close_total Executions by the reason for which their batch was closed
+# TYPE trident_batch_close_total counter
+trident_batch_close_total{{model="digits",reason="idle",version="1"}} 1
+trident_batch_close_total{{model="digits",reason="delay",version="1"}} 1
+trident_batch_close_total{{{TAGGED},reason="idle",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="full",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="preferred",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="delay",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="deadline",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="priority",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="shape",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="sequence",version="3"}} 0
 # HELP nv_pinned_memory_pool_total_bytes Pinned memory pool total memory size, in bytes
 # TYPE nv_pinned_memory_pool_total_bytes gauge
 nv_pinned_memory_pool_total_bytes 268435456
@@ -176,7 +190,7 @@ def test_a_parser_finds_every_series_under_tritons_name() -> None:
     written = [line for line in PAGE.splitlines() if not line.startswith("#")]
     # This parser appends `_total` to the name of every counter.
     assert [sample.name.removesuffix("_total") for sample in found] == [
-        line.split("{")[0].split()[0] for line in written
+        line.split("{")[0].split()[0].removesuffix("_total") for line in written
     ]
     assert [sample.value for sample in found] == [float(line.rsplit(maxsplit=1)[1]) for line in written]
     idle = next(sample for sample in found if sample.labels.get("model") == "idle")
@@ -254,6 +268,7 @@ def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latenc
         "nv_inference_exec_count": "0",
         "nv_inference_pending_request_count": "7",
         "nv_model_load_duration_secs": "0.125",
+        "trident_batch_close_total": "1",
     }
 
 

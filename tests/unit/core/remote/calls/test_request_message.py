@@ -11,8 +11,8 @@ import pytest
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from core.inference.tensors import BY_NAME, Buffer, pack_bytes
 from core.interprocess.frames import HEADER, BadFrame, FrameReader
-from core.remote.calls.request_message import RequestReader, RequestWriter
-from core.remote.transport.frame_kinds import REQUEST, TO_ENGINE
+from core.remote.calls.request_message import RequestReader, RequestWriter, Share
+from core.remote.transport.frame_kinds import REQUEST, TIMED, TO_ENGINE
 from core.remote.transport.tensor_block import LARGE, block_head, write_block
 from tests.unit.packed_tensors import packed_request
 
@@ -30,9 +30,9 @@ def no_offset(content: Buffer) -> int | None:
 
 
 def read(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
-    ((kind, _, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
     assert kind == REQUEST
-    return (reader or RequestReader(view_of)).read(content, shared)
+    return (reader or RequestReader(view_of)).read(content, shared, flags)
 
 
 def as_tuple(request: InferenceRequest) -> tuple[Any, ...]:
@@ -198,6 +198,23 @@ def test_reading_refuses_invalid_offsets(offsets: tuple[int, ...]) -> None:
         read(write_block(REQUEST, 1, block_head(meta, b"", offsets), (), shared=len(offsets)))
     with pytest.raises(BadFrame):
         read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD), b"", (0,)), [bytes(16)], shared=1))
+
+
+@pytest.mark.parametrize("size", [2, 3, 100, LARGE])
+@pytest.mark.parametrize("share", [no_offset, lambda content: 0])
+def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share: Share) -> None:
+    value = np.arange(size, dtype=np.int32)
+    request = InferenceRequest("m", [InputTensor("IN", "INT32", (size,), value)], id="i")
+    for each in (request, packed_request([1, 2, 3], 0.5)):
+        for arrived_ns in (0, 2**63):
+            each.arrived_ns = arrived_ns
+            assert read(RequestWriter().write(each, 1, share)).arrived_ns == arrived_ns
+
+
+def test_reading_refuses_a_timed_request_without_its_moment() -> None:
+    meta = orjson.dumps(with_entry(9, [["IN", "INT32", [4], 16, False]]))
+    with pytest.raises(BadFrame, match="shorter"):
+        read(write_block(REQUEST, 1, block_head(meta), [bytes(16)], flags=TIMED))
 
 
 def test_reading_refuses_every_truncation() -> None:

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from core.errors import DeadlineExceeded, ErrorCode
+from core.inference.close_reason import CloseReason
 from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, Buffer
 from core.inference.times import InferenceTimes
@@ -62,12 +63,12 @@ def test_every_field_arrives() -> None:
 def test_times_arrive_whatever_the_outputs_are() -> None:
     writer, reader = ResponseWriter(no_offset), ResponseReader(borrow)
     for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
-        for times in (InferenceTimes(1, 2, 3, 4, 5), None, InferenceTimes(2**60, 0, 0, 0, 1)):
+        for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
             response.times = times
             assert read(writer.write(response, 1), reader).times == times
 
 
-@pytest.mark.parametrize("text", [b"1 2 3 4", b"1 2 3 4 x", b"1 2 3 4 5 6"])
+@pytest.mark.parametrize("text", [b"1 2 3 4 0", b"1 2 3 4 x 0", b"1 2 3 4 5 6 0", b"1 2 3 4 5 99"])
 def test_times_that_cannot_be_read_are_a_bad_frame(text: bytes) -> None:
     head = block_head(orjson.dumps(("m", 1, None, [])), text)
     with pytest.raises(BadFrame, match="times"):
