@@ -9,6 +9,7 @@ PID is the server's process, 1 by default; its command line determines the port 
 from __future__ import annotations
 
 import http.client
+import ssl
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ class Question(NamedTuple):
     address: str
     port: int
     path: str
+    is_tls: bool = False
 
 
 def server_arguments(command_line: bytes) -> list[str] | None:
@@ -50,7 +52,9 @@ def question(settings: ServerSettings) -> Question | None:
         return Question(address, settings.sagemaker_port, "/ping")
     if settings.allow_vertex_ai and settings.vertex is not None:
         return Question(address, settings.vertex_ai_port, settings.vertex.health_route)
-    return Question(address, settings.http_port, "/v2/health/ready") if settings.allow_http else None
+    if not settings.allow_http or settings.http_use_ssl_mutual:  # there is no client's certificate to show
+        return None
+    return Question(address, settings.http_port, "/v2/health/ready", settings.http_use_ssl)
 
 
 def main(arguments: list[str]) -> int:
@@ -64,7 +68,7 @@ def main(arguments: list[str]) -> int:
         return _unhealthy(str(error))
     if asked is None:
         return 0
-    connection = http.client.HTTPConnection(asked.address, asked.port, timeout=_LIMIT_S)
+    connection = _connection(asked)
     try:
         connection.request("GET", asked.path)
         response = connection.getresponse()
@@ -74,6 +78,16 @@ def main(arguments: list[str]) -> int:
     finally:
         connection.close()
     return 0 if response.status == 200 else _unhealthy(f"{response.status} {body.decode(errors='replace')}")
+
+
+def _connection(asked: Question) -> http.client.HTTPConnection:
+    if not asked.is_tls:
+        return http.client.HTTPConnection(asked.address, asked.port, timeout=_LIMIT_S)
+    # The server of this very container: its certificate is for the names by which clients know it.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return http.client.HTTPSConnection(asked.address, asked.port, timeout=_LIMIT_S, context=context)
 
 
 def _unhealthy(reason: str) -> int:

@@ -9,6 +9,7 @@ from functools import partial
 from app.process.environment import announce_metrics_directory
 from app.settings.server import ServerSettings
 from app.settings.services import Service
+from app.sites.credentials import Credentials
 from app.sites.site import Site
 from app.supervisor.configuration import ServerConfiguration
 from app.supervisor.engine_child import EngineChild
@@ -38,7 +39,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     return ServerConfiguration(
         addresses=tuple(Bind(*place, settings.reuses_port(service)) for service, place in services.items()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
-        make_site=partial(_make_site, settings, directory),
+        make_site=partial(_make_site, settings, Credentials(settings), directory),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
@@ -50,7 +51,12 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     )
 
 
-def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, worker: TridentWorker | None) -> Site:
+def _make_site(
+    settings: ServerSettings,
+    credentials: Credentials,
+    directory: PrivateDirectory | None,
+    worker: TridentWorker | None,
+) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
     from app.sites.bridges import make_hub_bridge, make_thread_bridge
 
@@ -58,12 +64,13 @@ def _make_site(settings: ServerSettings, directory: PrivateDirectory | None, wor
     if directory is None:
         from app.sites.in_process import InProcessSite
 
-        return InProcessSite(settings, make_bridge)
+        return InProcessSite(settings, credentials, make_bridge)
     from app.sites.front_end import FrontEndSite
     from app.worker.gevent_link import GeventLink
     from core.remote.transport.link import ThreadLink
 
-    return FrontEndSite(settings, directory, ThreadLink() if worker is None else GeventLink(), make_bridge)
+    link = ThreadLink() if worker is None else GeventLink()
+    return FrontEndSite(settings, credentials, directory, link, make_bridge)
 
 
 def _engine_child(

@@ -7,11 +7,12 @@ defaults.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from app.platforms.detect import find_platform
 from app.process.environment import process_environment
 from app.settings.command_line import CommandLine
-from app.settings.rules import check, deprecations, without_tls
+from app.settings.rules import check, deprecations, without_tls, without_tokens
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -46,4 +47,4 @@ def read_settings(
         any_layout=found.any_layout or bool(given.values.get("single_model")),
     )
     check(settings, needs_repository=needs_repository)
-    return settings
+    return replace(settings, warnings=(*settings.warnings, *without_tokens(settings)))

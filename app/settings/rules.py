@@ -15,6 +15,7 @@ from app.settings.option import BadOption
 from app.settings.precedence import ENVIRONMENT, FLAG
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.services import Service, is_unix, spell_endpoint
+from app.settings.tls_files import NAMES, PORTS, tls_files
 from core.errors import ConfigInvalid
 from core.observability.metrics_log.report import RESERVED_NAMES
 from core.repository.stores.object_names import name_problem
@@ -41,15 +42,24 @@ def deprecations(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def without_tls(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """A warning if these fields name the files of TLS and do not switch it on: its clients would talk in plain text."""
-    named = [name for name in _TLS_FILES if given.get(name)]
-    if not named or given.get("grpc_use_ssl") or given.get("grpc_use_ssl_mutual"):
+    """Warnings if these fields name the files of TLS and do not switch it on: clients would talk in plain text."""
+    texts = []
+    for port in PORTS:
+        named = [f"{port}_{name}" for name in NAMES if given.get(f"{port}_{name}")]
+        if named and not given.get(f"{port}_use_ssl") and not given.get(f"{port}_use_ssl_mutual"):
+            flags = ", ".join(f"--{SERVER_OPTIONS[name].flag}" for name in named)
+            word = "gRPC" if port == "grpc" else "HTTP"
+            texts.append(f"without --{port}-use-ssl=true the {word} port has no TLS, and {flags} has no effect")
+    return tuple(texts)
+
+
+def without_tokens(settings: ServerSettings) -> tuple[str, ...]:
+    """A warning if tokens are asked for and a port is open that does not ask for them."""
+    platforms = [service for service in settings.services() if service in (Service.SAGEMAKER, Service.VERTEX_AI)]
+    if not settings.auth_token_file or not platforms:
         return ()
-    flags = ", ".join(f"--{SERVER_OPTIONS[name].flag}" for name in named)
-    return (f"without --grpc-use-ssl=true the gRPC port has no TLS, and {flags} has no effect",)
-
-
-_TLS_FILES = ("grpc_server_cert", "grpc_server_key", "grpc_root_cert")
+    names = " and ".join(platforms)
+    return (f"--auth-token-file is for the HTTP and gRPC ports: on the port of {names} the platform says who may call",)
 
 
 def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
@@ -59,6 +69,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
         raise BadOption("--model-repository must be specified")
     _check_http(settings)
     _check_grpc(settings)
+    _check_tokens(settings)
     _check_ports(settings)
     _check_metrics_log(settings)
     _check_response_cache(settings)
@@ -94,6 +105,8 @@ def _check_single_model(settings: ServerSettings) -> None:
 def _check_http(settings: ServerSettings) -> None:
     if settings.http_max_input_size <= 0:
         raise BadOption("Error: --http-max-input-size must be greater than 0.")
+    if settings.allow_http:
+        _check_tls(settings, "http")
     if not (settings.http_restricted_api or settings.http_header_forward_pattern):
         return
     from core.frontend.restricted_apis import HTTP
@@ -118,28 +131,37 @@ def _check_grpc(settings: ServerSettings) -> None:
             GrpcOptions(header_forward_pattern=settings.grpc_header_forward_pattern)
         except ConfigInvalid as error:
             raise BadOption.of("--grpc-header-forward-pattern", _with_hint(error)) from None
-    if settings.grpc_tls:
-        _check_tls(settings)
+    _check_tls(settings, "grpc")
 
 
-def _check_tls(settings: ServerSettings) -> None:
+def _check_tls(settings: ServerSettings, port: str) -> None:
     """Read the files once at the start: otherwise clients would be the first to notice that one is wrong."""
-    needed = {"grpc_server_cert": True, "grpc_server_key": True, "grpc_root_cert": settings.grpc_use_ssl_mutual}
-    for name, is_needed in needed.items():
-        if is_needed and not getattr(settings, name):
-            switch = "--grpc-use-ssl-mutual" if settings.grpc_use_ssl_mutual else "--grpc-use-ssl"
-            raise BadOption.of(f"--{SERVER_OPTIONS[name].flag}", f"{switch} needs this file")
-    from app.worker.http2.tls import server_context
+    files = tls_files(settings, port)
+    if files is None:
+        return
+    from app.worker.tls import HTTP1, server_context
 
     try:
-        server_context(
-            settings.grpc_server_cert,
-            settings.grpc_server_key,
-            settings.grpc_root_cert,
-            mutual=settings.grpc_use_ssl_mutual,
-        )
+        server_context(files, HTTP1)
     except ConfigInvalid as error:
-        raise BadOption.of("--grpc-use-ssl", _with_hint(error)) from None
+        raise BadOption.of(f"--{port}-use-ssl", _with_hint(error)) from None
+
+
+def _check_tokens(settings: ServerSettings) -> None:
+    if not settings.auth_token_file:
+        if "auth_token_scope" in settings.sources:
+            raise BadOption.of("--auth-token-scope", "without --auth-token-file no token is asked for")
+        if "auth_token_file" in settings.sources:
+            raise BadOption.of("--auth-token-file", "the file's path is missing")
+        return
+    if not settings.allow_http and not settings.allow_grpc:
+        raise BadOption.of("--auth-token-file", "it is for the HTTP and gRPC ports, and both are closed")
+    from core.frontend.token_file import read_tokens
+
+    try:
+        read_tokens(settings.auth_token_file)
+    except ConfigInvalid as error:
+        raise BadOption.of("--auth-token-file", _with_hint(error)) from None
 
 
 def _check_response_cache(settings: ServerSettings) -> None:

@@ -12,6 +12,7 @@ from adapters.common.setting_row import SettingRow
 from adapters.sagemaker.settings import SageMakerSettings
 from adapters.vertex.settings import VertexSettings
 from app.settings.cache_directory import cache_directory
+from app.settings.groups.access import AccessSettings
 from app.settings.groups.backends import BackendSettings
 from app.settings.groups.general import GeneralSettings
 from app.settings.groups.grpc import GrpcSettings
@@ -37,6 +38,7 @@ class ServerSettings(
     ResponseCacheSettings,
     BackendSettings,
     MetricsSettings,
+    AccessSettings,
     GrpcSettings,
     HttpSettings,
     GeneralSettings,
@@ -90,11 +92,6 @@ class ServerSettings(
     def reuses_port(self, service: Service) -> bool:
         """Whether other servers may listen on the same port."""
         return self.reuse_grpc_port if service is Service.GRPC else self.reuse_http_port
-
-    @property
-    def grpc_tls(self) -> bool:
-        """Whether clients of the gRPC port must use TLS."""
-        return self.grpc_use_ssl or self.grpc_use_ssl_mutual
 
     def describe(self) -> list[SettingRow]:
         """Every setting in force, with secrets masked, in the order of the help text."""

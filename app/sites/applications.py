@@ -12,6 +12,7 @@ from app.settings.server import ServerSettings
 from app.sites.bridges import MakeBridge
 from app.sites.http_options import http_options
 from core.engine.protocol import Engine
+from core.frontend.auth_tokens import AuthTokens
 from core.http.application import V2Application
 from core.http.metrics_application import MetricsApplication
 from core.http.metrics_page import MetricsPage
@@ -36,6 +37,7 @@ class Applications:
         make_bridge: MakeBridge,
         request_page: RequestPage = V2Application.request_metrics_page,
         responses: ResponseCounts | None = None,
+        tokens: AuthTokens | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -47,7 +49,7 @@ class Applications:
             interval_ms=settings.metrics_interval_ms,
             config=settings.metrics_settings,
         )
-        self._v2 = V2Application(engine, http_options(settings), make_bridge(settings.http_thread_count))
+        self._v2 = V2Application(engine, http_options(settings, tokens), make_bridge(settings.http_thread_count))
         self._sagemaker = self._sagemaker_application()
         self._vertex = self._vertex_application()
         made = (self._v2, self._sagemaker, self._vertex)

@@ -9,6 +9,7 @@ from app.process.garbage_collector import settle_collector
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
+from app.sites.credentials import Credentials, http_tls
 from app.sites.grpc_port import grpc_ports
 from app.sites.site import Http2Port
 from app.supervisor.private_directory import PrivateDirectory
@@ -23,22 +24,30 @@ class FrontEndSite:
     failure: str | None = None
 
     def __init__(
-        self, settings: ServerSettings, directory: PrivateDirectory, link: Link, make_bridge: MakeBridge
+        self,
+        settings: ServerSettings,
+        credentials: Credentials,
+        directory: PrivateDirectory,
+        link: Link,
+        make_bridge: MakeBridge,
     ) -> None:
+        self._credentials = credentials
+        self.tls = http_tls(settings, credentials)
         self._directory = directory
         requests = SharedRequestMetrics(directory.metrics)
         self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
         self.applications: Mapping[int, WSGIApplication] = Applications(
-            settings, self._engine, make_bridge, requests.page, requests.responses
+            settings, self._engine, make_bridge, requests.page, requests.responses, credentials.tokens
         ).by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, self._engine, make_bridge, allocate=self.allocate
+            settings, self._engine, make_bridge, credentials, allocate=self.allocate
         )
 
     def start(self) -> None:
         self._engine.start()
+        self._credentials.watch()
         settle_collector()
 
     def begin_exit(self) -> None:
@@ -49,5 +58,6 @@ class FrontEndSite:
 
     def finish(self, timeout_s: float) -> bool:
         """True: all requests in flight have been answered, and the engine ends after the front ends."""
+        self._credentials.close()
         self._directory.remove_if_orphaned()
         return True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from ssl import SSLContext
 
 import gevent
 from prometheus_client.registry import Collector
@@ -12,10 +11,11 @@ from prometheus_client.registry import Collector
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from app.sites.bridges import MakeBridge
+from app.sites.credentials import Credentials
 from app.sites.site import Http2Port
 from app.worker.http2.limits import Http2Limits
-from app.worker.http2.tls import server_context
 from core.engine.protocol import Engine
+from core.frontend.auth_tokens import AuthTokens
 from core.frontend.gevent_bridge import GeventBridge
 from core.frontend.request_body import Allocate
 from core.frontend.restricted_apis import GRPC, parse_restricted
@@ -28,6 +28,7 @@ def grpc_ports(
     settings: ServerSettings,
     engine: Engine,
     make_bridge: MakeBridge,
+    credentials: Credentials,
     *,
     allocate: Allocate | None = None,
     show: Callable[[Collector], None] | None = None,
@@ -41,13 +42,13 @@ def grpc_ports(
     bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
     if place is None or not isinstance(bridge, GeventBridge):
         return {}
-    application = GrpcApplication(engine, grpc_options(settings), bridge, gevent.spawn, allocate)
+    application = GrpcApplication(engine, grpc_options(settings, credentials.tokens), bridge, gevent.spawn, allocate)
     if show is not None:
         show(application.request_metrics)
     port = Http2Port(
         application=application,
         limits=http2_limits(settings),
-        tls=_tls(settings),
+        tls=credentials.grpc_tls,
         max_age_s=_seconds(settings.grpc_max_connection_age),
         age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
         shares_memory=allocate is not None,
@@ -55,10 +56,11 @@ def grpc_ports(
     return {place[1]: port}
 
 
-def grpc_options(settings: ServerSettings) -> GrpcOptions:
+def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
     return GrpcOptions(
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),
+        tokens=tokens,
         compression_level=settings.grpc_infer_response_compression_level,
         max_message_size=settings.grpc_max_message_size,
         max_unfinished_size=settings.grpc_max_unfinished_size,
@@ -81,17 +83,6 @@ def http2_limits(settings: ServerSettings) -> Http2Limits:
         keepalive_s=settings.grpc_keepalive_time / 1000,
         keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
         keepalive_without_streams=permitted,
-    )
-
-
-def _tls(settings: ServerSettings) -> SSLContext | None:
-    if not settings.grpc_tls:
-        return None
-    return server_context(
-        settings.grpc_server_cert,
-        settings.grpc_server_key,
-        settings.grpc_root_cert,
-        mutual=settings.grpc_use_ssl_mutual,
     )
 
 

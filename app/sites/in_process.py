@@ -8,6 +8,7 @@ from wsgiref.types import WSGIApplication
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
+from app.sites.credentials import Credentials, http_tls
 from app.sites.engine_options import engine_options
 from app.sites.grpc_port import grpc_ports
 from app.sites.metrics_log import make_metrics_log
@@ -22,13 +23,15 @@ class InProcessSite:
 
     allocate: Allocate | None = None
 
-    def __init__(self, settings: ServerSettings, make_bridge: MakeBridge) -> None:
+    def __init__(self, settings: ServerSettings, credentials: Credentials, make_bridge: MakeBridge) -> None:
+        self._credentials = credentials
+        self.tls = http_tls(settings, credentials)
         self._failure: str | None = None
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
-        applications = Applications(settings, self._engine, make_bridge)
+        applications = Applications(settings, self._engine, make_bridge, tokens=credentials.tokens)
         self._applications = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
-            settings, self._engine, make_bridge, show=applications.show
+            settings, self._engine, make_bridge, credentials, show=applications.show
         )
         self._start_watch = StartWatch(settings, self._engine, self._fail)
         self._metrics_log = make_metrics_log(settings, self._engine)
@@ -47,6 +50,7 @@ class InProcessSite:
     def start(self) -> None:
         self._engine.start()
         self._start_watch.start()
+        self._credentials.watch()
         if self._metrics_log is not None:
             self._metrics_log.start()
 
@@ -57,6 +61,7 @@ class InProcessSite:
         self._engine.log_in_flight(seconds_left)
 
     def finish(self, timeout_s: float) -> bool:
+        self._credentials.close()
         if self._metrics_log is not None:
             self._metrics_log.close()
         return self._engine.finish(timeout_s)

@@ -7,12 +7,14 @@ from types import MappingProxyType
 from wsgiref.types import WSGIApplication
 
 from app.sites.site import Http2Port
+from app.worker.tls import ServerTls
 from core.frontend.request_body import Allocate
 
 
 class PlainSite:
     failure: str | None = None
     allocate: Allocate | None = None
+    tls: Mapping[int, ServerTls] = MappingProxyType({})
     http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
 
     def __init__(self, application: WSGIApplication, ports: list[int]) -> None:

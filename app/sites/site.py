@@ -19,7 +19,7 @@ from core.frontend.request_body import Allocate
 from core.grpc.transport import Application
 
 if TYPE_CHECKING:
-    from ssl import SSLContext
+    from app.worker.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Http2Port:
 
     application: Application
     limits: Http2Limits
-    tls: SSLContext | None = None
+    tls: ServerTls | None = None
     max_age_s: float = math.inf
     age_grace_s: float = math.inf
     shares_memory: bool = False
@@ -44,6 +44,10 @@ class Site(Protocol):
     @property
     def applications(self) -> Mapping[int, WSGIApplication]:
         """The application of each HTTP/1 port."""
+
+    @property
+    def tls(self) -> Mapping[int, ServerTls]:
+        """The TLS of the HTTP/1 ports that have it."""
 
     @property
     def http2_ports(self) -> Mapping[int, Http2Port]:

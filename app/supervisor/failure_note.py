@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
+from core.interprocess.shared_note import SharedNote
 
-_SIZE = 1 << 16
+_SIZE = (1 << 16) - 1
 
 
 class FailureNote:
@@ -12,14 +12,12 @@ class FailureNote:
     after the lines with which the others end."""
 
     def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, _SIZE)
+        self._note = SharedNote(_SIZE)
 
     def write(self, reason: str) -> None:
         """Leave `reason`, shortened to 64 KiB; the last one counts."""
-        encoded = reason.encode("utf-8", "replace")[: _SIZE - 1]
-        self._memory[: len(encoded) + 1] = encoded + b"\0"
+        self._note.write(reason.encode("utf-8", "replace"))
 
     def read(self) -> str:
         """The text, "" if none was written."""
-        self._memory.seek(0)
-        return self._memory.read().partition(b"\0")[0].decode("utf-8", "ignore")
+        return self._note.read().decode("utf-8", "ignore")

@@ -16,9 +16,10 @@ import gevent
 from app.worker.client_gone import ClientGone
 from app.worker.clock import CoarseClock
 from app.worker.phase import Phase
-from app.worker.read_watch import ReadWatch
+from app.worker.read_watch import BufferedReadWatch, ReadWatch
 from app.worker.response_parts import drop_sent
 from app.worker.send_batching import SendBatching
+from app.worker.tls import TlsSocket
 from core.frontend.request_body import RequestBody
 from core.inference.tensors import Buffer
 
@@ -59,7 +60,7 @@ class Connection:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: socket.socket | TlsSocket,
         peer: Any,
         clock: CoarseClock,
         send_batching: SendBatching,
@@ -77,12 +78,28 @@ class Connection:
         self._shares_memory = shares_memory
         self._hub = gevent.get_hub()
         self._loop = self._hub.loop
-        self._readable = ReadWatch(self._hub, sock.fileno())
+        if isinstance(sock, TlsSocket):
+            self.phase = Phase.HANDSHAKE
+            self._readable: ReadWatch = BufferedReadWatch(self._hub, sock)
+        else:
+            self.phase = Phase.NEW
+            self._readable = ReadWatch(self._hub, sock.fileno())
         self._writable: Any = None
         self._unsent: list[Buffer] | None = None
-        self.phase = Phase.NEW
         self.since = clock.now
         self.moves_since = NEVER
+
+    def shake_hands(self, tls: TlsSocket) -> None:
+        """Complete the handshake of `tls`, the socket of this connection. Raises OSError."""
+        while True:
+            if tls.wants_to_write:
+                self._hub.wait(self._writable_watcher())
+            else:
+                self._readable.wait()
+            tls.shake_hands()
+            if tls.is_open:
+                self.begin(Phase.NEW)
+                return
 
     def receive(self, size: int) -> bytes:
         """At least one byte and at most `size`, or none at the end of the connection. Waits on the hub.
@@ -128,8 +145,7 @@ class Connection:
     def _send_rest(self, parts: list[Buffer], sent: int, size: int) -> None:
         """Send the bytes after the first `sent`, and remove sent bytes from `parts`."""
         before, self.phase = self.phase, Phase.SEND
-        if self._writable is None:
-            self._writable = self._loop.io(self._sock.fileno(), _WRITE)
+        writable = self._writable_watcher()
         self._unsent = parts
         self.moves_since = self._clock.now
         try:
@@ -137,7 +153,7 @@ class Connection:
             while done < size:
                 self.since = self._clock.now
                 drop_sent(parts, sent)
-                self._hub.wait(self._writable)
+                self._hub.wait(writable)
                 try:
                     sent = self._sock.sendmsg(parts[:_IOV_MAX])
                 except BlockingIOError:
@@ -147,6 +163,11 @@ class Connection:
             self._unsent = None
             self.moves_since = NEVER
         self.phase = before
+
+    def _writable_watcher(self) -> Any:
+        if self._writable is None:
+            self._writable = self._loop.io(self._sock.fileno(), _WRITE)
+        return self._writable
 
     def take_turn(self) -> None:
         """Let all other ready greenlets run first, although this connection has the bytes it needs."""

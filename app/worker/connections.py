@@ -10,7 +10,10 @@ from app.worker.phase import Phase
 _LINGER_S = 2.0
 # How long the first request of a connection may take to arrive after the server has begun to close.
 _FIRST_REQUEST_S = 2.0
-_WAITING = (Phase.NEW, Phase.IDLE)
+_WAITING = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE)
+# As for HTTP/2 (app/worker/http2/limits.py).
+_HANDSHAKE_S = 20.0
+_NO_REQUEST = (Phase.HANDSHAKE, Phase.NEW, Phase.LINGER, Phase.ENDED)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
 _SHARED_S = 2.0
 # Above this share of the places the connections that have been idle longest make room for new ones.
@@ -32,6 +35,7 @@ class Connections:
         self.last_end = 0.0
         self._room = int(places * CROWDED)
         self._timeouts = {
+            Phase.HANDSHAKE: _HANDSHAKE_S,
             Phase.NEW: limits.keepalive_s,
             Phase.IDLE: limits.keepalive_s,
             Phase.HEAD: limits.request_timeout_s,
@@ -67,7 +71,7 @@ class Connections:
 
     def in_flight(self) -> int:
         """The number of connections whose request is not completely answered, after `close_idle`."""
-        return sum(connection.phase not in (Phase.NEW, Phase.LINGER, Phase.ENDED) for connection in self.open)
+        return sum(connection.phase not in _NO_REQUEST for connection in self.open)
 
     def close_idle(self) -> None:
         """Make every response from now on the last of its connection, and close those that wait for another request.
@@ -75,7 +79,7 @@ class Connections:
         A new connection has a moment to send its first one, which its client could not know to repeat.
         """
         self.closing = True
-        self._timeouts[Phase.NEW] = _FIRST_REQUEST_S
+        self._timeouts[Phase.NEW] = self._timeouts[Phase.HANDSHAKE] = _FIRST_REQUEST_S
         for connection in self.open:
             if connection.phase is Phase.HEAD or (connection.phase is Phase.IDLE and not connection.has_input()):
                 connection.hang_up()

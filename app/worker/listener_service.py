@@ -12,6 +12,7 @@ from gunicorn.http.wsgi import base_environ
 from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.send_batching import SendBatching
+from app.worker.tls import ServerTls
 from core.frontend.request_body import Allocate
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 
@@ -36,15 +37,18 @@ class ListenerService:
         connections: Connections,
         allocate: Allocate | None = None,
         access_log: AccessLog | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory.
-        `access_log`: None for none."""
+        `access_log`: None for none. `tls`: None for plain text."""
         self.application = application
         self.address = address
         self.cfg = cfg
         self.connections = connections
         self.send_batching = SendBatching(gevent.get_hub())
         self.access_log = access_log
+        self.tls = tls
+        self.scheme = "http" if tls is None else "https"
         self.clock = connections.clock
         self.limits = connections.limits
         self.allocate = allocate
@@ -60,7 +64,7 @@ class ListenerService:
             "SERVER_NAME": name,
             "SERVER_PORT": str(port),
             "wsgi.multithread": True,
-            "wsgi.url_scheme": "http",
+            "wsgi.url_scheme": self.scheme,
         }
 
 

@@ -8,11 +8,12 @@ from enum import Enum
 class Phase(Enum):
     """What a connection waits for. Every phase except APPLICATION has a timeout.
 
-    A connection begins as NEW, and is IDLE between requests. From there a request goes to HEAD, BODY and APPLICATION;
-    it skips HEAD and BODY if it arrives whole. A response that the socket does not take at once goes through SEND, and
-    back to the phase before it. LINGER follows a refusal. ENDED follows every phase.
+    A connection begins as NEW, with TLS after its HANDSHAKE, and is IDLE between requests. From there a request goes
+    to HEAD, BODY and APPLICATION; it skips HEAD and BODY if it arrives whole. A response that the socket does not take
+    at once goes through SEND, and back to the phase before it. LINGER follows a refusal. ENDED follows every phase.
     """
 
+    HANDSHAKE = "the TLS handshake"
     NEW = "its first request"
     IDLE = "another request"
     HEAD = "the rest of a head"

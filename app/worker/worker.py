@@ -37,6 +37,7 @@ from app.worker.listener import Listener
 from app.worker.listening_sockets import notice_dead_clients
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown, StopTimes
+from app.worker.tls import TlsSocket
 
 log = logging.getLogger("trident.server")
 
@@ -151,6 +152,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             ports.connections,
             self.site.allocate,
             self._access_log,
+            self.site.tls.get(port),
         )
         ports.listeners.append(Listener(listener, partial(_serve, service), self._has_place, alone=is_alone))
 
@@ -187,7 +189,16 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
 
 def _serve(service: Http1Service, sock: socket.socket, peer: Any) -> None:
-    Http1Connection(sock, peer, service).serve()
+    if service.tls is None:
+        Http1Connection(sock, peer, service).serve()
+        return
+    try:
+        secured = TlsSocket(sock, service.tls.context)
+    except OSError as error:
+        log.debug("a client has gone before its connection began: %s", error)
+        sock.close()
+    else:
+        Http1Connection(secured, peer, service).serve()
 
 
 def _serve_http2(service: Http2Service, sock: socket.socket, peer: Any) -> None:

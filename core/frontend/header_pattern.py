@@ -8,13 +8,26 @@ from __future__ import annotations
 import re
 
 from core.errors import ConfigInvalid
+from core.frontend.auth_tokens import HEADER
 
 
-def header_pattern(option: str, pattern: str) -> re.Pattern[str] | None:
-    """The value of the option, which ignores case; None if it is empty. Raises ConfigInvalid that names the option."""
+class HeaderPattern:
+    """Matches a part of a name, ignoring case. If it `hides_token`, the header with the bearer token does not match: it
+    is for the server, not for a model."""
+
+    def __init__(self, pattern: re.Pattern[str], *, hides_token: bool) -> None:
+        self._search = pattern.search
+        self._hidden = HEADER if hides_token else ""
+
+    def matches(self, name: str) -> bool:
+        return self._search(name) is not None and name.lower() != self._hidden
+
+
+def header_pattern(option: str, pattern: str, *, hides_token: bool = False) -> HeaderPattern | None:
+    """The value of the option; None if it is empty. Raises ConfigInvalid that names the option."""
     if not pattern:
         return None
     try:
-        return re.compile(pattern, re.IGNORECASE)
+        return HeaderPattern(re.compile(pattern, re.IGNORECASE), hides_token=hides_token)
     except re.error as error:
         raise ConfigInvalid(f"--{option} is not a regular expression: '{pattern}': {error}") from error

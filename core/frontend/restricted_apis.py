@@ -11,8 +11,10 @@ from hmac import compare_digest
 
 from core.errors import ConfigInvalid, ErrorCode, ServerError
 
+# The group of the routes that probes ask for.
+HEALTH = "health"
 GROUPS = (
-    "health",
+    HEALTH,
     "metadata",
     "inference",
     "shared-memory",

@@ -6,11 +6,13 @@ Source: docs/spec/grpc.md.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from prometheus_client.registry import Collector
 
 from core.engine.protocol import Engine
 from core.errors import ServerError
+from core.frontend.auth_tokens import AuthTokens, Unauthenticated
 from core.frontend.bridge import HubBridge
 from core.frontend.request_body import Allocate
 from core.frontend.restricted_apis import GRPC, Restrictions
@@ -21,6 +23,7 @@ from core.grpc.front_end import GrpcFrontEnd, Spawn
 from core.grpc.header_sections import COMPRESSED
 from core.grpc.metadata import is_custom
 from core.grpc.method_table import methods
+from core.grpc.methods import Method
 from core.grpc.options import GrpcOptions
 from core.grpc.request_head import VOLATILE, RequestHead, read_head, with_volatile
 from core.grpc.transport import Fields, Receiver, Stream
@@ -44,6 +47,7 @@ class GrpcApplication:
         self._methods = {method.path: method for method in rows}
         self._logs_calls = options.log_calls
         self._restrictions = Restrictions(options.restricted, GRPC)
+        self._tokens = options.tokens
 
     @property
     def volatile(self) -> frozenset[bytes]:
@@ -70,6 +74,8 @@ class GrpcApplication:
         counted = None
         if self.front_end.access_log is not None:
             stream = counted = CountedStream(stream)
+        if self._tokens is not None and head.error is None and head.method is not None:
+            head = self._with_token(self._tokens, head, head.method)
         if head.error is not None or head.http_status:
             refused = RefusedCall(self.front_end, stream, head)
             refused.refuse()
@@ -86,6 +92,14 @@ class GrpcApplication:
     def request_metrics(self) -> Collector:
         """The counts of calls, for the metrics page."""
         return self.front_end.counts.counter
+
+    def _with_token(self, tokens: AuthTokens, head: RequestHead, method: Method) -> RequestHead:
+        """The head, or one with an error. For each call, because heads are remembered and tokens are replaced."""
+        try:
+            tokens.check(method.group, head.metadata.text)
+        except Unauthenticated as error:
+            return replace(head, error=error)
+        return head
 
     def _judge(self, head: RequestHead, fields: dict[bytes, bytes]) -> None:
         """Add to `head` what the options say about it. Raises ApiRestricted."""
@@ -104,5 +118,5 @@ class GrpcApplication:
             head.forwarded = tuple(
                 (name.decode("latin-1"), value.decode("utf-8", "replace"))
                 for name, value in head.metadata.fields
-                if is_custom(name) and pattern.search(name.decode("latin-1"))
+                if is_custom(name) and pattern.matches(name.decode("latin-1"))
             )

@@ -5,13 +5,13 @@ Source: docs/spec/server-options.md section 2 "gRPC", docs/spec/trace-and-log.md
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
+from core.frontend.auth_tokens import AuthTokens
 from core.frontend.fixed_settings import TRACE_OFF
-from core.frontend.header_pattern import header_pattern
+from core.frontend.header_pattern import HeaderPattern, header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 from core.grpc.compression import LEVELS
 
@@ -21,11 +21,12 @@ LARGEST_MESSAGE = 2147483647
 @dataclass(frozen=True, kw_only=True)
 class GrpcOptions:
     """`max_message_size` is in bytes, of one message without its prefix; `max_unfinished_size` is the limit of
-    UnfinishedMessages. `header_forward_pattern` matches a part of a
-    metadata name, ignoring case; empty forwards nothing. `compression_level` is one of `LEVELS`. `reflection` tells
-    clients the services and their messages. `stream_requests` is how many requests of one stream may be in flight: a
-    client that sends more waits. `trace_settings` are shown as they are. `log_calls` logs a line for
-    each call as it begins, `log_access` one after its end; health calls only with `log_probes`.
+    UnfinishedMessages. `header_forward_pattern` matches a part of a metadata name, ignoring case; empty forwards
+    nothing, and a token is never forwarded if there are `tokens`, of which a client must have one.
+    `compression_level` is one of `LEVELS`. `reflection` tells clients the services and their messages.
+    `stream_requests` is how many requests of one stream may be in flight: a client that sends more waits.
+    `trace_settings` are shown as they are. `log_calls` logs a line for each call as it begins, `log_access` one after
+    its end; health calls only with `log_probes`.
 
     Raises ConfigInvalid.
     """
@@ -34,6 +35,7 @@ class GrpcOptions:
     max_unfinished_size: int = 512 << 20
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
+    tokens: AuthTokens | None = None
     compression_level: str = "none"
     reflection: bool = True
     stream_requests: int = 1024
@@ -41,11 +43,12 @@ class GrpcOptions:
     log_calls: bool = False
     log_access: bool = False
     log_probes: bool = False
-    header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
+    header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.compression_level not in LEVELS:
             raise ConfigInvalid(f"'{self.compression_level}' is no compression level, one of {', '.join(LEVELS)}")
-        object.__setattr__(
-            self, "header_pattern", header_pattern("grpc-header-forward-pattern", self.header_forward_pattern)
+        pattern = header_pattern(
+            "grpc-header-forward-pattern", self.header_forward_pattern, hides_token=self.tokens is not None
         )
+        object.__setattr__(self, "header_pattern", pattern)

@@ -13,6 +13,7 @@ import re
 from enum import IntEnum
 
 from core.errors import ErrorCode, ServerError
+from core.frontend.auth_tokens import Unauthenticated
 from core.grpc.errors import MalformedMessage
 
 LONGEST_TEXT = 4096
@@ -74,6 +75,8 @@ def status_of(error: Exception) -> Status:
     """The status for any error; INTERNAL for an unexpected one."""
     if isinstance(error, GrpcError):
         return error.status
+    if isinstance(error, Unauthenticated):
+        return Status.UNAUTHENTICATED
     return STATUS_OF_CODE[error.code] if isinstance(error, ServerError) else Status.INTERNAL
 
 

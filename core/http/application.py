@@ -22,7 +22,7 @@ from werkzeug.routing import MapAdapter
 from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.frontend.bridge import Bridge
-from core.frontend.restricted_apis import Restrictions
+from core.frontend.restricted_apis import HEALTH, Restrictions
 from core.http import errors
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.front_end import HttpFrontEnd
@@ -39,8 +39,6 @@ _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|gene
 _INFER_ROUTES = {route.name: route for route in INFERENCE}
 _MOST_PATHS = 1024
 _OFFSET_DIGITS = 10
-# The group of the routes that only probes ask for.
-_PROBED = "health"
 # Any other method would become a label of the request metrics, and clients could make up as many as they like.
 _METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 _UNKNOWN = "UNKNOWN"
@@ -70,7 +68,8 @@ class V2Application(HttpFrontEnd, Flask):
         HttpFrontEnd.__init__(self, engine, options, bridge)
         self.request_metrics = CollectorRegistry()
         self.responses = ResponseCounts()
-        self._restrictions = Restrictions(options.restricted) if options.restricted else None
+        guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)
+        self._guards = tuple(guard.check for guard in guards if guard is not None)
         self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
         self._errors = Counter(
             "trident_http_errors",
@@ -105,8 +104,8 @@ class V2Application(HttpFrontEnd, Flask):
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:
         """The request boundary: whatever goes wrong in a view becomes a reply here."""
         try:
-            if self._restrictions is not None:
-                self._restrictions.check(route.group, partial(header_of, environ))
+            for check in self._guards:
+                check(route.group, partial(header_of, environ))
             if environ["REQUEST_METHOD"] not in route.methods:
                 raise errors.MethodNotAllowed(route.methods)
             reply = route.view(self, environ, **arguments)
@@ -174,7 +173,7 @@ class V2Application(HttpFrontEnd, Flask):
 
     def _flask_view(self, route: Route) -> Callable[..., Response]:
         def view(**arguments: str) -> Response:
-            if route.group == _PROBED:
+            if route.group == HEALTH:
                 request.environ[PROBE_KEY] = True
             return _response(self.answer(request.environ, route, arguments))
 

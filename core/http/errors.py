@@ -5,6 +5,7 @@
     │   ├── RouteNotFound     404
     │   └── MethodNotAllowed  405
     ├── ApiRestricted       403
+    ├── Unauthenticated     401, with the challenge in a header
     ├── InvalidRequest
     │   └── BrokenCompression  400
     └── Unsupported
@@ -23,6 +24,7 @@ import orjson
 from werkzeug.exceptions import HTTPException
 
 from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported
+from core.frontend.auth_tokens import Unauthenticated
 from core.frontend.restricted_apis import ApiRestricted
 from core.http.generate.events import EVENT_STREAM, event
 from core.http.reply import Environ, Headers, Reply, text_reply
@@ -45,6 +47,7 @@ STATUS_OF_CODE: dict[ErrorCode, int] = {
     ErrorCode.ALREADY_EXISTS: 400,
     ErrorCode.CANCELLED: 400,
 }
+_UNAUTHENTICATED = 401
 _FORBIDDEN = 403
 _BROKEN = 500
 _LONGEST_HEADER = 1024
@@ -94,6 +97,8 @@ def status_of(error: Exception) -> int:
     """The status for any error; 500 for an unexpected one."""
     if isinstance(error, HttpError):
         return error.status
+    if isinstance(error, Unauthenticated):
+        return _UNAUTHENTICATED
     if isinstance(error, ApiRestricted):
         return _FORBIDDEN
     if isinstance(error, ServerError):
@@ -147,6 +152,8 @@ def _extra_headers(error: Exception, environ: Environ) -> Headers:
         headers.append(("Retry-After", str(error.retry_after_s)))
     if isinstance(error, UnsupportedEncoding):
         headers.append(("Accept-Encoding", "gzip, deflate"))
+    elif isinstance(error, Unauthenticated):
+        headers.append(("WWW-Authenticate", error.challenge))
     elif isinstance(error, MethodNotAllowed):
         headers.append(("Allow", ", ".join(error.allowed)))
     return headers

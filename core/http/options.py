@@ -5,19 +5,20 @@ Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.frontend.auth_tokens import AuthTokens
 from core.frontend.fixed_settings import TRACE_OFF
-from core.frontend.header_pattern import header_pattern
+from core.frontend.header_pattern import HeaderPattern, header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 
 
 @dataclass(frozen=True, kw_only=True)
 class HttpOptions:
     """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
-    forwards no header. `response_timing`: answers carry the times that the engine notes.
+    forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
+    `response_timing`: answers carry the times that the engine notes.
     `trace_settings` are shown as they are.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
@@ -26,11 +27,13 @@ class HttpOptions:
     max_input_size: int = 67108864
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
+    tokens: AuthTokens | None = None
     response_timing: bool = False
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
-    header_pattern: re.Pattern[str] | None = field(init=False, repr=False, default=None)
+    header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "header_pattern", header_pattern("http-header-forward-pattern", self.header_forward_pattern)
+        pattern = header_pattern(
+            "http-header-forward-pattern", self.header_forward_pattern, hides_token=self.tokens is not None
         )
+        object.__setattr__(self, "header_pattern", pattern)

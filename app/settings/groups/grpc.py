@@ -122,7 +122,7 @@ class GrpcSettings:
         "",
         "grpc-server-cert",
         FILE,
-        "File with the server's certificate in PEM, followed by those of its issuers.",
+        "File with the server's certificate in PEM, followed by those of its issuers; a change of it is noticed.",
         section=_SECTION,
     )
     grpc_server_key: str = option(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, INT64_MAX, INTEGER64, PORT, TEXT, Kind, integer, number
+from app.settings.option_types import BOOLEAN, FILE, INT64_MAX, INTEGER64, PORT, TEXT, Kind, integer, number
 
 _SECTION = "HTTP"
 _MAX_WORKERS = 256
@@ -57,6 +57,46 @@ class HttpSettings:
         "Groups of routes, and the header that a request to them must have: <group>[,<group>...]:<header>=<value>.",
         section=_SECTION,
         secret=True,
+    )
+    http_use_ssl: bool = option(
+        False,
+        "http-use-ssl",
+        BOOLEAN,
+        "Whether clients of the HTTP port must use TLS, which needs a certificate and a key.",
+        section=_SECTION,
+        own=True,
+    )
+    http_use_ssl_mutual: bool = option(
+        False,
+        "http-use-ssl-mutual",
+        BOOLEAN,
+        "Whether they must use TLS and have a certificate that one of the root certificates has signed.",
+        section=_SECTION,
+        own=True,
+    )
+    http_server_cert: str = option(
+        "",
+        "http-server-cert",
+        FILE,
+        "File with the server's certificate in PEM, followed by those of its issuers; a change of it is noticed.",
+        section=_SECTION,
+        own=True,
+    )
+    http_server_key: str = option(
+        "",
+        "http-server-key",
+        FILE,
+        "File with the certificate's key in PEM, without a password.",
+        section=_SECTION,
+        own=True,
+    )
+    http_root_cert: str = option(
+        "",
+        "http-root-cert",
+        FILE,
+        "File with the root certificates of the clients in PEM.",
+        section=_SECTION,
+        own=True,
     )
     http_request_timeout_secs: float = option(
         60.0,

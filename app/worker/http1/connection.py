@@ -16,12 +16,13 @@ import gunicorn_h1c
 from app.worker.body_input import BodyInput
 from app.worker.client_gone import ClientGone
 from app.worker.connection import NEVER, Connection
-from app.worker.http1.refusal import NO_MEMORY, Refusal, check_length
+from app.worker.http1.refusal import NO_MEMORY, PLAIN_TEXT, Refusal, check_length
 from app.worker.http1.request_head import HEAD_END, RequestHead
 from app.worker.http1.response import Response
 from app.worker.http1.service import Http1Service
 from app.worker.http1.strict_request import StrictRequest
 from app.worker.phase import Phase
+from app.worker.tls import TlsSocket, is_plain_http
 from core.frontend.request_body import RequestBody
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 
@@ -39,8 +40,8 @@ class Http1Connection(Connection):
 
     __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_received", "_service")
 
-    def __init__(self, sock: socket.socket, peer: Any, service: Http1Service) -> None:
-        """`sock` is connected and does not block."""
+    def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
+        """`sock` is connected, and does not block."""
         super().__init__(
             sock,
             peer,
@@ -62,6 +63,8 @@ class Http1Connection(Connection):
         connections = self._service.connections
         connections.open.add(self)
         try:
+            if isinstance(self._sock, TlsSocket):
+                self._begin_tls(self._sock)
             while self._serve_one():
                 self.phase = Phase.IDLE
                 self.since = self._clock.now
@@ -73,6 +76,16 @@ class Http1Connection(Connection):
             connections.open.discard(self)
             connections.last_end = self._clock.now
             self.close()
+
+    def _begin_tls(self, tls: TlsSocket) -> None:
+        """Raises OSError, and Refusal for a client that speaks plain HTTP."""
+        try:
+            self.shake_hands(tls)
+        except OSError as error:
+            if is_plain_http(error):
+                self._sock = tls.plain()
+                raise Refusal(400, PLAIN_TEXT) from error
+            raise
 
     def _serve_one(self) -> bool:
         """Receive one request and answer it. Returns whether the connection continues."""
@@ -140,6 +153,7 @@ class Http1Connection(Connection):
         if request.expects_continue:
             self.send([b"HTTP/1.1 100 Continue\r\n\r\n"], 25)
         environ = head.environ
+        environ["wsgi.url_scheme"] = service.scheme
         self.begin(Phase.BODY)
         if request.is_chunked:
             environ[BODY_KEY] = whole = request.chunked_body(service.limits.max_body_size)

@@ -14,6 +14,7 @@ _MAX_INT32 = 2**31 - 1
 _CONTENT_LENGTH_RANGE = "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {}"
 TOO_MANY_CHUNKS = "Chunked request body exceeds maximum of 65536 non-empty chunks. Send fewer or larger HTTP chunks."
 BODY_TOO_LARGE = "request body exceeds the maximum allowed size of {} bytes"
+PLAIN_TEXT = "this port has TLS: begin the address with https://"
 NO_MEMORY = "not enough memory to receive a request body of {} bytes"
 
 _REASONS = {

@@ -10,6 +10,7 @@ from app.worker.connections import Connections
 from app.worker.http1.request_head import RequestHeadParser
 from app.worker.http1.response_head import ResponseHeads
 from app.worker.listener_service import ListenerService
+from app.worker.tls import ServerTls
 from core.frontend.request_body import Allocate
 
 
@@ -24,8 +25,9 @@ class Http1Service(ListenerService):
         connections: Connections,
         allocate: Allocate | None = None,
         access_log: AccessLog | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        super().__init__(application, address, cfg, connections, allocate, access_log)
+        super().__init__(application, address, cfg, connections, allocate, access_log, tls)
         self.response_heads = ResponseHeads()
         limits = {
             "limit_request_line": cfg.limit_request_line or 8190,

@@ -19,10 +19,10 @@ from app.worker.http2.faults import ConnectionFault
 from app.worker.http2.outbox import Outbox
 from app.worker.http2.protocol import Http2Protocol
 from app.worker.http2.service import Http2Service
-from app.worker.http2.tls import TlsSocket
 from app.worker.http2.unsent import copy_of
 from app.worker.phase import Phase
 from app.worker.response_parts import drop_sent
+from app.worker.tls import HTTP2, TlsSocket
 from core.inference.tensors import Buffer
 
 log = logging.getLogger("trident.grpc")
@@ -73,7 +73,7 @@ class Http2Connection:
         """`sock` is connected and does not block. Raises OSError if the client has gone."""
         port = service.port
         self._service = service
-        self._tls = TlsSocket(sock, port.tls) if port.tls is not None else None
+        self._tls = TlsSocket(sock, port.tls.context) if port.tls is not None else None
         self._sock: socket.socket | TlsSocket = self._tls or sock
         now = service.clock.now
         name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "unix"
@@ -177,6 +177,8 @@ class Http2Connection:
     def _shake_hands(self, tls: TlsSocket) -> None:
         tls.shake_hands()
         if tls.is_open:
+            if tls.protocol != HTTP2:
+                raise ConnectionAbortedError("the client did not choose h2 by ALPN")
             self.phase = Phase.APPLICATION
             self._flush_soon()
         elif tls.wants_to_write:

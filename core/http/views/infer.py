@@ -16,6 +16,7 @@ from werkzeug.wsgi import get_input_stream
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
+from core.frontend.header_pattern import HeaderPattern
 from core.frontend.request_parameters import forward_header
 from core.frontend.version_text import LATEST, version_number
 from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
@@ -191,7 +192,7 @@ def _header_length(front_end: HttpFrontEnd, text: str, body_length: int) -> int:
     raise error
 
 
-def _forward_headers(environ: Environ, pattern: re.Pattern[str], request: InferenceRequest) -> None:
+def _forward_headers(environ: Environ, pattern: HeaderPattern, request: InferenceRequest) -> None:
     """Make headers whose name matches string parameters, under the name received.
 
     Our worker keeps the spelling of a name; under another server it is guessed.
@@ -202,5 +203,5 @@ def _forward_headers(environ: Environ, pattern: re.Pattern[str], request: Infere
             (key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")
         ]
     for name, value in received:
-        if pattern.search(name):
+        if pattern.matches(name):
             forward_header(request, name, value)

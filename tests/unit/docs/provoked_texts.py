@@ -26,8 +26,8 @@ from app.process import temporary_directory
 from app.settings.reading import read_settings
 from app.supervisor.engine_child import EngineChild
 from app.worker.http1 import refusal
-from app.worker.http2.tls import server_context
 from app.worker.listening_sockets import open_listener
+from app.worker.tls import HTTP2, TlsFiles, server_context
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import CPU, CUDA, ProviderRequest, check_active, check_available
 from core.config.instance_groups import instance_group_problems
@@ -35,6 +35,7 @@ from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.engine.in_process import InferenceEngine
 from core.errors import ServerStopping
+from core.frontend.auth_tokens import AuthTokens, Scope
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import GRPC, parse_restricted
 from core.grpc.options import GrpcOptions
@@ -122,6 +123,8 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         ([], {"TRIDENT_HTTP_PROT": "1"}),
         (["--grpc-keepalive=1"], {}),
         (["--grpc-use-ssl=true", repository], {}),
+        (["--http-use-ssl-mutual=true", "--http-server-cert=a", "--http-server-key=b", repository], {}),
+        (["--auth-token-file=/none", repository], {}),
         (["--grpc-use-ssl-mutual=true", "--grpc-server-cert=a", "--grpc-server-key=b", repository], {}),
         (["--grpc-use-ssl=true", "--grpc-server-cert=/none", "--grpc-server-key=/none", repository], {}),
         (["--sagemaker-port=8080", repository], {}),
@@ -140,8 +143,15 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
     ):
         texts.raised_by(read_settings, arguments, environ)
     certificate, key = Authority(folder).sign("server")
-    texts.raised_by(server_context, str(certificate), str(key), "/none", mutual=True)
-    texts.all += read_settings([repository, f"--grpc-server-cert={certificate}"], {}).warnings
+    texts.raised_by(server_context, TlsFiles(str(certificate), str(key), "/none"), HTTP2)
+    tokens = folder / "tokens"
+    tokens.write_text("a-token-of-some-length")
+    for arguments in (
+        [f"--grpc-server-cert={certificate}"],
+        [f"--http-server-cert={certificate}"],
+        [f"--auth-token-file={tokens}", "--allow-sagemaker=true"],
+    ):
+        texts.all += read_settings([repository, *arguments], {}).warnings
     with open_listener("127.0.0.1", 0) as listener:
         texts.raised_by(open_listener, "127.0.0.1", listener.getsockname()[1])
     texts.raised_by(open_listener, "192.0.2.1", 0)  # an address that no machine has
@@ -154,7 +164,7 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         texts.raised_by(temporary_directory.temporary_directory)
     parse_quantiles("0.5")
     texts.raised_by(refusal.check_length, 100, 10)
-    texts.all += [refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
+    texts.all += [refusal.PLAIN_TEXT, refusal.NO_MEMORY.format(10), message_of(ValueError("a fault"))]
 
 
 def provoke_storage(texts: ProvokedTexts, folder: Path) -> None:
@@ -328,6 +338,11 @@ def provoke_models(texts: ProvokedTexts, folder: Path) -> None:
         texts.answered_by(V2Application(engine, HttpOptions(restricted=locked), ThreadBridge()), INFER)
         texts.answered_by(plain, INFER, SHORT + b"x" * 60, headers={"Inference-Header-Content-Length": str(len(SHORT))})
         texts.answered_by(plain, "/v2/models/text/infer", {"inputs": [TEXT], "outputs": [CLASSES]})
+        guarded = V2Application(
+            engine, HttpOptions(tokens=AuthTokens(str(folder / "tokens"), Scope.ALL)), ThreadBridge()
+        )
+        for token in ("", "Bearer another-token-of-some-length"):
+            texts.answered_by(guarded, INFER, headers={"Authorization": token})
         texts.answered_by(plain, INFER, b"x", headers={"Content-Encoding": "br"})
         texts.answered_by(limited, INFER, gzip.compress(b" " * 1000), headers={"Content-Encoding": "gzip"})
         texts.answered_by(plain, INFER, b"x", headers={"Content-Encoding": "gzip"})

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from app.settings.option import BadOption
 from app.settings.reading import read_settings
 from app.settings.rules import deprecations
 from app.settings.services import Service
+from app.settings.tls_files import tls_files
 
 REPOSITORY = "--model-repository=/models"
 
@@ -215,16 +219,52 @@ def test_a_unix_socket_has_no_port() -> None:
     assert settings.services()[Service.GRPC] == ("unix:/run/grpc", 0)
 
 
-def test_files_of_tls_without_tls_are_warned_of() -> None:
-    settings = read_settings([REPOSITORY, "--grpc-server-cert=/a", "--grpc-server-key=/b"], {})
+@pytest.mark.parametrize(("port", "word"), [("grpc", "gRPC"), ("http", "HTTP")])
+def test_files_of_tls_without_tls_are_warned_of(port: str, word: str) -> None:
+    settings = read_settings([REPOSITORY, f"--{port}-server-cert=/a", f"--{port}-server-key=/b"], {})
     assert settings.warnings == (
-        "without --grpc-use-ssl=true the gRPC port has no TLS, and --grpc-server-cert, --grpc-server-key has no effect",
+        f"without --{port}-use-ssl=true the {word} port has no TLS, and --{port}-server-cert, --{port}-server-key has "
+        "no effect",
     )
-    assert not settings.grpc_tls
+    assert tls_files(settings, port) is None
 
 
-def test_a_closed_grpc_port_needs_no_files() -> None:
-    assert not read_settings([REPOSITORY, "--allow-grpc=false", "--grpc-use-ssl=true"], {}).allow_grpc
+@pytest.mark.parametrize("port", ["grpc", "http"])
+def test_a_closed_port_needs_no_files(port: str) -> None:
+    assert read_settings([REPOSITORY, f"--allow-{port}=false", f"--{port}-use-ssl=true"], {})
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "text"),
+    [
+        ("", [], "cannot be used: it has no token (one token a line"),
+        ("a-token-of-some-length", ["--allow-http=false", "--allow-grpc=false"], "both are closed"),
+        (None, [], "No such file or directory"),
+    ],
+)
+def test_tokens_that_nobody_could_show_end_the_start(
+    content: str | None, arguments: list[str], text: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tokens"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadOption, match=re.escape(text)) as refused:
+        read_settings([REPOSITORY, f"--auth-token-file={path}", *arguments], {})
+    assert str(refused.value).startswith('Bad option: "--auth-token-file".\n')
+
+
+def test_a_scope_without_tokens_ends_the_start() -> None:
+    with pytest.raises(BadOption, match="without --auth-token-file no token is asked for"):
+        read_settings([REPOSITORY, "--auth-token-scope=all"], {})
+
+
+def test_ports_of_platforms_that_ask_for_no_token_are_warned_of(tmp_path: Path) -> None:
+    path = tmp_path / "tokens"
+    path.write_text("a-token-of-some-length")
+    settings = read_settings([REPOSITORY, f"--auth-token-file={path}", "--allow-sagemaker=true"], {})
+    assert settings.warnings == (
+        "--auth-token-file is for the HTTP and gRPC ports: on the port of SageMaker the platform says who may call",
+    )
 
 
 @pytest.mark.parametrize(

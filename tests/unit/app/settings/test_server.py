@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,7 @@ def test_the_defaults_of_own_options_are_kept() -> None:
 
 
 SAMPLES = {
+    "auth_token_scope": "admin",
     "backend_config": "onnxruntime,a=b",
     "cache_config": "local,size=1048576",
     "rate_limit": "execution_count",
@@ -71,11 +73,17 @@ def sample(name: str, default: object) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name, each in SERVER_OPTIONS.items() if each.flag and name not in APART])
-def test_every_option_can_be_set_by_flag_and_by_variable(name: str) -> None:
+def test_every_option_can_be_set_by_flag_and_by_variable(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     each = SERVER_OPTIONS[name]
     opened = [f"--{OPENED_BY[name]}=true"] if name in OPENED_BY else []
-    if name.startswith("grpc_use_ssl"):
-        opened = ["--allow-grpc=false"]  # an open port would need the files of TLS
+    if "_use_ssl" in name:
+        opened = [f"--allow-{name.partition('_')[0]}=false"]  # an open port would need the files of TLS
+    if name.startswith("auth_token"):
+        (tmp_path / "tokens").write_text("a-token-of-some-length")
+        monkeypatch.setitem(SAMPLES, "auth_token_file", str(tmp_path / "tokens"))
+        opened = [f"--auth-token-file={tmp_path / 'tokens'}"] if name == "auth_token_scope" else []
     text = sample(name, each.default)
     by_flag = settings(f"--{each.flag}={text}" if each.takes_value else f"--{each.flag}", *opened)
     by_variable = settings(*opened, **{each.variable: text})

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from app.worker.http2.connection import Http2Connection
 from app.worker.http2.connections import Http2Connections
 from app.worker.http2.limits import Http2Limits
 from app.worker.http2.service import Http2Service
-from app.worker.http2.tls import server_context
+from app.worker.response_parts import drop_sent
+from app.worker.tls import HTTP2, ServerTls, TlsFiles, TlsSocket, server_context
 from core.errors import ConfigInvalid
 from tests.certificates import Authority
 from tests.unit.app.worker.http2.raw_client import RecordingApplication, cut, headers_frame
@@ -81,13 +83,18 @@ def client_context(authority: Authority, *protocols: str) -> ssl.SSLContext:
     return context
 
 
-def service(context: ssl.SSLContext, application: RecordingApplication | None = None) -> Http2Service:
-    port = Http2Port(application=application or RecordingApplication(), limits=Http2Limits(), tls=context)
+def tls_of(authority: Authority, root: str = "") -> ServerTls:
+    certificate, key = map(str, authority.sign("server"))
+    return ServerTls(TlsFiles(certificate, key, root), HTTP2)
+
+
+def service(tls: ServerTls, application: RecordingApplication | None = None) -> Http2Service:
+    port = Http2Port(application=application or RecordingApplication(), limits=Http2Limits(), tls=tls)
     return Http2Service(port, Http2Connections(CoarseClock(), 10))
 
 
 def test_large_messages_pass_in_both_directions(authority: Authority) -> None:
-    made = service(server_context(*map(str, authority.sign("server"))))
+    made = service(tls_of(authority))
     client = TlsClient(made, client_context(authority, "grpc-exp", "h2"))
     assert client.shake_hands() == "h2"
     content = bytes(range(256)) * (LARGE // 256)
@@ -103,18 +110,16 @@ def test_large_messages_pass_in_both_directions(authority: Authority) -> None:
 
 @pytest.mark.parametrize("protocols", [(), ("http/1.1",)])
 def test_a_client_that_does_not_choose_h2_is_disconnected(authority: Authority, protocols: tuple[str, ...]) -> None:
-    made = service(server_context(*map(str, authority.sign("server"))))
+    made = service(tls_of(authority))
     client = TlsClient(made, client_context(authority, *protocols))
     client.shake_hands()
-    with pytest.raises((ssl.SSLError, OSError)):
-        client.receive()
+    assert client.receive() == b""
     assert not made.connections.open
     client.close()
 
 
 def test_a_client_without_a_certificate_is_disconnected(authority: Authority, tmp_path: Path) -> None:
-    files = map(str, authority.sign("server"))
-    made = service(server_context(*files, str(authority.root), mutual=True))
+    made = service(tls_of(authority, str(authority.root)))
     stranger = TlsClient(made, client_context(authority, "h2"))
     stranger.shake_hands()
     with pytest.raises((ssl.SSLError, OSError)):
@@ -130,7 +135,7 @@ def test_a_client_without_a_certificate_is_disconnected(authority: Authority, tm
 
 
 def test_a_handshake_that_takes_too_long_ends(authority: Authority) -> None:
-    made = service(server_context(*map(str, authority.sign("server"))))
+    made = service(tls_of(authority))
     client = TlsClient(made, client_context(authority, "h2"))
     made.clock.now += 15.0
     made.connections.sweep()
@@ -143,7 +148,7 @@ def test_a_handshake_that_takes_too_long_ends(authority: Authority) -> None:
 
 
 def test_plain_text_on_a_port_with_tls_ends_the_connection(authority: Authority) -> None:
-    made = service(server_context(*map(str, authority.sign("server"))))
+    made = service(tls_of(authority))
     ours, client = socket_pair()
     Http2Connection(ours, "", made)
     client.sendall(frames.PREFACE)
@@ -165,7 +170,114 @@ def test_files_that_cannot_be_used_are_named(authority: Authority, tmp_path: Pat
         ((certificate, other), "key values mismatch"),
     ):
         with pytest.raises(ConfigInvalid, match=reason) as refusal:
-            server_context(*files)
+            server_context(TlsFiles(*files), HTTP2)
         assert files[0] in str(refusal.value)
     with pytest.raises(ConfigInvalid, match="the root certificates '/none' cannot be used"):
-        server_context(certificate, key, "/none", mutual=True)
+        server_context(TlsFiles(certificate, key, "/none"), HTTP2)
+
+
+class Pair:
+    """A TlsSocket and its client, which waits on the hub, over a socket pair."""
+
+    def __init__(self, authority: Authority) -> None:
+        ours, self.wire = socket_pair()
+        self.sock = TlsSocket(ours, tls_of(authority).context)
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = client_context(authority).wrap_bio(self._in, self._out, server_hostname="localhost")
+        while not self.sock.is_open:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                self._tls.do_handshake()
+            self.flush()
+            self.sock.shake_hands()
+            with contextlib.suppress(BlockingIOError):
+                self._in.write(self.wire.recv(65536, socket.MSG_DONTWAIT))
+
+    def flush(self) -> None:
+        self.wire.sendall(self._out.read())
+
+    def send(self, content: bytes) -> None:
+        self._tls.write(content)
+        self.flush()
+
+    def receive(self) -> bytes:
+        self._in.write(self.wire.recv(65536))
+        received = b""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            while True:
+                received += self._tls.read(65536)
+        return received
+
+    def leave(self) -> None:
+        """Say the end by TLS, and leave the connection open."""
+        with contextlib.suppress(ssl.SSLWantReadError):
+            self._tls.unwrap()
+        self.flush()
+
+    def close(self) -> None:
+        self.sock.close()
+        self.wire.close()
+
+
+@pytest.fixture
+def pair(authority: Authority) -> Iterator[Pair]:
+    made = Pair(authority)
+    yield made
+    made.close()
+
+
+def test_a_look_at_the_first_byte_leaves_it(pair: Pair) -> None:
+    with pytest.raises(BlockingIOError):
+        pair.sock.recv(1, socket.MSG_PEEK)
+    pair.send(b"request")
+    assert [pair.sock.recv(1, socket.MSG_PEEK), pair.sock.recv(1, socket.MSG_PEEK)] == [b"r", b"r"]
+    assert pair.sock.pending() == 7
+    assert pair.sock.recv(100) == b"request"
+    pair.send(b"body")
+    assert pair.sock.recv(1, socket.MSG_PEEK) == b"b"
+    room = memoryview(bytearray(10))
+    assert pair.sock.recv_into(room) == 4
+    assert room[:4] == b"body"
+
+
+def test_a_look_sees_that_the_client_has_left(pair: Pair) -> None:
+    pair.leave()
+    assert pair.sock.recv(1, socket.MSG_PEEK) == b""
+
+
+def test_parts_are_sent_as_far_as_the_wire_takes_them(pair: Pair) -> None:
+    parts = [b"head", b"x" * 100, bytes(range(256)) * 4096]
+    content = b"".join(parts)
+    left, received = len(content), b""
+    while left:
+        try:
+            sent = pair.sock.sendmsg(parts)
+        except BlockingIOError:
+            received += pair.receive()
+        else:
+            left -= sent
+            if left:
+                drop_sent(parts, sent)
+    while len(received) < len(content):
+        received += pair.receive()
+    assert received == content
+
+
+def test_a_certificate_is_read_again_and_a_broken_one_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "trident.server")
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    tls = ServerTls(TlsFiles(str(certificate), str(key)), HTTP2)
+    assert tls.paths == (str(certificate), str(key))
+    first = tls.context
+    authority.sign("server")
+    tls.read_again()
+    second = tls.context
+    assert second is not first
+    key.write_text("half a k")
+    tls.read_again()
+    assert tls.context is second
+    texts = [record.getMessage() for record in caplog.records]
+    assert [record.levelname for record in caplog.records] == ["INFO", "ERROR"]
+    assert texts[1].endswith("it is not in PEM; the certificate from before stays in use")

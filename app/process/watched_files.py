@@ -1,0 +1,73 @@
+"""Files of other programs, read again when they change: certificates, tokens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from typing import Protocol
+
+_POLL_S = 0.5
+_log = logging.getLogger("trident.server")
+
+# What of a file changes with its content, or with the file at the path; None: there is none.
+_State = tuple[tuple[int, ...] | None, ...]
+
+
+class FileContent(Protocol):
+    """What was made of the files at `paths`."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that belong together: one of them may be written before another."""
+
+    def read_again(self) -> None:
+        """Replace what was made of the files, or keep it and log why. Called on the thread of the watch."""
+
+
+class WatchedFiles:
+    """Looks at files twice a second, on its own thread, and has those read again that have changed.
+
+    Changed files are read when they have not changed between two looks: a program that writes them slowly, or one after
+    the other, is given the time. `start` it after the fork; what has changed since it was made is read then.
+    """
+
+    def __init__(self, contents: Iterable[FileContent]) -> None:
+        self._contents = {content: _state_of(content) for content in contents}
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        """Watch, if there are files."""
+        for content, read in self._contents.items():
+            found = _state_of(content)
+            if found != read:
+                self._contents[content] = found
+                content.read_again()
+        if self._contents:
+            threading.Thread(target=self._watch, name="trident-files", daemon=True).start()
+
+    def close(self) -> None:
+        self._end.set()
+
+    def _watch(self) -> None:
+        seen = dict(self._contents)
+        while not self._end.wait(_POLL_S):
+            for content, read in self._contents.items():
+                before, seen[content] = seen[content], _state_of(content)
+                if seen[content] != read and seen[content] == before:
+                    self._contents[content] = before
+                    content.read_again()
+
+
+def _state_of(content: FileContent) -> _State:
+    return tuple([_state(path) for path in content.paths])
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        _log.debug("'%s' is not there: %s", path, error)
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

@@ -1,0 +1,46 @@
+"""What a server shows to its clients, certificates, and what it asks of them, tokens: all of them from files."""
+
+from __future__ import annotations
+
+from app.process.watched_files import FileContent, WatchedFiles
+from app.settings.server import ServerSettings
+from app.settings.tls_files import tls_files
+from app.worker.tls import HTTP1, HTTP2, ServerTls
+from core.frontend.auth_tokens import AuthTokens, Scope
+
+
+class Credentials:
+    """Made in the main process, so that a process that is restarted has valid ones, whatever the files are then.
+
+    `watch` reads changed files again, in the process that calls it. `tokens` are None without a token file, the others
+    without TLS. Raises ConfigInvalid.
+    """
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.tokens = _tokens(settings)
+        self.http_tls = _tls(settings, "http", HTTP1) if settings.allow_http else None
+        self.grpc_tls = _tls(settings, "grpc", HTTP2) if settings.allow_grpc else None
+        made: tuple[FileContent | None, ...] = (self.tokens, self.http_tls, self.grpc_tls)
+        self._files = WatchedFiles([each for each in made if each is not None])
+
+    def watch(self) -> None:
+        self._files.start()
+
+    def close(self) -> None:
+        self._files.close()
+
+
+def _tokens(settings: ServerSettings) -> AuthTokens | None:
+    if not settings.auth_token_file:
+        return None
+    return AuthTokens(settings.auth_token_file, Scope(settings.auth_token_scope))
+
+
+def _tls(settings: ServerSettings, port: str, protocol: str) -> ServerTls | None:
+    files = tls_files(settings, port)
+    return ServerTls(files, protocol) if files is not None else None
+
+
+def http_tls(settings: ServerSettings, credentials: Credentials) -> dict[int, ServerTls]:
+    """The TLS of the HTTP port under its number. The ports of platforms and metrics have none."""
+    return {settings.http_port: credentials.http_tls} if credentials.http_tls is not None else {}
