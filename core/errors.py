@@ -14,6 +14,9 @@
     ├── RequestCancelled       CANCELLED       the caller went away
     ├── Unsupported            UNSUPPORTED     the protocol has it, but not this model or server
     ├── OutOfMemory            UNAVAILABLE     the device has no memory left for this
+    ├── RegionNotFound         NOT_FOUND       no region of shared memory is registered under that name
+    ├── RegionExists           ALREADY_EXISTS  a region of that name is registered
+    ├── RegionFailed           INTERNAL        shared memory cannot be opened or written, or is too small for a result
     ├── BackendFailed          INTERNAL        the backend raised while executing
     └── RepositoryUnavailable  UNAVAILABLE     the model repository cannot be read
         └── AccessRefused      UNAVAILABLE     its storage refused a call
@@ -50,6 +53,8 @@ class ServerError(Exception):
     code: ErrorCode = ErrorCode.UNKNOWN
     # Whether a front end refused the request before it parsed the body: Triton answers such an error in another form.
     before_parsing = False
+    # Whether the client is at fault although the code, which is Triton's, says that the server is.
+    blames_client = False
     # Seconds after which the same request may succeed; None if waiting alone does not help.
     retry_after_s: int | None = None
 
@@ -116,6 +121,19 @@ class Unsupported(ServerError):
 
 class OutOfMemory(ServerError):
     code = ErrorCode.UNAVAILABLE
+
+
+class RegionNotFound(ServerError):
+    code = ErrorCode.NOT_FOUND
+
+
+class RegionExists(ServerError):
+    code = ErrorCode.ALREADY_EXISTS
+
+
+class RegionFailed(ServerError):
+    code = ErrorCode.INTERNAL
+    blames_client = True
 
 
 class BackendFailed(ServerError):

@@ -34,7 +34,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
     "Model repository": {
         "model-load-gpu-limit": pair("model-load-gpu-limit", "device id", "fraction"),
         "enable-peer-access": BOOLEAN,
-        "allow-client-shm": BOOLEAN,
         "repoagent-directory": FOLDER,
     },
     "gRPC": {

@@ -65,6 +65,7 @@ def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         max_message_size=settings.grpc_max_message_size,
         max_unfinished_size=settings.grpc_max_unfinished_size,
         reflection=settings.grpc_reflection,
+        allow_client_shm=settings.allow_client_shm,
         log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
         log_access=settings.log_access != "false",
         log_probes=settings.log_access == "all",

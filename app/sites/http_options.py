@@ -16,4 +16,5 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         restricted=parse_restricted(settings.http_restricted_api),
         tokens=tokens,
         response_timing=settings.response_timing,
+        allow_client_shm=settings.allow_client_shm,
     )

@@ -8,6 +8,7 @@ Source: docs/spec/model-config.md section 2.11, docs/spec/http.md section 4 "Cor
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
 from core.inference.layout import TensorLayout
+from core.inference.region_tensors import RegionInput
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Shape, array_of, bytes_array, shape_text, unpack_bytes
 from core.memo import Memo
@@ -76,7 +78,7 @@ class RequestValidator:
         if right is None:
             found = self._examine(request, inputs)
         else:
-            form = tuple([(t.name, t.datatype, t.shape, t.data.nbytes) for t in inputs])
+            form = tuple([(t.name, t.datatype, t.shape, t.nbytes) for t in inputs])
             known = right.get(form)
             found = self._examine(request, inputs) if known is None else known
             if known is None:
@@ -185,10 +187,10 @@ class RequestValidator:
                 f"{request.log_prefix}byte size overflow for input '{tensor.name}': element count ({count}) * data "
                 f"type size ({datatype.size}) exceeds maximum allowed size ({MAX_ELEMENTS})"
             )
-        if datatype is not BYTES and tensor.data.nbytes != size:
+        if datatype is not BYTES and tensor.nbytes != size:
             raise InvalidRequest(
                 f"{request.log_prefix}input byte size mismatch for input '{tensor.name}' for model "
-                f"'{self._spec.name}'. Expected {size}, got {tensor.data.nbytes}"
+                f"'{self._spec.name}'. Expected {size}, got {tensor.nbytes}"
             )
 
     def _element_count(self, tensor: InputTensor, batch_size: int) -> int:
@@ -197,16 +199,22 @@ class RequestValidator:
 
     def _make_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> None:
         """Set the tensor's `array`, in the shape that the model receives."""
-        expected = self._spec.inputs[tensor.name]
         if self._batching and not tensor.shape[0]:
             tensor.shape = (1, *tensor.shape[1:])
+        if isinstance(tensor, RegionInput):
+            tensor.defer(partial(self._array, request, tensor, batch_size))
+        else:
+            tensor.array = self._array(request, tensor, batch_size)
+
+    def _array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> Array:
+        expected = self._spec.inputs[tensor.name]
         if expected.datatype is BYTES:
             array = self._bytes_array(request, tensor, batch_size)
         else:
             array = array_of(tensor.data, expected.datatype.dtype, tensor.shape)
         if expected.model_dims is not None:
             array = array.reshape(self._model_shape(tensor, expected))
-        tensor.array = array
+        return array
 
     def _check_dims(self, request: InferenceRequest, tensor: InputTensor, dims: Shape, expected: InputSpec) -> None:
         if min(tensor.shape, default=0) < 0:

@@ -48,6 +48,8 @@ from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.response_cache.local_cache import LocalCache
 from core.response_cache.response_cache import ResponseCache
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
+from core.shared_memory.regions import Regions
 
 
 class InferenceEngine:
@@ -62,6 +64,7 @@ class InferenceEngine:
         custom_metrics: CustomMetrics,
         response_cache: ResponseCache | None = None,
         rate_limiter: RateLimiter | None = None,
+        regions: Regions | None = None,
     ) -> None:
         self._options = options
         self._lifecycle = lifecycle
@@ -71,6 +74,7 @@ class InferenceEngine:
         self._custom_metrics = custom_metrics
         self._response_cache = response_cache
         self._rate_limiter = rate_limiter
+        self._regions = regions or Regions()
 
     @property
     def generation(self) -> int:
@@ -188,6 +192,21 @@ class InferenceEngine:
     def change_log(self, levels: LogLevels) -> None:
         change_log(levels)
 
+    def system_regions(self, name: str) -> list[SystemRegion]:
+        return self._regions.system_regions(name)
+
+    def cuda_regions(self, name: str) -> list[CudaRegion]:
+        return self._regions.cuda_regions(name)
+
+    def register_system_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        self._regions.register_system(name, key, offset, byte_size)
+
+    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        self._regions.register_cuda(name, handle, device_id, byte_size)
+
+    def unregister_regions(self, kind: RegionKind, name: str) -> None:
+        self._regions.unregister(kind, name)
+
     def metrics(self) -> MetricsSnapshot:
         models = [
             _model_metrics(version, model.key.namespace)
@@ -257,6 +276,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
     rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
+    regions = Regions()
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus),
@@ -265,6 +285,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
         metrics=custom_metrics,
         response_cache=response_cache,
         rate_limiter=rate_limiter,
+        regions=regions,
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,
@@ -281,4 +302,4 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
     loader.models = EngineDoor(lifecycle)
-    return InferenceEngine(options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter)
+    return InferenceEngine(options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter, regions)

@@ -20,6 +20,7 @@ from core.lifecycle.serving_phase import ServingPhase
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import VersionStatistics
+from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
 
 
 class Engine(Protocol):
@@ -116,6 +117,37 @@ class Engine(Protocol):
     @call(changes_state=True)
     def change_log(self, levels: LogLevels) -> None:
         """Change the log of all processes that serve."""
+        ...
+
+    @call()
+    def system_regions(self, name: str) -> list[SystemRegion]:
+        """The regions of system shared memory by name, or the one called `name`. Raises RegionNotFound."""
+        ...
+
+    @call()
+    def cuda_regions(self, name: str) -> list[CudaRegion]:
+        """The regions of CUDA shared memory by name, or the one called `name`. Raises RegionNotFound."""
+        ...
+
+    @call()
+    def register_system_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        """Let requests name `byte_size` bytes from `offset` of the object `key` of POSIX shared memory.
+
+        Raises a ServerError with Triton's text.
+        """
+        ...
+
+    @call()
+    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        """Let requests name `byte_size` bytes of the allocation on a GPU that `handle`, of CUDA IPC, refers to.
+
+        Raises a ServerError with Triton's text.
+        """
+        ...
+
+    @call()
+    def unregister_regions(self, kind: RegionKind, name: str) -> None:
+        """Remove the region `name`, all of `kind` if it is empty, after the requests that use it."""
         ...
 
     @call()

@@ -11,7 +11,7 @@ from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest, Parameter
 
 NON_STRING = "attempt to access JSON non-string as string"
-_NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"
 _MAX_RANK = 64  # numpy's
 RESERVED_PREFIX = "triton_"
@@ -80,7 +80,7 @@ def check_rank(rank: int) -> None:
 def unsigned(field: str, value: Any) -> int:
     """`value` if it is a number from 0. Raises InvalidRequest."""
     if type(value) is not int or value < 0:
-        raise unable(field, _NON_UNSIGNED)
+        raise unable(field, NON_UNSIGNED)
     return value
 
 

@@ -1,32 +1,35 @@
-"""Client shared memory, which is disabled: no region can be registered, so every name is unknown.
+"""What front ends check before they ask the engine to register or unregister regions of shared memory.
 
-Source: docs/spec/shared-memory.md sections 1 to 4.
+Source: docs/spec/shared-memory.md sections 1 and 3.
 """
 
 from __future__ import annotations
 
-from core.errors import ErrorCode, ModelNotFound, ServerError, Unsupported
+from core.errors import InvalidRequest, Unsupported
+
+HANDLE_SIZE = 64
+"""Bytes of a handle of CUDA IPC."""
 
 
-class RegionNotFound(ServerError):
-    code = ErrorCode.NOT_FOUND
+def check_allowed(*, allowed: bool) -> None:
+    """Raise Unsupported unless clients may register and unregister regions."""
+    if not allowed:
+        raise Unsupported(
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
+            hint="or send the tensors in the request",
+        )
 
 
-def unknown_region(region: str) -> ModelNotFound:
-    """The error for a tensor of a request that names a region."""
-    return ModelNotFound(
-        f"Unable to find shared memory region: '{region}'", hint="client shared memory is disabled on this server"
-    )
+def check_region_name(name: str, kind: str) -> None:
+    """Raise InvalidRequest if a region has no name; `kind` is system or cuda."""
+    if not name:
+        raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
 
 
-def unknown_region_of(kind: str, region: str) -> RegionNotFound:
-    """The error for the status of a region; `kind` is system or cuda."""
-    return RegionNotFound(f"Unable to find {kind} shared memory region: '{region}'")
-
-
-def change_refused() -> Unsupported:
-    """The error for registering and unregistering a region."""
-    return Unsupported(
-        "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
-        hint="that is Triton's text: here the option has no effect yet, so send tensors in the request",
-    )
+def check_handle(handle: bytes) -> None:
+    """Raise InvalidRequest unless `handle` has the size of a handle of CUDA IPC."""
+    if len(handle) != HANDLE_SIZE:
+        raise InvalidRequest(
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+            hint=f"it has {len(handle)} bytes, and must have {HANDLE_SIZE}",
+        )

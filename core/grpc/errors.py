@@ -13,6 +13,7 @@ from core.errors import ErrorCode, ServerError
 
 class MalformedMessage(ServerError):
     code = ErrorCode.INTERNAL
+    blames_client = True
 
     def __init__(self) -> None:
         super().__init__(

@@ -11,7 +11,7 @@ from core.grpc.calls.rpc_call import RpcCall
 from core.grpc.calls.stream_infer_call import StreamInferCall
 from core.grpc.calls.watch_call import WatchCall
 from core.grpc.methods import Method, Rpc
-from core.grpc.rpcs import disabled, health, metadata, repository
+from core.grpc.rpcs import disabled, health, metadata, repository, shared_memory
 from core.grpc.rpcs.log_settings import log_settings
 
 INFERENCE = "inference.GRPCInferenceService"
@@ -34,12 +34,12 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("RepositoryIndex", "model-repository", repository.index),
         _waiting("RepositoryModelLoad", "model-repository", repository.load),
         _waiting("RepositoryModelUnload", "model-repository", repository.unload),
-        _waiting("SystemSharedMemoryStatus", "shared-memory", disabled.system_shared_memory_status),
-        _waiting("SystemSharedMemoryRegister", "shared-memory", disabled.shared_memory_change),
-        _waiting("SystemSharedMemoryUnregister", "shared-memory", disabled.shared_memory_change),
-        _waiting("CudaSharedMemoryStatus", "shared-memory", disabled.cuda_shared_memory_status),
-        _waiting("CudaSharedMemoryRegister", "shared-memory", disabled.shared_memory_change),
-        _waiting("CudaSharedMemoryUnregister", "shared-memory", disabled.shared_memory_change),
+        _waiting("SystemSharedMemoryStatus", "shared-memory", shared_memory.system_status),
+        _waiting("SystemSharedMemoryRegister", "shared-memory", shared_memory.system_register),
+        _waiting("SystemSharedMemoryUnregister", "shared-memory", shared_memory.system_unregister),
+        _waiting("CudaSharedMemoryStatus", "shared-memory", shared_memory.cuda_status),
+        _waiting("CudaSharedMemoryRegister", "shared-memory", shared_memory.cuda_register),
+        _waiting("CudaSharedMemoryUnregister", "shared-memory", shared_memory.cuda_unregister),
         _waiting("TraceSetting", "trace", disabled.trace_setting),
         _waiting("LogSettings", "logging", log_settings),
         Method(HEALTH, "Check", "health", RpcCall, health.check),

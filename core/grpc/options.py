@@ -25,8 +25,9 @@ class GrpcOptions:
     nothing, and a token is never forwarded if there are `tokens`, of which a client must have one.
     `compression_level` is one of `LEVELS`. `reflection` tells clients the services and their messages.
     `stream_requests` is how many requests of one stream may be in flight: a client that sends more waits.
-    `trace_settings` are shown as they are. `log_calls` logs a line for each call as it begins, `log_access` one after
-    its end; health calls only with `log_probes`.
+    `allow_client_shm`: clients may register regions of shared memory. `trace_settings` are shown as they are.
+    `log_calls` logs a line for each call as it begins, `log_access` one after its end; health calls only with
+    `log_probes`.
 
     Raises ConfigInvalid.
     """
@@ -39,6 +40,7 @@ class GrpcOptions:
     compression_level: str = "none"
     reflection: bool = True
     stream_requests: int = 1024
+    allow_client_shm: bool = False
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
     log_calls: bool = False
     log_access: bool = False

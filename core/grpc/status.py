@@ -14,7 +14,6 @@ from enum import IntEnum
 
 from core.errors import ErrorCode, ServerError
 from core.frontend.auth_tokens import Unauthenticated
-from core.grpc.errors import MalformedMessage
 
 LONGEST_TEXT = 4096
 _LONGEST_HINT = 1024
@@ -63,6 +62,8 @@ _OVERLOADS = frozenset({Status.UNAVAILABLE, Status.UNIMPLEMENTED})
 class GrpcError(ServerError):
     """A refusal that only gRPC knows. `fields` are added to the trailers."""
 
+    blames_client = True
+
     def __init__(
         self, status: Status, message: str, *, hint: str | None = None, fields: tuple[tuple[bytes, bytes], ...] = ()
     ) -> None:
@@ -93,8 +94,7 @@ def hint_of(error: Exception) -> str:
 
 def log_error(error: Exception, status: Status, method: str, request_id: str = "") -> None:
     """Log one line for a client's mistake or an overload, and a traceback for a fault in the server, as HTTP does."""
-    is_clients = isinstance(error, GrpcError | MalformedMessage)
-    is_fault = status in _FAULTS and not is_clients
+    is_fault = status in _FAULTS and not (isinstance(error, ServerError) and error.blames_client)
     level = logging.ERROR if is_fault else logging.WARNING if status in _OVERLOADS else logging.INFO
     if not _logger.isEnabledFor(level):
         return

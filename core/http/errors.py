@@ -171,7 +171,8 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
     The traceback of a 503 or 501 says nothing (a full queue is answered from a callback), and writing one for each
     request would add to an overload.
     """
-    level = logging.INFO if status < _BROKEN else logging.WARNING if status > _BROKEN else logging.ERROR
+    is_fault = status == _BROKEN and not (isinstance(error, ServerError) and error.blames_client)
+    level = logging.ERROR if is_fault else logging.WARNING if status > _BROKEN else logging.INFO
     if not _logger.isEnabledFor(level):
         return
     hint = error.hint if isinstance(error, ServerError) else None
@@ -187,6 +188,6 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
         message[:_LONGEST_LOGGED],
         f" (hint: {hint[:_LONGEST_LOGGED]})" if hint else "",
         f" (request id: {request_id[:_LONGEST_LOGGED]})" if request_id else "",
-        exc_info=error if status == _BROKEN else None,
+        exc_info=error if is_fault else None,
         extra={"code": status, "hint": hint, "request_id": request_id},
     )

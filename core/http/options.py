@@ -18,7 +18,8 @@ from core.frontend.restricted_apis import RestrictedApi
 class HttpOptions:
     """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
     forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
-    `response_timing`: answers carry the times that the engine notes.
+    `response_timing`: answers carry the times that the engine notes. `allow_client_shm`: clients may register
+    regions of shared memory.
     `trace_settings` are shown as they are.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
@@ -29,6 +30,7 @@ class HttpOptions:
     restricted: tuple[RestrictedApi, ...] = ()
     tokens: AuthTokens | None = None
     response_timing: bool = False
+    allow_client_shm: bool = False
     trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
     header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
 

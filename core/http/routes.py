@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.http.reply import JSON, TEXT, Reply
-from core.http.views import disabled, health, metadata
+from core.http.views import disabled, health, metadata, shared_memory
 from core.http.views import repository as repository_routes
 from core.http.views.generate import generate, generate_stream
 from core.http.views.infer import infer
@@ -80,9 +80,9 @@ ROUTES: tuple[Route, ...] = (
     Route("repository_index", of_repository("/index"), "model-repository", POST, repository_routes.index),
     Route("load", of_repository("/models/<model>/load"), "model-repository", POST, repository_routes.load),
     Route("unload", of_repository("/models/<model>/unload"), "model-repository", POST, repository_routes.unload),
-    Route("memory_status", of_memory("status"), "shared-memory", GET, disabled.shared_memory_status),
-    Route("memory_register", of_memory("register"), "shared-memory", POST, disabled.shared_memory_change),
-    Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, disabled.shared_memory_change),
+    Route("memory_status", of_memory("status"), "shared-memory", GET, shared_memory.status),
+    Route("memory_register", of_memory("register"), "shared-memory", POST, shared_memory.register),
+    Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, shared_memory.unregister),
     Route("trace", ("/v2/trace/setting",), "trace", BOTH, disabled.trace_setting),
     Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, disabled.trace_setting),
     Route("logging", ("/v2/logging",), "logging", BOTH, log_settings),

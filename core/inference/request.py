@@ -42,6 +42,11 @@ class InputTensor:
     def array(self, array: Array) -> None:
         self._array = array
 
+    @property
+    def nbytes(self) -> int:
+        """The size of `data` in bytes."""
+        return self.data.nbytes
+
 
 class PackedInputs(PackedTensors[InputTensor]):
     """All inputs of one request as one run of bytes."""
@@ -61,6 +66,9 @@ class InferenceRequest:
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
     that it means the same in every process of the server; 0 where nobody noted it.
     """
+
+    # Whether the engine has to find regions of shared memory for it (`RegionRequest`).
+    needs_regions = False
 
     __slots__ = (
         "arrived_ns",
@@ -128,12 +136,12 @@ class InferenceRequest:
     def nbytes(self) -> int:
         """The size of the inputs in bytes; strings that arrived as JSON count as references."""
         inputs = self.inputs
-        return inputs.layout.size if type(inputs) is PackedInputs else sum([tensor.data.nbytes for tensor in inputs])
+        return inputs.layout.size if type(inputs) is PackedInputs else sum([tensor.nbytes for tensor in inputs])
 
     @property
     def has_many_strings(self) -> bool:
         """Whether an input has so many strings that to pack or unpack them takes milliseconds."""
-        return any(tensor.datatype == "BYTES" and tensor.data.nbytes >= _MANY_STRINGS for tensor in self.inputs)
+        return any(tensor.datatype == "BYTES" and tensor.nbytes >= _MANY_STRINGS for tensor in self.inputs)
 
     @property
     def may_be_passed(self) -> bool:

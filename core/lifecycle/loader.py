@@ -54,6 +54,7 @@ from core.scheduling.factory import make_scheduler
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.shared_memory.regions import Regions
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -72,7 +73,8 @@ class ModelLoader:
 
     `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more. `models`
     is what the loaded models ask other models through; it is set before the first load. `metrics` are those that they
-    make. `response_cache` and `rate_limiter` are None if the server has none.
+    make. `response_cache` and `rate_limiter` are None if the server has none. `regions` are those of the clients'
+    shared memory.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class ModelLoader:
         metrics: CustomMetrics | None = None,
         response_cache: ResponseCache | None = None,
         rate_limiter: RateLimiter | None = None,
+        regions: Regions | None = None,
     ) -> None:
         self._options = options
         self._backends = backends
@@ -96,6 +99,7 @@ class ModelLoader:
         self._metrics = metrics or CustomMetrics()
         self._response_cache = response_cache
         self._rate_limiter = rate_limiter
+        self.regions = regions
 
     def plan_threads(self, models: int) -> None:
         """Divide the container's cores among `models` sessions. Called before the first load."""

@@ -233,7 +233,10 @@ class Model:
         return ModelLoadFailed(message, hint=hint, model=name)
 
     def _carry_out(self, plan: Plan, prepared: Prepared, cause: str) -> None:
-        fresh = {number: ModelVersion(self.key.name, number, cause, self._find, self.origin) for number in plan.load}
+        fresh = {
+            number: ModelVersion(self.key.name, number, cause, self._find, self.origin, self._loader.regions)
+            for number in plan.load
+        }
         # A new version without an old one is in the index while it loads.
         self.versions = {**self.versions, **{n: v for n, v in fresh.items() if n not in self.serving}}
         self.problem = ""

@@ -15,6 +15,7 @@ from core.config.request_validator import BatchForm, RequestValidator
 from core.config.schema import ModelConfig
 from core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
+from core.inference.region_tensors import RegionRequest
 from core.inference.request import InferenceRequest
 from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
@@ -25,6 +26,8 @@ from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.shared_memory.attachment import attach
+from core.shared_memory.regions import Regions
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -43,7 +46,8 @@ class ModelVersion:
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
     with which it failed. `content` are the files that it was loaded from, if a response cache wants to know them.
     `claims` are those of its instances on the resources that executions hold.
-    `unloaded_because` is the reason that the index shows at the end.
+    `unloaded_because` is the reason that the index shows at the end. `regions` are those in which tensors of its
+    requests may lie; None if there are none.
     """
 
     config: ModelConfig
@@ -52,7 +56,9 @@ class ModelVersion:
     # then reads the others later (at 64 connections an eighth fewer requests/s).
     handover = sys.maxsize
 
-    def __init__(self, name: str, version: int, cause: str, find: Find, origin: str = "") -> None:
+    def __init__(
+        self, name: str, version: int, cause: str, find: Find, origin: str = "", regions: Regions | None = None
+    ) -> None:
         self.name = name
         self.version = version
         self.origin = origin
@@ -70,6 +76,7 @@ class ModelVersion:
         self.claims = InstanceClaims()
         self.unloaded_because = UNLOADED
         self._find = find
+        self._regions = regions
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
         self._model: BackendModel | None = None
@@ -207,7 +214,10 @@ class ModelVersion:
         try:
             if scheduler is None or validator is None:
                 raise self._not_ready()
-            pending.batch_size, pending.batch_key = validator.check(pending.request)
+            request = pending.request
+            if request.needs_regions:
+                self._attach(pending)
+            pending.batch_size, pending.batch_key = validator.check(request)
             pending.start_ns = time.monotonic_ns()
             scheduler.submit(pending)
         except (ServerStopping, ModelNotReady) as error:
@@ -217,6 +227,12 @@ class ModelVersion:
             pending.refuse(error)
         except ServerError as error:
             pending.refuse(error)
+
+    def _attach(self, pending: PendingRequest) -> None:
+        request = pending.request
+        assert isinstance(request, RegionRequest)
+        assert self._regions is not None
+        attach(pending, request, self._regions)
 
     def _pass_on(self, pending: PendingRequest, refusal: ServerError) -> None:
         """Submit `pending` to the version that took this one's place; without one, answer it with `refusal`."""

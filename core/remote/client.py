@@ -237,6 +237,11 @@ class RemoteEngine:
     unload_model = _asked(Engine.unload_model)
     is_model_ready = _asked(Engine.is_model_ready)
     change_log = _asked(Engine.change_log)
+    system_regions = _asked(Engine.system_regions)
+    cuda_regions = _asked(Engine.cuda_regions)
+    register_system_region = _asked(Engine.register_system_region)
+    register_cuda_region = _asked(Engine.register_cuda_region)
+    unregister_regions = _asked(Engine.unregister_regions)
     metrics = _asked(Engine.metrics)
 
     def is_live(self) -> bool:

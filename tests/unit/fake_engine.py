@@ -21,6 +21,8 @@ from core.lifecycle.state import ModelState
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import ModelStatistics, VersionStatistics
+from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
+from core.shared_memory.regions import Regions
 
 
 def identity_spec(name: str, version: int = 1) -> ModelSpec:
@@ -76,6 +78,7 @@ class FakeEngine:
         self.holds: list[tuple[str, int]] = []
         self.released: list[tuple[str, int]] = []
         self.at_hand = True
+        self.regions = Regions()
         self._pending: dict[int, OnResponse] = {}
 
     def submit(self, pending: PendingRequest) -> None:
@@ -170,6 +173,21 @@ class FakeEngine:
 
     def change_log(self, levels: LogLevels) -> None:
         self.calls.append(("change_log", levels))
+
+    def system_regions(self, name: str) -> list[SystemRegion]:
+        return self.regions.system_regions(name)
+
+    def cuda_regions(self, name: str) -> list[CudaRegion]:
+        return self.regions.cuda_regions(name)
+
+    def register_system_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        self.regions.register_system(name, key, offset, byte_size)
+
+    def register_cuda_region(self, name: str, handle: bytes, device_id: int, byte_size: int) -> None:
+        self.calls.append(("register_cuda", name, handle, device_id, byte_size))
+
+    def unregister_regions(self, kind: RegionKind, name: str) -> None:
+        self.regions.unregister(kind, name)
 
     def metrics(self) -> MetricsSnapshot:
         raise NotImplementedError

@@ -19,7 +19,7 @@ CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "memo"),
     ("waiting",),
     ("inference",),
-    ("interprocess",),
+    ("interprocess", "shared_memory"),
     ("response_cache",),
     ("config",),
     ("repository",),

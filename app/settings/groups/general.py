@@ -58,6 +58,13 @@ class GeneralSettings:
         section=_SECTION,
         own=True,
     )
+    allow_client_shm: bool = option(
+        False,
+        "allow-client-shm",
+        BOOLEAN,
+        "Whether clients may register regions of shared memory, in which inputs and outputs of their requests lie.",
+        section=_SECTION,
+    )
     strict_readiness: str = option(
         "auto",
         "strict-readiness",

@@ -10,7 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.engine.model_lookup import ModelNotAtHand
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, ServerError, Unsupported
+from core.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    QueueFull,
+    RegionNotFound,
+    ServerError,
+    Unsupported,
+)
 from core.frontend.bridge import SingleResponse
 from core.grpc.calls.call import LARGE, MOST_INFLATED, PLAIN, Call
 from core.grpc.codec.infer_request import DecodedRequest, request_id
@@ -40,7 +48,7 @@ if TYPE_CHECKING:
 MOST_UNSENT = 1 << 20
 MOST_HELD = 64 << 20
 # Triton refuses these requests before it runs them.
-_REFUSALS = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, Unsupported)
+_REFUSALS = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
 
 
 class _Turn:

@@ -14,7 +14,6 @@ from core.engine.model_lookup import ModelLookup
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, Unsupported
 from core.frontend.request_parameters import check_rank, forward_header
-from core.frontend.shared_memory import unknown_region
 from core.frontend.version_text import version_number
 from core.grpc.codec.known_heads import KnownHeads
 from core.grpc.codec.message_cut import MessageHead, head_of, tensors_from
@@ -23,6 +22,7 @@ from core.grpc.codec.response_plan import ResponsePlan
 from core.grpc.codec.tensor_contents import INVALID_DATATYPE, array_of_contents
 from core.grpc.errors import MalformedMessage
 from core.grpc.messages.message import message_of
+from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME, Buffer
 
@@ -112,9 +112,12 @@ class RequestDecoder:
             for header, value in forwarded:
                 forward_header(request, header, value)
         request.inputs = _read_inputs(parsed, tensors)
-        classes = _read_outputs(parsed, request)
+        regions: dict[str, RegionReference] = {}
+        classes = _read_outputs(parsed, request, regions)
         plan = ResponsePlan(classes, parsed.model_version, empty_final)
-        if head is not None:
+        if regions or any(type(tensor) is RegionInput for tensor in request.inputs):
+            request = RegionRequest.of(request, regions)
+        elif head is not None:
             self._known.remember(head, request, own, list(map(len, tensors)), plan)
         return DecodedRequest(model, request, plan)
 
@@ -145,14 +148,15 @@ def _read_inputs(parsed: ModelInferRequest, tensors: Sequence[Buffer]) -> list[I
         check_rank(len(tensor.shape))
         shape = tuple(tensor.shape)
         if tensor.parameters:
-            region = region_of(tensor.parameters, name)
-            if region is not None:
+            place = region_of(tensor.parameters, name)
+            if place is not None:
                 if tensor.HasField("contents"):
                     raise InvalidRequest(
                         f"unexpected 'content' provided when using shared memory for input tensor '{name}' "
                         f"for model '{model}'"
                     )
-                raise unknown_region(region)
+                inputs.append(RegionInput(name, datatype, shape, place))
+                continue
         if tensor.HasField("contents"):
             if tensors:
                 raise InvalidRequest(
@@ -169,8 +173,13 @@ def _read_inputs(parsed: ModelInferRequest, tensors: Sequence[Buffer]) -> list[I
     return inputs
 
 
-def _read_outputs(parsed: ModelInferRequest, request: InferenceRequest) -> dict[str, int] | None:
-    """Set the requested outputs; returns how many classes of them are wanted, None without classification."""
+def _read_outputs(
+    parsed: ModelInferRequest, request: InferenceRequest, regions: dict[str, RegionReference]
+) -> dict[str, int] | None:
+    """Set the requested outputs; returns how many classes of them are wanted, None without classification.
+
+    Adds to `regions` the places of those that shall lie in shared memory.
+    """
     if not parsed.outputs:
         return None
     classes: dict[str, int] = {}
@@ -180,11 +189,11 @@ def _read_outputs(parsed: ModelInferRequest, request: InferenceRequest) -> dict[
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
         classes[name] = 0
         if output.parameters:
-            region = region_of(output.parameters, name)
+            place = region_of(output.parameters, name)
             classes[name] = classes_of(output.parameters)
-            if region is not None:
+            if place is not None:
                 if classes[name]:
                     raise InvalidRequest("output can't set both 'shared_memory_region' and 'classification'")
-                raise unknown_region(region)
+                regions[name] = place
     request.outputs = tuple(classes)
     return classes if any(classes.values()) else None

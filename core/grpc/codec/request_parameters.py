@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import InvalidRequest
 from core.frontend.request_parameters import RESERVED_PREFIX, set_parameter
+from core.inference.region_tensors import RegionReference
 from core.inference.request import InferenceRequest
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def read_parameters(parameters: Mapping[str, InferParameter], request: Inference
     return empty_final
 
 
-def region_of(parameters: Mapping[str, InferParameter], tensor: str) -> str | None:
-    """The shared memory region of a tensor; None for a tensor outside shared memory. Raises InvalidRequest."""
+def region_of(parameters: Mapping[str, InferParameter], tensor: str) -> RegionReference | None:
+    """The place of a tensor in shared memory; None for a tensor outside. Raises InvalidRequest."""
     region = parameters.get(_REGION)
     if region is not None and region.WhichOneof(_CHOICE) != "string_param":
         raise _wrong_type_of(tensor, _REGION, "string_param.")
@@ -76,8 +77,8 @@ def region_of(parameters: Mapping[str, InferParameter], tensor: str) -> str | No
         return None
     if _BYTE_SIZE not in parameters:
         raise InvalidRequest(f"'{_BYTE_SIZE}' must be specified along with '{_REGION}' parameter for tensor '{tensor}'")
-    name: str = region.string_param
-    return name
+    offset = parameters[_OFFSET].int64_param & _UNSIGNED if _OFFSET in parameters else 0
+    return RegionReference(region.string_param, offset, parameters[_BYTE_SIZE].int64_param & _UNSIGNED)
 
 
 def classes_of(parameters: Mapping[str, InferParameter]) -> int:

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 if TYPE_CHECKING:
     from tritonclient.grpc.service_pb2 import (
+        CudaSharedMemoryRegisterRequest,
         InferParameter,
         InferTensorContents,
         LogSettingsRequest,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
         RepositoryIndexRequest,
         RepositoryModelLoadRequest,
         RepositoryModelUnloadRequest,
+        SystemSharedMemoryRegisterRequest,
         SystemSharedMemoryStatusRequest,
         TraceSettingRequest,
     )
@@ -58,6 +60,7 @@ else:
         return module
 
     _module = _generated()
+    CudaSharedMemoryRegisterRequest = _module.CudaSharedMemoryRegisterRequest
     InferParameter = _module.InferParameter
     InferTensorContents = _module.InferTensorContents
     LogSettingsRequest = _module.LogSettingsRequest
@@ -66,10 +69,12 @@ else:
     RepositoryIndexRequest = _module.RepositoryIndexRequest
     RepositoryModelLoadRequest = _module.RepositoryModelLoadRequest
     RepositoryModelUnloadRequest = _module.RepositoryModelUnloadRequest
+    SystemSharedMemoryRegisterRequest = _module.SystemSharedMemoryRegisterRequest
     SystemSharedMemoryStatusRequest = _module.SystemSharedMemoryStatusRequest
     TraceSettingRequest = _module.TraceSettingRequest
 
 __all__ = [
+    "CudaSharedMemoryRegisterRequest",
     "DecodeError",
     "InferParameter",
     "InferTensorContents",
@@ -79,6 +84,7 @@ __all__ = [
     "RepositoryIndexRequest",
     "RepositoryModelLoadRequest",
     "RepositoryModelUnloadRequest",
+    "SystemSharedMemoryRegisterRequest",
     "SystemSharedMemoryStatusRequest",
     "TraceSettingRequest",
 ]

@@ -13,7 +13,6 @@ from typing import Any
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ModelNotFound
 from core.frontend.request_parameters import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
-from core.frontend.shared_memory import unknown_region
 from core.http.slices.json_array import SlicedArray
 from core.http.slices.slicing import Slicing
 from core.http.v2.json_document import BINARY_WITHOUT_HEADER, outline_document, parse_document
@@ -22,6 +21,7 @@ from core.http.v2.json_tensors import array_from_json, json_datatype
 from core.http.v2.known_requests import HeaderCache
 from core.http.v2.response_codec import ResponsePlan
 from core.http.v2.sliced_tensor import array_from_slices
+from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
 
@@ -32,6 +32,8 @@ _ONE_SOURCE = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
+_NOTHING = memoryview(b"")
+_NO_FORM = ((False, 0), None)
 _header_cache = HeaderCache()
 _json_templates = JsonTemplates()
 
@@ -75,7 +77,8 @@ def decode_request(
     if known is not None:
         return known
     decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
-    if all(type(tensor.data) is memoryview for tensor in decoded[0].inputs):
+    request = decoded[0]
+    if type(request) is InferenceRequest and all(type(tensor.data) is memoryview for tensor in request.inputs):
         _header_cache.remember(header, *decoded)
     return decoded
 
@@ -105,7 +108,8 @@ def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
     if known is not None:
         return known
     decoded = _decode(parse_document(body, binary_follows=False), None, version, spec, max_input_size)
-    _json_templates.remember(body, *decoded)
+    if type(decoded[0]) is InferenceRequest:
+        _json_templates.remember(body, *decoded)
     return decoded
 
 
@@ -122,12 +126,17 @@ def _decode(
     binary = read_parameters(parameters, request) if parameters is not None else False
     request.inputs = _read_inputs(document, tail, spec, max_input_size)
     outputs = document.get("outputs")
+    regions: dict[str, RegionReference] = {}
     if outputs is None or outputs == []:
-        return request, ResponsePlan(binary)
-    # A listed output has its own form.
-    listed = _read_outputs(outputs, request)
-    request.outputs = tuple(listed)
-    return request, ResponsePlan(False, listed)
+        plan = ResponsePlan(binary)
+    else:
+        # A listed output has its own form.
+        listed = _read_outputs(outputs, request, regions)
+        request.outputs = tuple(listed)
+        plan = ResponsePlan(False, listed, frozenset(regions))
+    if regions or any(type(tensor) is RegionInput for tensor in request.inputs):
+        request = RegionRequest.of(request, regions)
+    return request, plan
 
 
 def _missing(field: str) -> InvalidRequest:
@@ -150,6 +159,13 @@ def _read_inputs(
     for item in items:
         size = _data_source(item)
         name, datatype, shape = _read_header(item)
+        if isinstance(size, RegionReference):
+            # Triton looks for no region if there is nothing to read.
+            is_empty = 0 in shape
+            inputs.append(
+                InputTensor(name, datatype, shape, _NOTHING) if is_empty else RegionInput(name, datatype, shape, size)
+            )
+            continue
         if size is None:
             inputs.append(_json_input(item["data"], name, datatype, shape, max_input_size))
             continue
@@ -168,8 +184,11 @@ def _read_inputs(
     return inputs
 
 
-def _data_source(item: Any) -> int | None:
-    """The binary size of an input, or None if its data is in the JSON. Raises InvalidRequest unless one is given."""
+def _data_source(item: Any) -> int | RegionReference | None:
+    """The binary size of an input, its place in shared memory, or None if its data is in the JSON.
+
+    Raises InvalidRequest unless one is given.
+    """
     if type(item) is not dict:
         raise InvalidRequest(_ONE_SOURCE + "no field is set")
     parameters = item.get("parameters")
@@ -191,9 +210,14 @@ def _data_source(item: Any) -> int | None:
         given.append("'shared_memory_region'")
     if len(given) != 1:
         raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
-    if region is not None:
-        raise unknown_region(region)
-    return size
+    return size if region is None else _place(region, parameters)
+
+
+def _place(region: str, parameters: dict[str, Any]) -> RegionReference:
+    offset, size = [
+        unsigned(key, parameters.get(key, 0)) for key in ("shared_memory_offset", "shared_memory_byte_size")
+    ]
+    return RegionReference(region, offset, size)
 
 
 def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
@@ -222,7 +246,7 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
     size = count * datatype.size
     if count == 0 or max(count, size) > MAX_ELEMENTS:
         # There is no data to read, or validation refuses the size.
-        return InputTensor(name, datatype_name, shape, memoryview(b""))
+        return InputTensor(name, datatype_name, shape, _NOTHING)
     if size > max_input_size:
         raise InvalidRequest(
             f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
@@ -235,7 +259,10 @@ def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_i
 # --- outputs ---------------------------------------------------------------------------------------------------------
 
 
-def _read_outputs(outputs: Any, request: InferenceRequest) -> dict[str, tuple[bool, int]]:
+def _read_outputs(
+    outputs: Any, request: InferenceRequest, regions: dict[str, RegionReference]
+) -> dict[str, tuple[bool, int]]:
+    """The forms of the listed outputs. Adds to `regions` the places of those that shall lie in shared memory."""
     if type(outputs) is not list:
         raise unable("outputs", _NON_ARRAY)
     listed: dict[str, tuple[bool, int]] = {}
@@ -247,13 +274,15 @@ def _read_outputs(outputs: Any, request: InferenceRequest) -> dict[str, tuple[bo
             raise unable("name", NON_STRING)
         if name in listed:
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
-        listed[name] = _read_output_parameters(item.get("parameters"))
+        parameters = item.get("parameters")
+        listed[name], place = _NO_FORM if parameters is None else _read_output_parameters(parameters)
+        if place is not None:
+            regions[name] = place
     return listed
 
 
-def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
-    if parameters is None:
-        return False, 0
+def _read_output_parameters(parameters: Any) -> tuple[tuple[bool, int], RegionReference | None]:
+    """Whether the output is to be binary, how many classes of it are wanted, and its place in shared memory."""
     if type(parameters) is not dict:
         raise unable("parameters", _NON_OBJECT)
     binary = parameters.get("binary_data")
@@ -269,8 +298,7 @@ def _read_output_parameters(parameters: Any) -> tuple[bool, int]:
         for field, value in (("classification", classes), ("binary_data", binary)):
             if value:
                 raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
-        raise unknown_region(region)
-    return bool(binary), classes or 0
+    return (bool(binary), classes or 0), None if region is None else _place(region, parameters)
 
 
 # --- raw tensor bytes without JSON -----------------------------------------------------------------------------------

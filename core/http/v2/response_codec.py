@@ -45,17 +45,19 @@ class ResponsePlan:
     """The form in which the caller of an infer request wants its response.
 
     `binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, number of classes), where 0
-    means no classification. `outputs` is None if the request listed none. `texts` are the texts of the last responses,
-    None for one that has to be written each time; the plan of a single request keeps no texts.
+    means no classification. `outputs` is None if the request listed none. `placed` are those that the engine writes
+    into shared memory. `texts` are the texts of the last responses, None for one that has to be written each time; the
+    plan of a single request keeps no texts.
     """
 
     binary: bool = False
     outputs: dict[str, tuple[bool, int]] | None = None
+    placed: frozenset[str] = frozenset()
     texts: Memo[TextKey, ResponseText | None] | None = field(default=None, compare=False)
 
     def keeping_texts(self) -> ResponsePlan:
         """The same plan for many requests."""
-        return ResponsePlan(self.binary, self.outputs, Memo(_MOST_TEXTS))
+        return ResponsePlan(self.binary, self.outputs, texts=Memo(_MOST_TEXTS))
 
     def form_of(self, name: str) -> tuple[bool, int]:
         """Whether an output is to be binary, and how many classes of it are wanted."""
@@ -152,6 +154,9 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
     binary: list[Buffer] = []
     long: LongAnswer | None = None
     for output in response.outputs:
+        if output.name in plan.placed:
+            entries.append({"name": output.name, "datatype": output.datatype, "shape": output.shape})
+            continue
         is_binary, classes = plan.form_of(output.name)
         output = classified(output, classes, spec)
         entry: dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}

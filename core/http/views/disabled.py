@@ -1,27 +1,15 @@
 """Disabled features: reads are answered as by a Triton with the feature off, changes are refused.
 
-Source: docs/spec/shared-memory.md sections 1 to 4, docs/spec/trace-and-log.md section 1.
+Source: docs/spec/trace-and-log.md section 1.
 """
 
 from __future__ import annotations
 
 from core.errors import InvalidRequest
 from core.frontend.fixed_settings import trace_change_refused
-from core.frontend.shared_memory import change_refused, unknown_region_of
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
 from core.http.request_body import read_body
-
-
-def shared_memory_status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
-    """No region can be registered: the list is empty, and every name is unknown."""
-    if region:
-        raise unknown_region_of(kind, region)
-    return json_reply([])
-
-
-def shared_memory_change(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
-    raise change_refused()
 
 
 def trace_setting(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:

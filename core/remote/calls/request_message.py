@@ -1,8 +1,10 @@
 """An inference request as a frame.
 
 The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
-parameters, inputs], an input is [name, datatype, shape, bytes, whether it is in shared memory]. The moment when the
-request arrived stands after the tensors, if the front end has noted it.
+parameters, inputs], an input is [name, datatype, shape, bytes, whether it is in shared memory]. If tensors are in the
+client's shared memory, the document has two more elements: the places of the inputs, null for one that is in the
+request, and the places of outputs by their names. A place is [region, offset, bytes]. The moment when the request
+arrived stands after the tensors, if the front end has noted it.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from core.inference.layout import TensorLayout
+from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from core.inference.tensors import Buffer, Shape, wire_bytes
 from core.interprocess.frames import BadFrame
@@ -77,6 +80,8 @@ class RequestWriter:
 
 def _is_plain(request: InferenceRequest) -> bool:
     """Whether only its id and its tensors differ from other requests of its kind."""
+    if type(request) is not InferenceRequest:
+        return False
     return not (request.parameters or request.correlation_id or request.sequence_start or request.sequence_end)
 
 
@@ -85,6 +90,9 @@ def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> 
     offsets: list[int] = []
     inputs: list[_Entry] = []
     for tensor in request.inputs:
+        if type(tensor) is RegionInput:
+            inputs.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
+            continue
         content = tensor.data
         if type(content) is not memoryview:
             content = memoryview(wire_bytes(np.ascontiguousarray(content)))
@@ -107,6 +115,10 @@ def _text(request_id: str) -> bytes:
 
 
 def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
+    places: tuple[Any, ...] = ()
+    if isinstance(request, RegionRequest):
+        of_inputs = [tuple(each.reference) if isinstance(each, RegionInput) else None for each in request.inputs]
+        places = (of_inputs, {name: tuple(place) for name, place in request.output_regions.items()})
     return write_plain(
         (
             request.model_name,
@@ -119,8 +131,14 @@ def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
             request.sequence_end,
             request.parameters,
             inputs,
+            *places,
         )
     )
+
+
+class _Places(NamedTuple):
+    inputs: tuple[RegionReference | None, ...]
+    outputs: dict[str, RegionReference]
 
 
 class _Pattern(NamedTuple):
@@ -137,10 +155,11 @@ class _Pattern(NamedTuple):
     parameters: dict[str, Parameter] | None
     inputs: tuple[Described, ...]
     layout: TensorLayout  # of the inputs that are in the frame
+    places: _Places | None  # of tensors in the client's shared memory
 
 
 def _pattern(meta: Any) -> _Pattern:
-    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed = meta
+    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, *places = meta
     inputs = tuple(_input(*entry) for entry in listed)
     if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
         raise ValueError("a field of the request has the wrong type")
@@ -158,7 +177,21 @@ def _pattern(meta: Any) -> _Pattern:
         parameters,
         inputs,
         layout_in_frame(inputs),
+        _places(*places, count=len(inputs)) if places else None,
     )
+
+
+def _places(of_inputs: Any, of_outputs: Any, *, count: int) -> _Places:
+    inputs = tuple(None if place is None else _place(*place) for place in of_inputs)
+    if len(inputs) != count or type(of_outputs) is not dict:
+        raise ValueError("there are not as many places of inputs as inputs, or places of outputs without names")
+    return _Places(inputs, {str(name): _place(*place) for name, place in of_outputs.items()})
+
+
+def _place(region: Any, offset: Any, size: Any) -> RegionReference:
+    if not (type(region) is str and type(offset) is int and type(size) is int and offset >= 0 and size >= 0):
+        raise ValueError("a place in shared memory is not a name and two numbers")
+    return RegionReference(region, offset, size)
 
 
 def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
@@ -207,4 +240,12 @@ class RequestReader:
         )
         if flags & TIMED:
             (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
-        return request
+        return request if pattern.places is None else _in_regions(request, pattern.places)
+
+
+def _in_regions(request: InferenceRequest, places: _Places) -> RegionRequest:
+    request.inputs = [
+        tensor if place is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, place)
+        for tensor, place in zip(request.inputs, places.inputs, strict=True)
+    ]
+    return RegionRequest.of(request, places.outputs)

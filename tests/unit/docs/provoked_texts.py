@@ -69,6 +69,7 @@ from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import pending_request
+from tests.unit.shared_memory_object import shared_memory_object
 
 ONES = list(range(16))
 COMPLETE = (
@@ -360,11 +361,24 @@ def provoke_models(texts: ProvokedTexts, folder: Path) -> None:
         texts.answered_by(plain, generate, {"INPUT0": 1})
         texts.answered_by(plain, generate, b"x", headers={"Content-Encoding": "gzip"})
         texts.answered_by(plain, "/v2/systemsharedmemory/region/r/status", method="GET")
+        provoke_regions(texts, engine)
         texts.answered_by(plain, "/v2/trace/setting", {"trace_level": ["OFF"]})
         texts.answered_by(plain, "/v2/logging", {"log_file": "x"})
         provoke_sagemaker(texts, engine, folder)
         provoke_vertex(texts, engine)
     texts.answered_by(plain, "/v2/health/ready", method="GET")
+
+
+def provoke_regions(texts: ProvokedTexts, engine: InferenceEngine) -> None:
+    application = V2Application(engine, HttpOptions(allow_client_shm=True), ThreadBridge())
+    with shared_memory_object(64) as key:
+        engine.register_system_region("taken", key, 0, 64)
+        register = "/v2/systemsharedmemory/region/{}/register"
+        for name, given, size in (("r", "/none", 8), ("r", key, 65), ("taken", key, 64)):
+            texts.answered_by(application, register.format(name), {"key": given, "byte_size": size})
+        outside = {"shared_memory_region": "taken", "shared_memory_offset": 64}
+        outputs = [{"name": "OUTPUT0", "parameters": outside}]
+        texts.answered_by(application, INFER, {"inputs": BOTH, "outputs": outputs})
 
 
 def provoke_sagemaker(texts: ProvokedTexts, engine: InferenceEngine, folder: Path) -> None:

@@ -86,7 +86,6 @@ NOTES = {
     "log-format": "and `json`",
     "backend-config": "only `default-max-batch-size`, those of `python`, and for `onnxruntime` also "
     "`enable-global-threadpool`, `intra_op_thread_count`, `inter_op_thread_count`",
-    "allow-client-shm": "no shared memory yet: the routes answer as with `false`",
     "backend-directory": "only backends that are written in Python",
     "repoagent-directory": "no repository agents",
     "model-load-gpu-limit": "no limit",

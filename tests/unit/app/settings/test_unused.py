@@ -38,7 +38,7 @@ def test_every_option_of_tritonserver_is_known_once() -> None:
     [
         ("grpc-infer-allocation-pool-size", "x", "Invalid option value. Got x"),
         ("grpc-max-response-pool-size", "0", "Error: --grpc-max-response-pool-size must be greater than 0."),
-        ("allow-client-shm", "perhaps", "invalid value for bool option: perhaps"),
+        ("enable-peer-access", "perhaps", "invalid value for bool option: perhaps"),
         (
             "host-policy",
             "cpu=1",

@@ -109,21 +109,6 @@ def test_the_repository() -> None:
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
 
 
-@pytest.mark.parametrize("kind", ["System", "Cuda"])
-def test_client_shared_memory_is_disabled(kind: str) -> None:
-    text = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-    engine = FakeEngine()
-    status = asked(engine, f"{kind}SharedMemoryStatus", b"", getattr(pb, f"{kind}SharedMemoryStatusResponse"))
-    assert len(status.regions) == 0
-    named = pb.SystemSharedMemoryStatusRequest(name="r")
-    assert refused(engine, f"{kind}SharedMemoryStatus", named) == (
-        NOT_FOUND,
-        f"Unable to find {kind.lower()} shared memory region: 'r'",
-    )
-    for change in ("Register", "Unregister"):
-        assert refused(engine, f"{kind}SharedMemory{change}", b"") == (UNIMPLEMENTED, text)
-
-
 def test_trace_settings_can_be_read_and_not_changed() -> None:
     engine = FakeEngine()
     trace = asked(engine, "TraceSetting", b"", pb.TraceSettingResponse)

@@ -11,6 +11,7 @@ from core.errors import InvalidRequest, ModelNotFound, Unsupported
 from core.grpc.codec.infer_request import RequestDecoder, request_id
 from core.grpc.codec.response_plan import ResponsePlan
 from core.grpc.errors import MalformedMessage
+from core.inference.region_tensors import RegionInput, RegionRequest
 from core.inference.request import InferenceRequest
 from tests.unit.core.grpc.codec.messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
@@ -213,8 +214,6 @@ def output_in_region(message: Any, **parameters: int) -> Any:
             InvalidRequest,
             "unexpected 'content' provided when using shared memory for input tensor 'INPUT0' for model 'simple'",
         ),
-        (in_region(infer_message()), ModelNotFound, "Unable to find shared memory region: 'r'"),
-        (output_in_region(infer_message()), ModelNotFound, "Unable to find shared memory region: 'r'"),
         (
             output_in_region(infer_message(), classification=1),
             InvalidRequest,
@@ -273,3 +272,20 @@ def test_the_id_of_a_refused_request_is_found() -> None:
     message = infer_message(id="r1", model_name="nope").SerializeToString()
     assert request_id(message) == request_id(message + b"\x50\x01") == "r1"
     assert request_id(b"\xff") == ""
+
+
+def test_tensors_in_regions_have_their_places() -> None:
+    decoder = RequestDecoder(FakeEngine())
+    for _ in range(2):  # such a request is not remembered
+        message = output_in_region(in_region(infer_message(id="7")), shared_memory_offset=8)
+        del message.raw_input_contents[0]
+        request = decode(message, decoder=decoder).request
+        assert isinstance(request, RegionRequest)
+        assert (request.id, request.outputs, request.output_regions) == ("7", ("OUTPUT0",), {"OUTPUT0": ("r", 8, 64)})
+        first, second = request.inputs
+        assert isinstance(first, RegionInput)
+        assert (first.name, first.datatype, first.shape, first.reference) == (NAMES[0], "INT32", (1, 16), ("r", 0, 64))
+        assert bytes(second.data) == SECOND
+    request = decode(output_in_region(infer_message()), decoder=decoder).request
+    assert type(decode(infer_message(), decoder=decoder).request) is InferenceRequest
+    assert type(decode(output_in_region(infer_message()), decoder=decoder).request) is type(request) is RegionRequest

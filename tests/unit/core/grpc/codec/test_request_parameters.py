@@ -86,7 +86,11 @@ SIZE = {"shared_memory_byte_size": {"int64_param": 4}}
 
 def test_the_region_of_a_tensor() -> None:
     assert region_of(parameters(), "T") is None
-    assert region_of(parameters(**REGION, **SIZE, shared_memory_offset={"int64_param": 1}), "T") == "r"
+    assert region_of(parameters(**REGION, **SIZE), "T") == ("r", 0, 4)
+    assert region_of(parameters(**REGION, **SIZE, shared_memory_offset={"int64_param": 1}), "T") == ("r", 1, 4)
+    # As in Triton, a negative number is a huge one, which no region has room for.
+    negative = parameters(**REGION, **SIZE, shared_memory_offset={"int64_param": -1})
+    assert region_of(negative, "T") == ("r", 2**64 - 1, 4)
 
 
 @pytest.mark.parametrize(

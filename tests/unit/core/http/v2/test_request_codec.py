@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,10 @@ import orjson
 import pytest
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.errors import InvalidRequest, ModelNotFound
+from core.errors import InvalidRequest
 from core.frontend.request_parameters import forward_header
 from core.http.v2.request_codec import decode_request
+from core.inference.region_tensors import RegionInput, RegionRequest
 from core.inference.request import InferenceRequest
 from core.inference.tensors import BY_NAME
 
@@ -193,11 +195,56 @@ def test_short_and_surplus_binary_data_are_refused() -> None:
         decode(document)
 
 
-def test_unknown_shared_memory_region_is_not_found() -> None:
-    item = tensor(parameters={"shared_memory_region": "r"})
+def in_region(**parameters: Any) -> dict[str, Any]:
+    item = tensor(parameters={"shared_memory_region": "r"} | parameters)
     del item["data"]
-    with pytest.raises(ModelNotFound, match=r"^Unable to find shared memory region: 'r'$"):
-        decode({"inputs": [item]})
+    return item
+
+
+def test_tensors_in_regions_have_their_places() -> None:
+    place = {"shared_memory_offset": 8, "shared_memory_byte_size": 64}
+    document = {
+        "id": "7",
+        "inputs": [in_region(**place), tensor(name="B")],
+        "outputs": [{"name": "OUT", "parameters": {"shared_memory_region": "o", "binary_data": False} | place}],
+    }
+    for _ in range(2):  # such a request is not remembered
+        request, plan = decode(document)
+        assert isinstance(request, RegionRequest)
+        assert (request.id, request.outputs, request.output_regions) == ("7", ("OUT",), {"OUT": ("o", 8, 64)})
+        first, second = request.inputs
+        assert isinstance(first, RegionInput)
+        assert (first.name, first.shape, first.nbytes, first.reference) == ("IN", (1, 2), 64, ("r", 8, 64))
+        assert second.data.tolist() == [1, 2]
+        assert plan.placed == {"OUT"}
+
+
+def test_a_place_defaults_to_nothing_at_the_beginning() -> None:
+    (given,) = decode({"inputs": [in_region()]})[0].inputs
+    assert given.reference == ("r", 0, 0)
+    request, _ = decode({"inputs": [in_region() | {"shape": [0, 2]}]})
+    assert type(request) is InferenceRequest  # there is nothing to read
+    assert bytes(request.inputs[0].data) == b""
+
+
+@pytest.mark.parametrize("key", ["shared_memory_offset", "shared_memory_byte_size"])
+@pytest.mark.parametrize("value", [-1, 1.5, "1", True, None, [], 2**64])
+def test_a_place_of_the_wrong_type_is_refused(key: str, value: Any) -> None:
+    for document in (
+        {"inputs": [in_region(**{key: value})]},
+        {"inputs": [tensor()], "outputs": [{"name": "OUT", "parameters": {"shared_memory_region": "r", key: value}}]},
+    ):
+        with pytest.raises(InvalidRequest, match=f"^Unable to parse '{key}': attempt to access JSON non-unsigned"):
+            decode(orjson.dumps(document) if value != 2**64 else json.dumps(document).encode())
+
+
+def test_a_binary_request_with_an_output_in_a_region_is_not_remembered_without_it() -> None:
+    item = tensor(parameters={"binary_data_size": 8})
+    del item["data"]
+    document: dict[str, Any] = {"inputs": [item]}
+    document["outputs"] = [{"name": "OUT", "parameters": {"shared_memory_region": "r"}}]
+    for _ in range(3):
+        assert type(decode(document, bytes(8))[0]) is RegionRequest
 
 
 def test_sizes_are_checked_before_memory_is_allocated() -> None:

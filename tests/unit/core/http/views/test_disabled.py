@@ -9,8 +9,6 @@ from core.http.application import V2Application
 from core.http.options import HttpOptions
 from tests.unit.fake_engine import FakeEngine
 
-SHM_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
-
 
 @pytest.fixture
 def engine() -> FakeEngine:
@@ -20,31 +18,6 @@ def engine() -> FakeEngine:
 @pytest.fixture
 def client(engine: FakeEngine) -> FlaskClient:
     return V2Application(engine, HttpOptions(), ThreadBridge()).test_client()
-
-
-@pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_shared_memory_status_is_empty(client: FlaskClient, kind: str) -> None:
-    answer = client.get(f"/v2/{kind}sharedmemory/status")
-    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", [])
-    answer = client.get(f"/v2/{kind}sharedmemory/region/r/status")
-    text = f"Unable to find {kind} shared memory region: 'r'"
-    assert (answer.status_code, answer.json) == (404, {"error": text})
-
-
-@pytest.mark.parametrize("kind", ["system", "cuda"])
-@pytest.mark.parametrize("tail", ["register", "unregister", "region/r/register", "region/r/unregister"])
-def test_shared_memory_cannot_be_changed(client: FlaskClient, kind: str, tail: str) -> None:
-    answer = client.post(f"/v2/{kind}sharedmemory/{tail}")
-    assert (answer.status_code, answer.content_type) == (501, "application/json")
-    document = answer.get_json()
-    assert document["error"] == SHM_OFF
-    assert "the option has no effect" in document["hint"]
-    assert client.get(f"/v2/{kind}sharedmemory/{tail}").status_code == 405
-
-
-@pytest.mark.parametrize("path", ["/v2/othersharedmemory/status", "/v2/systemsharedmemory/other"])
-def test_other_kinds_and_actions_are_not_found(client: FlaskClient, path: str) -> None:
-    assert client.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/simple/trace/setting"])

@@ -8,6 +8,7 @@ import numpy as np
 import orjson
 import pytest
 
+from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from core.inference.tensors import BY_NAME, Buffer, pack_bytes
 from core.interprocess.frames import HEADER, BadFrame, FrameReader
@@ -270,3 +271,49 @@ def test_the_options_of_a_request_arrive() -> None:
         (None, 0, False, 2, ("A",), 9),
         (None, 0, False, 0, (), 0),
     ]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_places_in_shared_memory_arrive(packed: bool) -> None:
+    place = RegionReference("größer", 2**64 - 1, 8)
+    if packed:
+        given = RegionRequest.of(packed_request([1, 2, 3], 4.0), {"OUT": place})
+    else:
+        inputs = [
+            RegionInput("A", "INT32", (2,), place),
+            InputTensor("B", "INT32", (1,), memoryview(b"abcd")),
+            InputTensor("C", "INT8", (LARGE,), memoryview(SHARED)[:LARGE]),
+        ]
+        given = RegionRequest.of(InferenceRequest("m", inputs, id="7"), {"OUT": place})
+    found = read(RequestWriter().write(given, 1, lambda content: 0))
+    assert isinstance(found, RegionRequest)
+    assert found.needs_regions
+    assert as_tuple(found) == as_tuple(given)
+    assert found.output_regions == {"OUT": place}
+    assert [type(tensor) for tensor in found.inputs] == [type(tensor) for tensor in given.inputs]
+    for tensor, expected in zip(found.inputs, given.inputs, strict=True):
+        assert (tensor.name, tensor.datatype, tensor.shape) == (expected.name, expected.datatype, expected.shape)
+        if isinstance(tensor, RegionInput):
+            assert isinstance(expected, RegionInput)
+            assert tensor.reference == expected.reference
+        else:
+            assert bytes(tensor.data) == bytes(expected.data)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ([["r", 0, 1], None], {}),
+        ([["r", 0]], {}),
+        ([[1, 0, 1]], {}),
+        ([["r", -1, 1]], {}),
+        ([["r", 0, True]], {}),
+        ([None], {"OUT": ["r", 0, "1"]}),
+        ([None], []),
+        ([None],),
+    ],
+)
+def test_wrong_places_in_shared_memory_are_refused(places: tuple[Any, ...]) -> None:
+    meta = ["m", -1, [], 0, 0, 0, False, False, None, [["A", "INT32", [1], 0, False]], *places]
+    with pytest.raises(BadFrame):
+        read(write_block(REQUEST, 1, block_head(orjson.dumps(meta)), ()))

@@ -1,0 +1,111 @@
+"""Tensors of a request and of its responses that lie in shared memory of the client.
+
+A front end knows only where they are: the regions belong to the engine, which reads and writes them.
+Source: docs/spec/shared-memory.md section 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import OutputTensor
+from core.inference.tensors import Array, Shape
+
+_NOTHING = memoryview(b"")
+
+
+class RegionReference(NamedTuple):
+    """A place in a region: the name of the region, the offset from its beginning and the size, both in bytes."""
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+class RegionInput(InputTensor):
+    """An input in a region. It is read once, when it is first needed: for most models on the thread that executes.
+
+    The engine sets `source`, which reads the bytes, before anything looks at `data`. What `source` raises, `data` and
+    `array` raise.
+    """
+
+    __slots__ = ("_content", "_make", "reference", "source")
+
+    def __init__(self, name: str, datatype: str, shape: Shape, reference: RegionReference) -> None:
+        self._array = None
+        self._content: memoryview | None = None
+        self._make: Callable[[], Array] | None = None
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+        self.reference = reference
+        self.source: Callable[[], memoryview] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.reference.byte_size
+
+    @property
+    def data(self) -> memoryview:  # type: ignore[override]
+        content = self._content
+        if content is None:
+            assert self.source is not None
+            content = self._content = self.source()
+        return content
+
+    @property
+    def array(self) -> Array:
+        array = self._array
+        if array is None:
+            assert self._make is not None
+            array = self._array = self._make()
+        return array
+
+    @array.setter
+    def array(self, array: Array) -> None:
+        self._array = array
+
+    def defer(self, make: Callable[[], Array]) -> None:
+        """Let `make` make the array when it is first needed."""
+        self._array, self._make = None, make
+
+
+class PlacedOutput(OutputTensor):
+    """An output that was written into a region: the response only describes it."""
+
+    __slots__ = ()
+
+    def __init__(self, name: str, datatype: str, shape: Shape) -> None:
+        self.name = name
+        self.datatype = datatype
+        self.shape = shape
+
+    @property
+    def nbytes(self) -> int:
+        return 0
+
+    def content(self) -> memoryview:
+        return _NOTHING
+
+
+class RegionRequest(InferenceRequest):
+    """A request with inputs in regions (`RegionInput`), or with outputs that shall be written into regions.
+
+    `output_regions` has the places of those outputs. `needs_regions` is true until the engine has found the regions.
+    """
+
+    __slots__ = ("needs_regions", "output_regions")
+
+    output_regions: Mapping[str, RegionReference]
+
+    @classmethod
+    def of(cls, request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
+        """The same request, whose outputs shall lie in these places."""
+        made = object.__new__(cls)
+        for name in InferenceRequest.__slots__:
+            setattr(made, name, getattr(request, name))
+        made.output_regions = output_regions
+        made.needs_regions = True
+        return made

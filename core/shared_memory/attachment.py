@@ -1,0 +1,97 @@
+"""The regions that one request uses, from its submission to its final response.
+
+Source: docs/spec/shared-memory.md sections 5 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from core.errors import RegionFailed, ServerError
+from core.inference.pending_request import PendingRequest
+from core.inference.region_tensors import PlacedOutput, RegionInput, RegionRequest
+from core.inference.response import InferenceResponse, OnResponse, OutputTensor
+from core.shared_memory.region import Region
+from core.shared_memory.regions import Regions
+
+# The region of an output, where the output begins in the region's memory, and the size that the client has given it.
+_Place = tuple[Region, int, int]
+
+
+class Attachment:
+    """Takes the responses in place of the request's caller: writes their outputs into regions, and passes them on.
+
+    `respond` is called on any thread, one at a time.
+    """
+
+    __slots__ = ("_on_response", "_places", "_regions", "_used")
+
+    def __init__(
+        self, regions: Regions, used: list[Region], places: Mapping[str, _Place], on_response: OnResponse
+    ) -> None:
+        self._regions = regions
+        self._used = used
+        self._places = places
+        self._on_response = on_response
+
+    def respond(self, response: InferenceResponse) -> None:
+        if self._places and response.error is None and response.outputs:
+            try:
+                response = self._placed(response)
+            except ServerError as error:
+                is_final = response.final
+                response = InferenceResponse.failed(response, error)
+                response.final = is_final
+        if response.final:
+            # Before the caller knows: then it may look at the regions, or register them anew.
+            used, self._used = self._used, []
+            self._regions.release(used)
+        self._on_response(response)
+
+    def _placed(self, response: InferenceResponse) -> InferenceResponse:
+        """The response with the outputs that are to be in regions written there. Others may have the same outputs."""
+        outputs: list[OutputTensor] = []
+        for output in response.outputs:
+            place = self._places.get(output.name)
+            if place is None:
+                outputs.append(output)
+                continue
+            region, start, byte_size = place
+            content = output.content()
+            if len(content) > byte_size:
+                raise RegionFailed(
+                    f"shared memory size specified with the request for output '{output.name}' ({byte_size} bytes) "
+                    f"should be at least {len(content)} bytes to hold the results"
+                )
+            region.memory.write(start, content)
+            outputs.append(PlacedOutput(output.name, output.datatype, output.shape))
+        placed = InferenceResponse(
+            response.model_name,
+            response.model_version,
+            outputs,
+            id=response.id,
+            parameters=response.parameters,
+            final=response.final,
+        )
+        placed.times = response.times
+        return placed
+
+
+def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) -> None:
+    """Find the regions of `request`, which is that of `pending`, and use them until its final response.
+
+    Raises RegionNotFound or InvalidRequest with Triton's texts; then nothing has changed.
+    """
+    inputs = [tensor for tensor in request.inputs if isinstance(tensor, RegionInput)]
+    outputs = request.output_regions
+    used = regions.use([*(tensor.reference for tensor in inputs), *outputs.values()])
+    for tensor, (region, start) in zip(inputs, used, strict=False):
+        tensor.source = partial(region.memory.read, start, tensor.reference.byte_size)
+    places = {
+        name: (region, start, reference.byte_size)
+        for (name, reference), (region, start) in zip(outputs.items(), used[len(inputs) :], strict=True)
+    }
+    attachment = Attachment(regions, [region for region, _ in used], places, pending.on_response)
+    pending.on_response = attachment.respond
+    request.needs_regions = False

@@ -1,0 +1,279 @@
+"""System shared memory with NVIDIA's clients, over both protocols and in both shapes of the server.
+
+Source: docs/spec/shared-memory.md sections 1 to 6 and 8.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from base64 import b64encode
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from core.inference.tensors import Array
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import link_models
+from tests.contract.shared_memory.client_regions import Speaker, memory, speaker
+from tests.unit.onnx_models import identity, waiting, write_version
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+PAGE = 4096
+ROUNDS = 100_000
+FIRST = np.arange(16, dtype=np.int32).reshape(1, 16)
+SECOND = np.full((1, 16), 3, np.int32)
+SIZE = FIRST.nbytes
+STRINGS = np.array([[b"", b"a\0b", "größer 漢".encode()], [b"x" * 3000, b"\xff", b"1"]], np.object_)
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("shared_memory")
+    repository = link_models(folder / "models", "simple")
+    write_version(identity("FP32"), repository, "same_FP32")
+    write_version(identity("BYTES"), repository, "same_BYTES")
+    write_version(waiting(), repository, "waiting", "instance_group [{ count: 1, kind: KIND_CPU }]")
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--allow-client-shm=true") as running:
+        yield running
+        assert "Traceback" not in running.log_text()
+
+
+@pytest.fixture(params=["http", "grpc"])
+def speaks(server: ServerProcess, request: pytest.FixtureRequest) -> Iterator[Speaker]:
+    with speaker(request.param, server) as found:
+        yield found
+        found.client.unregister_system_shared_memory()
+        assert found.names() == []
+
+
+def simple_inputs(speaks: Speaker, region: str = "in") -> list[object]:
+    """Both inputs of `simple` in one region, one after the other."""
+    return [
+        speaks.shared_input("INPUT0", [1, 16], "INT32", region, SIZE),
+        speaks.shared_input("INPUT1", [1, 16], "INT32", region, SIZE, SIZE),
+    ]
+
+
+def test_inputs_and_outputs_lie_in_regions_at_their_offsets(speaks: Speaker) -> None:
+    client = speaks.client
+    with memory(2 * SIZE) as inputs, memory(PAGE + 3 * SIZE) as outputs:
+        inputs.put(FIRST)
+        inputs.put(SECOND, SIZE)
+        client.register_system_shared_memory("in", inputs.key, 2 * SIZE)
+        client.register_system_shared_memory("out", outputs.key, 3 * SIZE, offset=PAGE)
+        wanted = [
+            speaks.shared_output("OUTPUT0", "out", 2 * SIZE, SIZE),
+            speaks.shared_output("OUTPUT1", "out", SIZE),
+        ]
+        result = client.infer("simple", simple_inputs(speaks), outputs=wanted, request_id="one")
+        assert outputs.array(np.int32, [1, 16], PAGE + SIZE).tolist() == (FIRST + SECOND).tolist()
+        assert outputs.array(np.int32, [1, 16], PAGE).tolist() == (FIRST - SECOND).tolist()
+        assert not outputs.array(np.int32, [PAGE // 4]).any()
+        response = result.get_response() if speaks.protocol == "http" else result.get_response(as_json=True)
+        described = [{"name": name, "datatype": "INT32"} for name in ("OUTPUT0", "OUTPUT1")]
+        assert [{key: each[key] for key in ("name", "datatype")} for each in response["outputs"]] == described
+        assert all(set(each) == {"name", "datatype", "shape"} for each in response["outputs"])
+
+
+def test_tensors_in_regions_and_in_the_request_mix(speaks: Speaker) -> None:
+    client = speaks.client
+    with memory(SIZE) as inputs, memory(SIZE) as outputs:
+        inputs.put(SECOND)
+        client.register_system_shared_memory("in", inputs.key, SIZE)
+        client.register_system_shared_memory("out", outputs.key, SIZE)
+        first = speaks.input("INPUT0", FIRST, "INT32")
+        second = speaks.shared_input("INPUT1", [1, 16], "INT32", "in", SIZE)
+        result = client.infer(
+            "simple", [first, second], outputs=[speaks.output("OUTPUT0"), speaks.shared_output("OUTPUT1", "out", SIZE)]
+        )
+        assert result.as_numpy("OUTPUT0").tolist() == (FIRST + SECOND).tolist()
+        assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST - SECOND).tolist()
+        both = [speaks.input("INPUT0", FIRST, "INT32"), speaks.input("INPUT1", SECOND, "INT32")]
+        for _ in range(3):  # the second time its JSON, or its head, would be known
+            client.infer("simple", both, outputs=[speaks.shared_output("OUTPUT0", "out", SIZE)])
+            assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST + SECOND).tolist()
+            client.infer("simple", [both[0], second], outputs=[speaks.shared_output("OUTPUT1", "out", SIZE)])
+            assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST - SECOND).tolist()
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "values"),
+    [("same_BYTES", "BYTES", STRINGS), ("same_FP32", "FP32", np.arange(2_000_000, dtype=np.float32).reshape(2, -1))],
+    ids=["strings", "large"],
+)
+def test_one_region_gives_the_input_and_takes_the_output(
+    speaks: Speaker, model: str, datatype: str, values: Array
+) -> None:
+    with memory(1 << 24) as both:
+        size = both.put(values)
+        speaks.client.register_system_shared_memory("both", both.key, 1 << 24)
+        given = speaks.shared_input("INPUT0", list(values.shape), datatype, "both", size)
+        speaks.client.infer(model, [given], outputs=[speaks.shared_output("OUTPUT0", "both", size, 1 << 23)])
+        answer = both.array(values.dtype, list(values.shape), 1 << 23)
+        assert answer.tolist() == values.tolist()
+        assert both.array(np.uint8, [size]).tobytes() == both.array(np.uint8, [size], 1 << 23).tobytes()
+
+
+def test_requests_at_once_use_their_own_places(speaks: Speaker, server: ServerProcess) -> None:
+    count = 24
+    with memory(2 * count * SIZE) as both:
+        speaks.client.register_system_shared_memory("both", both.key, 2 * count * SIZE)
+        for index in range(count):
+            both.put(FIRST + index, index * SIZE)
+
+        def infer(index: int) -> None:
+            with speaker(speaks.protocol, server) as own:
+                inputs = [
+                    own.shared_input("INPUT0", [1, 16], "INT32", "both", SIZE, index * SIZE),
+                    own.input("INPUT1", SECOND, "INT32"),
+                ]
+                own.client.infer(
+                    "simple", inputs, outputs=[own.shared_output("OUTPUT0", "both", SIZE, (count + index) * SIZE)]
+                )
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(infer, range(count)))
+        expected = [(FIRST + index + SECOND).tolist() for index in range(count)]
+        found = [both.array(np.int32, [1, 16], (count + index) * SIZE).tolist() for index in range(count)]
+        assert found == expected
+
+
+def test_the_status_shows_what_was_registered(speaks: Speaker) -> None:
+    client = speaks.client
+    with memory(2 * PAGE) as object_:
+        client.register_system_shared_memory("b", object_.key, PAGE, offset=PAGE)
+        client.register_system_shared_memory("a", object_.key, 2 * PAGE)  # several regions in one object
+        assert speaks.names() == ["a", "b"]
+        one = client.get_system_shared_memory_status("b")
+        shown = one[0] if speaks.protocol == "http" else one.regions["b"]
+        expected = {"name": "b", "key": object_.key, "offset": PAGE, "byte_size": PAGE}
+        assert expected == (shown if speaks.protocol == "http" else {key: getattr(shown, key) for key in expected})
+        assert "shared memory region 'a' already in manager" in speaks.refusal(
+            client.register_system_shared_memory, "a", object_.key, PAGE
+        )
+        text = speaks.refusal(client.get_cuda_shared_memory_status, "a")
+        assert "The region named 'a' is registered as system shared memory, not CUDA shared memory" in text
+        client.unregister_cuda_shared_memory("a")
+        client.unregister_cuda_shared_memory()
+        client.unregister_system_shared_memory("unknown")
+        assert speaks.names() == ["a", "b"]
+        client.unregister_system_shared_memory("a")
+        assert speaks.names() == ["b"]
+        text = speaks.refusal(client.get_system_shared_memory_status, "a")
+        assert "Unable to find system shared memory region: 'a'" in text
+        text = speaks.refusal(client.infer, "simple", simple_inputs(speaks, "a"))
+        assert "Unable to find shared memory region: 'a'" in text
+
+
+def test_a_region_is_refused_with_the_reason(speaks: Speaker) -> None:
+    client = speaks.client
+    with memory(2 * PAGE) as object_:
+        cases = [
+            ("/trident_none", PAGE, 0, "Unable to open shared memory region: '/trident_none'"),
+            ("", PAGE, 0, "cannot register shared memory region 'r' - invalid shm key ''"),
+            ("//", PAGE, 0, "cannot register shared memory region 'r' - invalid shm key '//'"),
+            ("//triton_python_backend_shm_region_1", PAGE, 0, "contains the reserved prefix"),
+            ("/../../etc/passwd", 1, 0, "Unable to open shared memory region: '/../../etc/passwd'"),
+            ("..", 1, 0, "Unable to open shared memory region: '..'"),
+            (object_.key, 2 * PAGE + 1, 0, "failed to register shared memory region 'r': invalid args"),
+            (object_.key, PAGE, 2 * PAGE, "failed to register shared memory region 'r': invalid args"),
+            (object_.key, 2**63, 2**63, "failed to register shared memory region 'r': invalid args"),
+            (object_.key, PAGE, 100, "failed to register shared memory region 'r': unable to process address space"),
+            (object_.key, 0, 0, "failed to register shared memory region 'r': unable to process address space"),
+        ]
+        for key, size, offset, text in cases:
+            assert text in speaks.refusal(client.register_system_shared_memory, "r", key, size, offset=offset)
+        text = "failed to register CUDA shared memory region: 'r', GPUs not supported"
+        assert text in speaks.refusal(client.register_cuda_shared_memory, "r", b64encode(bytes(64)), 0, 64)
+        text = "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t"
+        for handle in (b64encode(bytes(63)), b""):
+            assert text in speaks.refusal(client.register_cuda_shared_memory, "r", handle, 0, 64)
+
+
+def test_a_place_outside_its_region_is_refused(speaks: Speaker) -> None:
+    client = speaks.client
+    with memory(256) as object_:
+        client.register_system_shared_memory("in", object_.key, 128)
+        second = speaks.input("INPUT1", SECOND, "INT32")
+        cases = [
+            (SIZE, 128, "Invalid offset for shared memory region: 'in'"),
+            (129, 0, "Invalid offset + byte size for shared memory region: 'in'"),
+            (65, 64, "Invalid offset + byte size for shared memory region: 'in'"),
+            (128, 0, "input byte size mismatch for input 'INPUT0' for model 'simple'. Expected 64, got 128"),
+            (60, 0, "input byte size mismatch for input 'INPUT0' for model 'simple'. Expected 64, got 60"),
+        ]
+        if speaks.protocol == "http":
+            overflow = "Integer overflow detected: byte_size (18446744073709551615) + offset (64) exceeds maximum value"
+            cases.append((2**64 - 1, 64, overflow))
+        for size, offset, text in cases:
+            given = speaks.shared_input("INPUT0", [1, 16], "INT32", "in", size, offset)
+            assert text in speaks.refusal(client.infer, "simple", [given, second])
+        first = speaks.input("INPUT0", FIRST, "INT32")
+        for size, offset, text in cases[:3]:
+            wanted = speaks.shared_output("OUTPUT0", "in", size, offset)
+            assert text in speaks.refusal(client.infer, "simple", [first, second], outputs=[wanted])
+        wanted = speaks.shared_output("OUTPUT0", "in", 60)
+        assert (
+            "shared memory size specified with the request for output 'OUTPUT0' (60 bytes) should be at least 64 bytes "
+            "to hold the results"
+        ) in speaks.refusal(client.infer, "simple", [first, second], outputs=[wanted])
+
+
+def test_a_region_in_use_leaves_with_its_last_request(speaks: Speaker, server: ServerProcess) -> None:
+    with memory(PAGE) as numbers:
+        numbers.put(np.array([ROUNDS], np.int64))
+        speaks.client.register_system_shared_memory("r", numbers.key, PAGE)
+        with ThreadPoolExecutor(2) as pool, speaker(speaks.protocol, server) as other:
+            rounds = other.shared_input("ROUNDS", [1], "INT64", "r", 8)
+            running = [pool.submit(other.client.infer, "waiting", [rounds]) for _ in range(2)]
+            # The model has one instance: when a request waits for it, another one runs.
+            until(lambda: is_queued(server), "no request was queued")
+            speaks.client.unregister_system_shared_memory("r")
+            assert speaks.names() == ["r"]
+            assert "already in manager" in speaks.refusal(
+                speaks.client.register_system_shared_memory, "r", numbers.key, PAGE
+            )
+            assert [each.result().as_numpy("COUNT").tolist() for each in running] == 2 * [[ROUNDS]]
+            assert speaks.names() == []
+
+
+def is_queued(server: ServerProcess) -> bool:
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    return re.search(r'^nv_inference_pending_request_count{model="waiting",.* 1$', page, re.MULTILINE) is not None
+
+
+def test_a_client_that_shrinks_unlinks_or_changes_a_region_gets_an_error(speaks: Speaker) -> None:
+    client = speaks.client
+    with memory(2 * SIZE) as inputs, memory(SIZE) as outputs:
+        inputs.put(FIRST)
+        inputs.put(SECOND, SIZE)
+        client.register_system_shared_memory("in", inputs.key, 2 * SIZE)
+        client.register_system_shared_memory("out", outputs.key, SIZE)
+        wanted = [speaks.shared_output("OUTPUT0", "out", SIZE)]
+        os.truncate(Path("/dev/shm") / outputs.key[1:], 8)
+        text = speaks.refusal(client.infer, "simple", simple_inputs(speaks), outputs=wanted)
+        assert f"{SIZE} bytes at 0 of shared memory '{outputs.key}' cannot be written, it has only 8 bytes" in text
+        os.truncate(Path("/dev/shm") / inputs.key[1:], SIZE + 8)
+        text = speaks.refusal(client.infer, "simple", simple_inputs(speaks))
+        assert f"{SIZE} bytes at {SIZE} of shared memory '{inputs.key}' cannot be read" in text
+        for object_ in (inputs, outputs):
+            os.truncate(Path("/dev/shm") / object_.key[1:], 2 * SIZE)
+        inputs.put(SECOND, SIZE)
+        os.rename(Path("/dev/shm") / inputs.key[1:], Path("/dev/shm") / (inputs.key[1:] + "_gone"))
+        try:
+            client.infer("simple", simple_inputs(speaks), outputs=wanted)
+        finally:
+            os.rename(Path("/dev/shm") / (inputs.key[1:] + "_gone"), Path("/dev/shm") / inputs.key[1:])
+        assert outputs.array(np.int32, [1, 16]).tolist() == (FIRST + SECOND).tolist()
+
+
+def test_the_metadata_names_the_extensions(speaks: Speaker) -> None:
+    metadata = speaks.client.get_server_metadata()
+    extensions = metadata["extensions"] if speaks.protocol == "http" else list(metadata.extensions)
+    assert {"system_shared_memory", "cuda_shared_memory"} <= set(extensions)

@@ -1,0 +1,141 @@
+"""A request that uses regions, from its submission to its final response."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from core.errors import BackendFailed, InvalidRequest, RegionFailed, RegionNotFound
+from core.inference.pending_request import PendingRequest
+from core.inference.region_tensors import PlacedOutput, RegionInput, RegionReference, RegionRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.tensors import Array, bytes_array
+from core.shared_memory.attachment import attach
+from core.shared_memory.region import RegionKind
+from core.shared_memory.regions import Regions
+from tests.unit.shared_memory_object import path_of, shared_memory_object
+
+SIZE = 64
+
+
+@pytest.fixture
+def key() -> Iterator[str]:
+    with shared_memory_object(SIZE, bytes(range(SIZE))) as found:
+        yield found
+
+
+@pytest.fixture
+def regions(key: str) -> Regions:
+    regions = Regions()
+    regions.register_system("r", key, 0, SIZE)
+    return regions
+
+
+def attached(regions: Regions, request: RegionRequest) -> tuple[PendingRequest, list[InferenceResponse]]:
+    responses: list[InferenceResponse] = []
+    pending = PendingRequest(request, responses.append)
+    attach(pending, request, regions)
+    return pending, responses
+
+
+def asking(size: int = 8, offset: int = 0) -> RegionRequest:
+    """For the output OUT in the region."""
+    return RegionRequest.of(InferenceRequest("m", [], id="7"), {"OUT": RegionReference("r", offset, size)})
+
+
+def output(array: Array, name: str = "OUT") -> OutputTensor:
+    return OutputTensor(name, "BYTES" if array.dtype == object else "UINT8", array.shape, array)
+
+
+def is_used(regions: Regions) -> bool:
+    """Ends the region."""
+    regions.unregister(RegionKind.SYSTEM, "r")
+    return bool(regions.system_regions(""))
+
+
+def test_inputs_are_read_when_they_are_needed(regions: Regions, key: str) -> None:
+    given = RegionInput("IN", "UINT8", (4,), RegionReference("r", 3, 4))
+    request = RegionRequest.of(InferenceRequest("m", [given]), {})
+    assert request.needs_regions
+    attached(regions, request)
+    assert not request.needs_regions
+    path_of(key).write_bytes(b"abcdefgh" + bytes(56))
+    assert bytes(given.data) == b"defg"
+    path_of(key).write_bytes(b"ABCDEFGH" + bytes(56))
+    assert bytes(given.data) == b"defg"  # and once
+
+
+@pytest.mark.parametrize(
+    ("values", "content"),
+    [
+        (np.arange(100, 106, dtype=np.uint8).reshape(2, 3), bytes(range(100, 106))),
+        (bytes_array([b"ab"], (1,)), b"\2\0\0\0ab"),
+        (np.empty((0, 3), np.uint8), b""),
+    ],
+    ids=["numbers", "strings", "nothing"],
+)
+def test_outputs_are_written_to_their_places(regions: Regions, key: str, values: Array, content: bytes) -> None:
+    pending, responses = attached(regions, asking(8, 5))
+    response = InferenceResponse("m", 1, [output(values), output(values, "OTHER")], id="7", parameters={"a": 1})
+    pending.on_response(response)
+    (found,) = responses
+    placed, other = found.outputs
+    assert isinstance(placed, PlacedOutput)
+    assert (placed.name, placed.shape, placed.nbytes, bytes(placed.content())) == ("OUT", values.shape, 0, b"")
+    assert other is response.outputs[1]
+    assert (found.id, found.model_version, found.parameters, found.final) == ("7", 1, {"a": 1}, True)
+    assert type(response.outputs[0]) is OutputTensor  # others may have the same response
+    untouched = bytes(range(SIZE))
+    assert path_of(key).read_bytes() == untouched[:5] + content + untouched[5 + len(content) :]
+    assert not is_used(regions)
+
+
+def test_an_output_that_does_not_fit_is_an_error(regions: Regions, key: str) -> None:
+    pending, responses = attached(regions, asking(4))
+    pending.on_response(InferenceResponse("m", 1, [output(np.zeros(5, np.uint8))]))
+    error = responses[0].error
+    assert isinstance(error, RegionFailed)
+    assert error.message == (
+        "shared memory size specified with the request for output 'OUT' (4 bytes) should be at least 5 bytes to hold "
+        "the results"
+    )
+    assert path_of(key).read_bytes() == bytes(range(SIZE))
+    assert not is_used(regions)
+
+
+def test_every_response_goes_to_the_same_place(regions: Regions, key: str) -> None:
+    pending, responses = attached(regions, asking())
+    for number in (1, 2):
+        outputs: list[OutputTensor] = [output(np.full(2, number, np.uint8))]
+        pending.on_response(InferenceResponse("m", 1, outputs, final=False))
+        assert path_of(key).read_bytes()[:3] == bytes((number, number, 2))
+    pending.on_response(InferenceResponse("m", 1, [output(np.zeros(9, np.uint8))], final=False))
+    assert responses[-1].error is not None
+    assert [response.final for response in responses] == [False, False, False]
+    assert is_used(regions)
+    pending.on_response(InferenceResponse("m", 1, [], final=True))
+    assert regions.system_regions("") == []
+
+
+def test_a_failed_request_ends_its_use(regions: Regions) -> None:
+    pending, responses = attached(regions, asking())
+    pending.refuse(BackendFailed("broken"))
+    assert str(responses[0].error) == "broken"
+    assert not is_used(regions)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"), [(RegionReference("x", 0, 1), RegionNotFound), (RegionReference("r", 60, 8), InvalidRequest)]
+)
+def test_a_request_without_its_regions_changes_nothing(
+    regions: Regions, place: RegionReference, kind: type[Exception]
+) -> None:
+    inputs = [RegionInput("IN", "UINT8", (4,), RegionReference("r", 0, 4))]
+    request = RegionRequest.of(InferenceRequest("m", inputs), {"OUT": place})  # type: ignore[arg-type]
+    with pytest.raises(kind):
+        attached(regions, request)
+    assert request.needs_regions
+    assert not is_used(regions)
