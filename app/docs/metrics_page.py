@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from core.observability.bucket_statistics import BucketUse
 from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import HardwareReading
 from core.observability.hardware.gpu_meter import GpuReading
@@ -105,6 +106,18 @@ Prometheus does) gets it, and each bucket has the id of the latest request in it
 log for it. Prometheus stores exemplars with `--enable-feature=exemplar-storage`. A request without an id, or with one
 of more than 118 characters or with characters that cannot be printed, is no exemplar. Names are the same in both
 formats, so the types of Triton's counters, which lack the suffix `_total`, are `unknown` in OpenMetrics.
+""",
+    "trident_bucket_": """\
+## Batch buckets
+
+Of the models that pad their batches to [buckets](ragged-batching.md#batch-buckets). `batch_size` is the rows of the
+bucket, `length` its length; a label is missing where the model does not pad to it. A series appears with the first
+execution of its bucket, and the warmup is not counted. The share of a model's work that is padding, over five minutes:
+
+```text
+sum by (model) (rate(trident_bucket_padding_elements_total[5m]))
+  / sum by (model) (rate(trident_bucket_elements_total[5m]) + rate(trident_bucket_padding_elements_total[5m]))
+```
 """,
     "trident_model_process_": """\
 ## Processes of models
@@ -273,6 +286,7 @@ _GPU = GpuReading(
 _LATENCIES = LatencyMeters(LatencyOptions(histograms=True, summaries=True), DEFAULT_BUCKETS)
 _STATISTICS = ModelStatistics()
 _STATISTICS.measure(_LATENCIES)
+_STATISTICS.record_bucket(BucketUse(1, 1, 1, 1))
 MODEL = ModelMetrics(
     model="simple",
     version=1,

@@ -23,6 +23,7 @@ from core.config.signature import ModelSignature
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
 from core.inference.response_sender import Later, ResponseSender
+from core.observability.bucket_statistics import BucketUse
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.metrics.snapshot import ModelProcessMetrics
 
@@ -42,6 +43,13 @@ class Execution:
     start_ns: int = 0
     end_ns: int = 0
     items: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class BucketedExecution(Execution):
+    """That of a batch which was padded to a bucket."""
+
+    bucket: BucketUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Front ends know no other part of a model's configuration. The data can be sent t
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from core.inference.tensors import Datatype, Shape
@@ -61,9 +62,37 @@ class BatchingSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BucketSpec:
+    """The sizes to which a batch is padded, ascending. Without `batch_sizes` it keeps its rows; its largest is the
+    maximum batch size.
+
+    `lengths` are those of `axes`: the variable dimension of each input that has one, the batch dimension counted.
+    `pad_values` are texts, by input; other inputs are padded with 0 or empty strings. `outputs` are those whose
+    variable dimensions are said to be as long as the inputs.
+    """
+
+    batch_sizes: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()
+    axes: dict[str, int] = field(default_factory=dict)
+    pad_values: dict[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
+
+    def rows(self, items: int) -> int:
+        """The rows of a batch with so many items, which must not be more than the largest size."""
+        sizes = self.batch_sizes
+        return sizes[bisect_left(sizes, items)] if sizes else items
+
+    def length(self, longest: int) -> int:
+        """The length to which a batch is padded whose longest input is so long; 0 if no length is padded."""
+        lengths = self.lengths
+        return lengths[bisect_left(lengths, longest)] if lengths else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """One version of a model. Without `batching` the default scheduler executes one request at a time.
 
+    Without `buckets` no batch is padded.
     `counts_arrival`: a batch may wait for requests, so it matters when each of them arrived.
     """
 
@@ -75,6 +104,7 @@ class ModelSpec:
     inputs: dict[str, InputSpec]
     outputs: dict[str, OutputSpec]
     batching: BatchingSpec | None = None
+    buckets: BucketSpec | None = None
     decoupled: bool = False
     counts_arrival: bool = False
     metric_tags: dict[str, str] = field(default_factory=dict)

@@ -19,31 +19,39 @@ TENSORRT = "tensorrt_plan"
 class Platform:
     """One row of the table; `name` is "" for a backend without a platform name.
 
-    `cpu_instances` is how many instances Triton makes on a CPU if the configuration gives no count.
+    `cpu_instances` is how many instances Triton makes on a CPU if the configuration gives no count. `pads`: this
+    server gathers the batches of the backend, so that it can pad them to buckets.
     """
 
     name: str
     backend: str
     filename: str
     cpu_instances: int = 1
+    pads: bool = False
 
 
 PLATFORMS: tuple[Platform, ...] = (
     Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
     Platform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
     Platform(TENSORRT, "tensorrt", "model.plan"),
-    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2),
-    Platform("", "openvino", "model.xml"),
-    Platform("pytorch_libtorch", "pytorch", "model.pt"),
-    Platform("torch_aoti", "pytorch", "model.pt2"),
+    Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True),
+    Platform("", "openvino", "model.xml", pads=True),
+    Platform("pytorch_libtorch", "pytorch", "model.pt", pads=True),
+    Platform("torch_aoti", "pytorch", "model.pt2", pads=True),
     Platform("", "python", "model.py"),
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
+_PADDED = {row.backend for row in PLATFORMS if row.pads}
 _CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
 def is_ensemble(config: ModelConfig) -> bool:
     return bool(config.platform == ENSEMBLE)
+
+
+def pads_batches(config: ModelConfig) -> bool:
+    """Whether its backend can have batch buckets. To the others their parameters mean what they like."""
+    return config.backend in _PADDED
 
 
 def default_cpu_instances(config: ModelConfig) -> int:

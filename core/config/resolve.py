@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from core.config.buckets import bucket_spec
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
 from core.inference.tensors import BY_CONFIG_NUMBER, Shape
@@ -24,6 +25,7 @@ def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, t
         inputs={entry.name: _input(entry) for entry in config.input},
         outputs={entry.name: _output(entry, labels.get(entry.name, ())) for entry in config.output},
         batching=batching,
+        buckets=bucket_spec(config),
         decoupled=config.model_transaction_policy.decoupled,
         counts_arrival=batching is not None and batching.max_queue_delay_ns > 0,
         metric_tags=dict(config.metric_tags),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from core.observability.bucket_statistics import BucketStatistics
 from core.observability.response_statistics import ResponseStatistics
 from core.observability.statistics import BatchStatistics, StatisticsSnapshot, VersionStatistics
 
@@ -42,6 +43,18 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
         ],
         "memory_usage": [{"type": "CPU", "id": 0, "byte_size": version.memory_bytes}] if version.memory_bytes else [],
         "batch_close_count": {reason.label: count for reason, count in statistics.batch_closes.items()},
+        **({"bucket_stats": [_bucket(bucket) for bucket in statistics.buckets]} if statistics.buckets else {}),
+    }
+
+
+def _bucket(bucket: BucketStatistics) -> dict[str, int]:
+    """Only the sizes to which the model pads. Not Triton's: it has no buckets."""
+    sizes = {"batch_size": bucket.batch_size, "length": bucket.length}
+    return {
+        **{name: size for name, size in sizes.items() if size},
+        "execution_count": bucket.execution_count,
+        "element_count": bucket.element_count,
+        "padding_count": bucket.padding_count,
     }
 
 

@@ -16,10 +16,12 @@ from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
 from core.backends.model_door import ModelDoor
 from core.backends.registry import BackendRegistry
+from core.config.bucket_samples import bucket_samples
 from core.config.ensemble.graph import EnsembleStep, ensemble_steps
 from core.config.golden.reader import golden_requests
 from core.config.histogram_buckets import histogram_buckets
 from core.config.instance_groups import instance_group_problems
+from core.config.model_spec import ModelSpec
 from core.config.normalize import normalize
 from core.config.parse import parse_config_override
 from core.config.placement import DeviceKind, Placement, placement_changes, placements
@@ -198,7 +200,7 @@ class ModelLoader:
             raise InvalidModelConfig(problems, model=version.name)
         removed, wanted = placement_changes(version.placements, placements(config))
         added: list[BackendInstance] = []
-        samples = warmup_samples(config, version.directory.path)
+        samples = _samples(config, version.spec, version.directory)
         try:
             for placement in wanted:
                 added.append(version.make_instance(placement))
@@ -249,7 +251,7 @@ class ModelLoader:
             models=self.models,
             metrics=self._metrics,
         )
-        samples = warmup_samples(version.config, directory.path)
+        samples = _samples(version.config, version.spec, directory)
         golden = golden_requests(directory.path, version.spec, version.version)
         model = backend.load(context)
         version.claims = self._claims(version, placed)
@@ -344,6 +346,11 @@ class ModelLoader:
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error
+
+
+def _samples(config: ModelConfig, spec: ModelSpec, directory: ModelDirectory) -> list[WarmupSample]:
+    samples = warmup_samples(config, directory.path)
+    return [*samples, *bucket_samples(spec, samples)]
 
 
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:

@@ -14,6 +14,7 @@ from enum import Enum
 
 from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
+from core.observability.bucket_statistics import BucketCounters, BucketStatistics, BucketUse
 from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
 from core.observability.latencies.sums import LatencySums
 from core.observability.response_statistics import ResponseCounters, ResponseKind, ResponseStatistics
@@ -45,8 +46,9 @@ class StatisticsSnapshot:
 
     Durations are in ns and summed over the successful requests, except for `failure_ns`. `last_inference_ms` is the
     wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size, `responses`
-    by ascending index. `batch_closes` counts executions by the reason for which their batch was closed. A hit of the
-    response cache takes the time of looking it up, a miss that of looking it up and of keeping the answer.
+    by ascending index; `buckets` are empty for a model without batch buckets. `batch_closes` counts executions by the
+    reason for which their batch was closed. A hit of the response cache takes the time of looking it up, a miss that
+    of looking it up and of keeping the answer.
     """
 
     request_success: int
@@ -69,6 +71,7 @@ class StatisticsSnapshot:
     cache_hit_ns: int = 0
     cache_miss_count: int = 0
     cache_miss_ns: int = 0
+    buckets: tuple[BucketStatistics, ...] = ()
 
     @property
     def executed_count(self) -> int:
@@ -123,6 +126,7 @@ class ModelStatistics:
         self._batches: dict[int, _ComputeCounters] = {}
         self._closes = [0] * len(CloseReason)
         self._responses = ResponseCounters()
+        self._buckets = BucketCounters()
         self._latencies: LatencyMeters | None = None
         self._cache_hit_count = 0
         self._cache_hit_ns = 0
@@ -221,6 +225,11 @@ class ModelStatistics:
         with self._lock:
             self._responses.count(index, kind, duration_ns)
 
+    def record_bucket(self, use: BucketUse) -> None:
+        """Count the padding of an execution that `record_batch` counts."""
+        with self._lock:
+            self._buckets.count(use)
+
     def record_cache_hit(self, pending: PendingRequest, lookup_ns: int, now_ns: int) -> None:
         """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
         now_ms = self._wall_clock() // 1_000_000
@@ -313,6 +322,7 @@ class ModelStatistics:
                 ),
                 responses=self._responses.snapshot(),
                 batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
+                buckets=self._buckets.snapshot(),
             )
 
 

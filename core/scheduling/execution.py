@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from core.backends.base import BackendInstance, Execution
+from core.backends.base import BackendInstance, BucketedExecution, Execution
 from core.config.request_validator import BatchForm
 from core.errors import BackendFailed
 from core.inference.close_reason import CloseReason
@@ -49,6 +49,20 @@ def execute_batch(
     statistics.record_batch(
         successful, items, start_ns, execution.input_end_ns, execution.output_start_ns, end_ns, reason
     )
+    return execution
+
+
+def execute_in_bucket(
+    backend: BackendInstance,
+    requests: Sequence[PendingRequest],
+    reason: CloseReason,
+    statistics: ModelStatistics,
+    clock: Clock,
+) -> Execution:
+    """`execute_batch` for a model with batch buckets. Counts the padding, too."""
+    execution = execute_batch(backend, requests, reason, statistics, clock)
+    if isinstance(execution, BucketedExecution):
+        statistics.record_bucket(execution.bucket)
     return execution
 
 

@@ -18,7 +18,7 @@ from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes, TimesFor, asks_for_times
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond, flush
-from core.scheduling.execution import Clock, execute_batch
+from core.scheduling.execution import Clock, execute_batch, execute_in_bucket
 from core.scheduling.open_execution import OpenExecution
 from core.scheduling.rate_limiter.claim import Claim
 from core.scheduling.rate_limiter.resources import Needs
@@ -58,6 +58,7 @@ class ModelInstance:
         self._short = short
         self._clock = clock
         self._open_execution = open_execution
+        self._execute_batch = execute_batch if spec.buckets is None else execute_in_bucket
         self._on_poisoned = on_poisoned
         self._notes_times = times_for is not TimesFor.NOBODY
         self._tells_clients = times_for is TimesFor.CLIENTS
@@ -106,7 +107,7 @@ class ModelInstance:
         while parts:
             part = parts.pop()
             try:
-                execution = execute_batch(self._backend, part, reason, self._statistics, self._clock)
+                execution = self._execute_batch(self._backend, part, reason, self._statistics, self._clock)
             except Exception as exc:
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)

@@ -200,6 +200,36 @@ def packed_embeddings() -> onnx.ModelProto:
     )
 
 
+def padded_view() -> onnx.ModelProto:
+    """INPUT0 FP32 [batch, length] and SHAPES INT32 [batch, rank] -> what a padded graph sees.
+
+    OUTPUT0 is INPUT0, SEEN INT64 [batch, 2] has the shape of INPUT0 in each row, SHAPES_OUT is SHAPES, TOTAL FP32
+    [batch, 1] is the sum of each row, and TWICE FP32 [batch, other] is INPUT0 two times, one after the other.
+    """
+    return build(
+        [
+            helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"]),
+            helper.make_node("Identity", ["SHAPES"], ["SHAPES_OUT"]),
+            helper.make_node("Shape", ["INPUT0"], ["shape"]),
+            helper.make_node("Shape", ["INPUT0"], ["rows"], end=1),
+            helper.make_node("Concat", ["rows", "one"], ["times"], axis=0),
+            helper.make_node("Reshape", ["shape", "row"], ["shape_row"]),
+            helper.make_node("Tile", ["shape_row", "times"], ["SEEN"]),
+            helper.make_node("ReduceSum", ["INPUT0", "one"], ["TOTAL"], keepdims=1),
+            helper.make_node("Concat", ["INPUT0", "INPUT0"], ["TWICE"], axis=1),
+        ],
+        [tensor("INPUT0", "FP32", ["batch", "length"]), tensor("SHAPES", "INT32", ["batch", "rank"])],
+        [
+            tensor("OUTPUT0", "FP32", ["batch", "length"]),
+            tensor("SEEN", "INT64", ["batch", 2]),
+            tensor("SHAPES_OUT", "INT32", ["batch", "rank"]),
+            tensor("TOTAL", "FP32", ["batch", 1]),
+            tensor("TWICE", "FP32", ["batch", "other"]),
+        ],
+        [constant("one", [1]), constant("row", [1, -1])],
+    )
+
+
 def picky(width: int = 4) -> onnx.ModelProto:
     """INDEX INT64 [batch, 1] -> VALUE FP32 [batch, 1], looked up in a table of `width`; another index fails the run."""
     return build(

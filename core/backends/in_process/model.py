@@ -7,10 +7,9 @@ from types import MappingProxyType
 
 from core.backends.base import BackendInstance, LoadContext, OnChange
 from core.backends.in_process.device_weights import DeviceWeights, Weights
-from core.backends.in_process.instance import Failures, InProcessInstance, Run
-from core.backends.tensors.batch_inputs import batch_inputs
-from core.backends.tensors.gatherer import Gatherer
-from core.backends.tensors.splitter import Splitter, scattered_outputs
+from core.backends.in_process.factory import make_instance
+from core.backends.in_process.instance import Failures, Run
+from core.backends.in_process.length_axes import length_axes
 from core.config.placement import Placement
 from core.observability.metrics.snapshot import ModelProcessMetrics
 
@@ -39,6 +38,8 @@ class InProcessModel:
         self._make_run = make_run
         self._failures = failures
         self._described = described
+        buckets = context.spec.buckets
+        self._axes = {} if buckets is None else length_axes(context.spec, buckets)
         wanted = {placement.device: placement for placement in context.placements}
         self._weights = DeviceWeights(load, {device: load(placement) for device, placement in wanted.items()})
 
@@ -48,9 +49,7 @@ class InProcessModel:
     def instance(self, placement: Placement) -> BackendInstance:
         """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""
         run = self._make_run(self._weights.of(placement), placement)
-        gatherer = Gatherer(self._spec, batch_inputs=batch_inputs(self._config, self._spec.name))
-        splitter = Splitter(self._spec, scattered_outputs(self._config))
-        return InProcessInstance(placement, self._spec, gatherer, splitter, run, self._failures)
+        return make_instance(placement, self._spec, self._config, run, self._failures, self._axes)
 
     def watch(self, on_change: OnChange) -> None:
         """An instance can always execute."""

@@ -13,17 +13,17 @@ import onnxruntime
 
 from core.backends.base import BackendInstance, OnChange
 from core.backends.devices.pinned_memory import PinnedMemory
-from core.backends.in_process.instance import Failures, InProcessInstance, Run
+from core.backends.in_process.factory import make_instance
+from core.backends.in_process.instance import Failures, Run
+from core.backends.in_process.length_axes import length_axes
 from core.backends.onnxruntime.bounded_graph import has_bounded_graph
 from core.backends.onnxruntime.errors import failure_of, is_poison
 from core.backends.onnxruntime.model_file import model_path
+from core.backends.onnxruntime.named_axes import named_axes
 from core.backends.onnxruntime.session import FAILURES, run_options
 from core.backends.onnxruntime.session_options import SessionSettings
 from core.backends.onnxruntime.text_run import TextRun
 from core.backends.onnxruntime.value_run import BF16, ValueRun, strings_work
-from core.backends.tensors.batch_inputs import batch_inputs
-from core.backends.tensors.gatherer import Gatherer
-from core.backends.tensors.splitter import Splitter, scattered_outputs
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
@@ -61,6 +61,7 @@ class OnnxModel:
         self._changing = threading.Lock()
         self._sessions = sessions
         self._closed = False
+        self._axes: Mapping[str, tuple[int, ...]] | None = None
 
     def describe(self) -> dict[str, str]:
         """`device`, `execution provider` (of each session the first, which runs all it can) and `threads`."""
@@ -77,25 +78,18 @@ class OnnxModel:
         session = self._sessions.get(placement.device) or self._session_on(placement)
         on_gpu = placement.kind is DeviceKind.GPU
         pinned = PinnedMemory.open() if on_gpu else None
-        gatherer = Gatherer(
-            self._spec,
-            scalars=frozenset(argument.name for argument in session.get_inputs() if not argument.shape),
-            batch_inputs=batch_inputs(self._config, self._spec.name),
-            on_buffer=pinned.replace if pinned is not None else None,
-        )
-        splitter = Splitter(self._spec, scattered_outputs(self._config))
-        options = run_options(self._settings)
-        # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
-        run, may_run_inline = self._run(session, on_gpu), not on_gpu and self._is_bounded
-        return InProcessInstance(
+        return make_instance(
             placement,
             self._spec,
-            gatherer,
-            splitter,
-            run,
+            self._config,
+            self._run(session, on_gpu),
             _FAILURES,
-            run_options=options,
-            may_run_inline=may_run_inline,
+            self._length_axes(session),
+            scalars=frozenset(argument.name for argument in session.get_inputs() if not argument.shape),
+            on_buffer=pinned.replace if pinned is not None else None,
+            run_options=run_options(self._settings),
+            # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
+            may_run_inline=not on_gpu and self._is_bounded,
         )
 
     trouble = ""
@@ -120,6 +114,13 @@ class OnnxModel:
         with self._changing:
             self._closed = True
             self._sessions = {}
+
+    def _length_axes(self, session: Any) -> Mapping[str, tuple[int, ...]]:
+        """Found once, because they are the same on every device."""
+        buckets = self._spec.buckets
+        if buckets is not None and self._axes is None:
+            self._axes = length_axes(self._spec, buckets, named_axes(session, buckets))
+        return self._axes or {}
 
     @cached_property
     def _is_bounded(self) -> bool:

@@ -76,7 +76,7 @@ class Gatherer:
             return _joined(packed, total)
         else:
             feed = {
-                tensor.name: self._together(tensor.name, _column(requests, position, tensor.name), total)
+                tensor.name: self._together(tensor.name, arrays_of(requests, position, tensor.name), total)
                 for position, tensor in enumerate(requests[0].inputs)
             }
         for batch_input in self._batch_inputs:
@@ -109,10 +109,11 @@ class Gatherer:
         try:
             return np.concatenate(arrays, out=buffer.view(shape) if buffer is not None else None)
         except ValueError as exc:
-            raise BackendFailed(
-                f"the inputs '{name}' of a batch for '{self._spec.name}' do not fit together: {exc}",
-                model=self._spec.name,
-            ) from exc
+            raise self._misfit(name, exc) from exc
+
+    def _misfit(self, name: str, exc: ValueError) -> BackendFailed:
+        model = self._spec.name
+        return BackendFailed(f"the inputs '{name}' of a batch for '{model}' do not fit together: {exc}", model=model)
 
 
 def _packed_alike(requests: Sequence[InferenceRequest]) -> list[PackedInputs] | None:
@@ -134,7 +135,7 @@ def _joined(packed: Sequence[PackedInputs], total: int) -> dict[str, Array]:
     }
 
 
-def _column(requests: Sequence[InferenceRequest], position: int, name: str) -> list[Array]:
+def arrays_of(requests: Sequence[InferenceRequest], position: int, name: str) -> list[Array]:
     """The arrays of input `name`, which is nearly always at the same `position` in every request of a batch."""
     tensors = [request.inputs[position] for request in requests if len(request.inputs) > position]
     arrays = [tensor.array for tensor in tensors if tensor.name == name]

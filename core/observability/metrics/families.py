@@ -14,6 +14,7 @@ from functools import cache
 from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import HardwareReading, PinnedMemory
 from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.metrics.bucket_families import bucket_families
 from core.observability.metrics.custom_families import custom_families
 from core.observability.metrics.exposition import MetricFamily, Sample
 from core.observability.metrics.latency_families import latency_families
@@ -177,6 +178,7 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
             for reason, count in r.statistics.batch_closes.items()
         ),
     )
+    yield from bucket_families((r.labels, r.statistics) for r in reporters)
     yield from latency_families(snapshot.models, has_cache=has_cache)
     yield from _pinned_families(snapshot.hardware.pinned)
     if options.gpu:

@@ -87,6 +87,9 @@ ONLY_IN_SOURCE = {
     "Server is stopping, scheduler for model has stopped accepting new inference requests",
     "the engine is not there: …",
     "the inputs '…' of a batch for '…' do not fit together: …",
+    "input '…' has the length …, but model '…' pads to … at most",
+    "output '…' of '…' has shape … for inputs that were padded to the length …, so that it cannot be cut to the "
+    "length of its request",
     "output '…' of '…' has shape … for a batch of …, so that it cannot be divided among the requests",
     "a batch of … requests for model '…' failed, running it again split: …",
     "internal server error",

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.model_spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
 from core.config.request_validator import BatchForm, RequestValidator
 from core.errors import InvalidRequest
 from core.inference.layout import layout_of
@@ -211,6 +212,28 @@ def test_variable_shapes_are_part_of_the_batch_key_unless_ragged() -> None:
     assert items == 2
     assert first == same
     assert first != other
+
+
+BUCKETS = BucketSpec(lengths=(4, 8), axes={"A": 1, "B": 1})
+
+
+def test_of_padded_inputs_the_batch_key_has_only_the_length_of_the_bucket() -> None:
+    plain = spec(8, A=("INT32", (-1,)), B=("INT32", (-1,)), C=("INT32", (-1,), {"optional": True}))
+    model = replace(plain, buckets=BUCKETS)
+
+    def key(a: int, b: int, *more: InputTensor) -> object:
+        return batch_form(model, raw("A", 1, a), raw("B", 1, b), *more)[1]
+
+    assert key(4, 1) == key(3, 2) == key(0, 0)
+    assert key(4, 5) == key(8, 8) != key(4, 4)
+    assert key(1, 1, raw("C", 1, 2)) != key(1, 1, raw("C", 1, 3))
+
+
+def test_an_input_that_is_longer_than_every_bucket_is_refused() -> None:
+    model = replace(spec(8, A=("INT32", (-1,)), B=("INT32", (-1,))), buckets=BUCKETS)
+    assert refusal(model, raw("A", 1, 8), raw("B", 1, 9)) == (
+        ID + "input 'B' has the length 9, but model 'simple' pads to 8 at most"
+    )
 
 
 def test_the_validator_remembers_valid_layouts_only() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from core.frontend.statistics import model_statistics_json
 from core.inference.close_reason import CloseReason
+from core.observability.bucket_statistics import BucketUse
 from core.observability.response_statistics import ResponseKind
 from core.observability.statistics import (
     BatchStatistics,
@@ -120,3 +121,13 @@ def test_responses_of_senders_are_told_by_their_index() -> None:
             "cancel": {"count": 1, "ns": 2},
         },
     }
+
+
+def test_buckets_are_shown_with_the_sizes_that_the_model_pads_to(item: dict[str, object]) -> None:
+    assert "bucket_stats" not in item  # Triton has no such field
+    statistics = ModelStatistics()
+    for use in (BucketUse(4, 0, 6, 2), BucketUse(4, 0, 8, 0)):
+        statistics.record_bucket(use)
+    version = VersionStatistics(name="m", version=7, statistics=statistics.snapshot())
+    (shown,) = model_statistics_json([version])["model_stats"]
+    assert shown["bucket_stats"] == [{"batch_size": 4, "execution_count": 2, "element_count": 14, "padding_count": 2}]

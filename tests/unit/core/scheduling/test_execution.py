@@ -1,16 +1,28 @@
 from __future__ import annotations
 
 import threading
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed, InvalidRequest
+from core.inference.close_reason import CloseReason
+from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
 from core.inference.response_sender import LATER, Later, ResponseSender
-from core.scheduling.execution import run_once
+from core.observability.bucket_statistics import BucketStatistics
+from core.observability.statistics import ModelStatistics
+from core.scheduling.execution import execute_in_bucket, run_once
+from tests.unit.bucket_configs import bucket_text
 from tests.unit.core.scheduling.echo_instance import EchoInstance
 from tests.unit.core.scheduling.later_bench import LaterStub, text
+from tests.unit.onnx_models import identity
+from tests.unit.onnx_serving import serving
+from tests.unit.pending_requests import ignore
 
 
 def test_run_once_returns_the_outputs_of_each_request() -> None:
@@ -53,3 +65,16 @@ def test_run_once_raises_what_a_sender_says(is_dropped: bool) -> None:
 
     with pytest.raises(BackendFailed, match="sender"):
         run_once(LaterStub(answer=answer), [InferenceRequest("m", [])], lambda request: (1, None))
+
+
+def test_the_padding_of_an_execution_is_counted_and_that_of_a_warmup_is_not(tmp_path: Path) -> None:
+    statistics = ModelStatistics()
+    with serving(identity(), bucket_text(BATCH_BUCKETS="4,8"), tmp_path) as model:
+        request = model.request({"INPUT0": np.ones((3, 2), np.float32)})
+        validator = RequestValidator(model.spec)
+        run_once(model.instance, [request], validator.check)
+        pending = PendingRequest(request, ignore)
+        pending.batch_size = 3
+        execute_in_bucket(model.instance, [pending], CloseReason.FULL, statistics, time.monotonic_ns)
+    (bucket,) = statistics.snapshot().buckets
+    assert bucket == BucketStatistics(batch_size=4, length=0, execution_count=1, element_count=6, padding_count=2)

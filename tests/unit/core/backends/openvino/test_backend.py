@@ -11,12 +11,14 @@ import openvino
 import pytest
 from openvino import opset13
 
+from core.backends.base import BucketedExecution
 from core.backends.openvino.backend import OpenVinoBackend
 from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
 from core.inference.tensors import BY_NAME, Array
+from core.observability.bucket_statistics import BucketUse
 from tests.unit import onnx_models
 from tests.unit.backend_serving import Serving, config_of, serving_version, tensor_text
 
@@ -103,6 +105,20 @@ def test_any_batch_runs_whatever_first_dimension_the_model_was_saved_with(
     with serving_version(OpenVinoBackend(), version, ov_config()) as served:
         add_sub_answers(served)
         add_sub_answers(served, (8,))
+
+
+def test_batches_are_padded_to_buckets_and_outputs_cut_back(version: Path) -> None:
+    save(add_sub((-1, -1)), version)
+    buckets = {"BATCH_BUCKETS": "4,8", "LENGTH_BUCKETS": "6", "LENGTH_OUTPUTS": "OUTPUT0,OUTPUT1"}
+    config = ov_config(dims=[-1], more="".join(parameter(*each) for each in buckets.items()))
+    with serving_version(OpenVinoBackend(), version, config) as served:
+        ones = [np.ones((1, length), np.float32) for length in (2, 6, 3)]
+        requests = [served.request({"INPUT0": each, "INPUT1": each}) for each in ones]
+        execution, answers = served.run(requests), served.execute(requests)
+    assert isinstance(execution, BucketedExecution)
+    assert execution.bucket == BucketUse(4, 6, 22, 26)
+    assert [answer["OUTPUT0"].tolist() for answer in answers] == [[[2.0] * length] for length in (2, 6, 3)]
+    assert [answer["OUTPUT1"].tolist() for answer in answers] == [[[0.0] * length] for length in (2, 6, 3)]
 
 
 def test_large_answers_of_one_run_stay_after_the_next(version: Path) -> None:

@@ -1,0 +1,57 @@
+"""Makes the instances of models whose framework runs in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.backends.base import BackendInstance
+from core.backends.in_process.bucketed_instance import BucketedInstance
+from core.backends.in_process.instance import Failures, InProcessInstance, Run
+from core.backends.tensors.batch_inputs import batch_inputs
+from core.backends.tensors.gatherer import Gatherer
+from core.backends.tensors.padded_splitter import PaddedSplitter
+from core.backends.tensors.padding_gatherer import PaddingGatherer
+from core.backends.tensors.splitter import Splitter, scattered_outputs
+from core.backends.tensors.staging_buffer import OnBuffer
+from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
+from core.config.schema import ModelConfig
+
+
+def make_instance(
+    placement: Placement,
+    spec: ModelSpec,
+    config: ModelConfig,
+    run: Run,
+    failures: Failures,
+    axes: Mapping[str, tuple[int, ...]],
+    *,
+    scalars: frozenset[str] = frozenset(),
+    on_buffer: OnBuffer | None = None,
+    run_options: Any = None,
+    may_run_inline: bool = False,
+) -> BackendInstance:
+    """An instance that pads its batches if the model has buckets; then `axes` are those of `length_axes`."""
+    described, buckets = batch_inputs(config, spec.name), spec.buckets
+    if buckets is None:
+        return InProcessInstance(
+            placement,
+            spec,
+            Gatherer(spec, scalars=scalars, batch_inputs=described, on_buffer=on_buffer),
+            Splitter(spec, scattered_outputs(config)),
+            run,
+            failures,
+            run_options=run_options,
+            may_run_inline=may_run_inline,
+        )
+    return BucketedInstance(
+        placement,
+        spec,
+        PaddingGatherer(spec, buckets, scalars=scalars, batch_inputs=described, on_buffer=on_buffer),
+        PaddedSplitter(spec, buckets, axes),
+        run,
+        failures,
+        run_options=run_options,
+        may_run_inline=may_run_inline,
+    )

@@ -1,0 +1,168 @@
+"""Batch buckets: batches padded to configured sizes, each of which has run before the model is ready.
+
+Source: docs/ragged-batching.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.http as triton_http
+
+from tests.contract.grpc.grpc_requests import Responses, client_of, tensor
+from tests.contract.servers.server import ServerProcess
+from tests.unit import onnx_models
+from tests.unit.onnx_models import write_version
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+# The number of queued requests at which a model runs its first batch.
+HELD = 3
+
+
+def parameters(**values: str) -> str:
+    return "".join(
+        f'parameters {{ key: "{key}" value {{ string_value: "{text}" }} }}\n' for key, text in values.items()
+    )
+
+
+PADDED = """
+max_batch_size: 4
+input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 }
+output [
+  { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 },
+  { name: "SEEN" data_type: TYPE_INT64 dims: 2 },
+  { name: "SHAPES_OUT" data_type: TYPE_INT32 dims: -1 },
+  { name: "TOTAL" data_type: TYPE_FP32 dims: 1 },
+  { name: "TWICE" data_type: TYPE_FP32 dims: -1 }
+]
+batch_input { kind: BATCH_ITEM_SHAPE target_name: "SHAPES" data_type: TYPE_INT32 source_input: "INPUT0" }
+dynamic_batching { }
+""" + parameters(BATCH_BUCKETS="1,4", LENGTH_BUCKETS="4,8", LENGTH_PAD_VALUES="INPUT0=100")
+NUMBERS = """
+max_batch_size: 2
+input { name: "INPUT0" data_type: TYPE_STRING dims: 1 }
+output { name: "OUTPUT0" data_type: TYPE_FP32 dims: 1 }
+""" + parameters(BATCH_BUCKETS="2")
+WARMUP = """
+model_warmup {
+  name: "seven" batch_size: 1
+  inputs { key: "INPUT0" value { data_type: TYPE_STRING dims: 1 input_data_file: "seven" } }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose models wait once until `HELD` requests are queued, so each test of a batch has its own model."""
+    folder = tmp_path_factory.mktemp("buckets")
+    repository = folder / "models"
+    for name in ("streamed", "posted"):
+        write_version(onnx_models.padded_view(), repository, name, PADDED)
+    for name, warmup in (("numbers", ""), ("warm_numbers", WARMUP)):
+        write_version(onnx_models.string_to_number(("batch", 1)), repository, name, NUMBERS + warmup)
+    (repository / "warm_numbers" / "warmup").mkdir()
+    (repository / "warm_numbers" / "warmup" / "seven").write_bytes(b"\1\0\0\0007")
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:  # for this server only
+            patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
+            options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit")
+            loads = [f"--load-model={name}" for name in ("streamed", "posted", "warm_numbers")]
+            running = stack.enter_context(ServerProcess(repository, folder / "log", *options, *loads))
+        yield running
+
+
+def of_length(length: int) -> Any:
+    return np.full((1, length), length, np.float32)
+
+
+def assert_own_answer(result: Any, length: int) -> None:
+    """The graph saw 4 rows of 8; the client sees its own row and its own length."""
+    assert result.as_numpy("SEEN").tolist() == [[4, 8]]
+    assert result.as_numpy("OUTPUT0").tolist() == [[length] * length]
+    assert result.as_numpy("SHAPES_OUT").tolist() == [[length]]
+    assert result.as_numpy("TOTAL").tolist() == [[length * length + 100 * (8 - length)]]
+    assert result.as_numpy("TWICE").shape == (1, 16)  # not the length of the inputs, so it stays
+
+
+def bucket_stats(server: ServerProcess, model: str) -> Any:
+    (entry,) = server.json("GET", f"/v2/models/{model}/stats")["model_stats"]
+    return entry.get("bucket_stats")
+
+
+FULL = {"batch_size": 4, "length": 8, "execution_count": 1, "element_count": 18, "padding_count": 14}
+
+
+def test_a_batch_of_three_is_padded_to_four_over_grpc_and_counted(server: ServerProcess) -> None:
+    assert bucket_stats(server, "streamed") is None  # the warmup of the buckets is not counted
+    lengths = (5, 6, 7)
+    responses = Responses()
+    with client_of(server) as client:
+        client.start_stream(responses.put)
+        for length in lengths:
+            client.async_stream_infer("streamed", [tensor("INPUT0", of_length(length), "FP32")])
+        for length in lengths:
+            assert_own_answer(responses.next_result(), length)
+    assert bucket_stats(server, "streamed") == [FULL]
+    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
+    lines = page.decode().splitlines()
+    labels = '{batch_size="4",length="8",model="streamed",version="1"}'
+    for name, value in (("executions", 1), ("elements", 18), ("padding_elements", 14)):
+        assert f"trident_bucket_{name}_total{labels} {value}" in lines
+
+
+def test_a_batch_of_three_is_padded_to_four_over_http(server: ServerProcess) -> None:
+    def infer(length: int) -> Any:
+        with triton_http.InferenceServerClient(server.address) as client:
+            given = triton_http.InferInput("INPUT0", [1, length], "FP32")
+            given.set_data_from_numpy(of_length(length))
+            return client.infer("posted", [given])
+
+    lengths = (5, 6, 7)
+    with ThreadPoolExecutor(HELD) as pool:
+        for result, length in zip(pool.map(infer, lengths), lengths, strict=True):
+            assert_own_answer(result, length)
+    assert bucket_stats(server, "posted") == [FULL]
+    assert infer(3).as_numpy("SEEN").tolist() == [[1, 4]]
+    assert [(row["batch_size"], row["length"]) for row in bucket_stats(server, "posted")] == [(1, 4), (4, 8)]
+
+
+def test_a_request_longer_than_every_bucket_is_refused(server: ServerProcess) -> None:
+    text = "input 'INPUT0' has the length 9, but model 'posted' pads to 8 at most"
+    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 9], "data": [1] * 9}]}
+    status, _, answer = server.request("POST", "/v2/models/posted/infer", json.dumps(body).encode())
+    assert (status, text in json.loads(answer)["error"]) == (400, True)
+    with client_of(server) as client, pytest.raises(triton.InferenceServerException, match=text):
+        client.infer("posted", [tensor("INPUT0", of_length(9), "FP32")])
+
+
+def test_a_bucket_that_cannot_run_keeps_the_model_from_being_ready(server: ServerProcess) -> None:
+    """Empty strings are no numbers. A warmup sample gives the buckets other values, and so `warm_numbers` is ready."""
+    status, _, answer = server.request("POST", "/v2/repository/models/numbers/load", b"{}")
+    assert (status, b"failed to run warmup sample 'bucket of batch size 2'" in answer) == (400, True)
+    body = {"inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["4"]}]}
+    answer = server.json("POST", "/v2/models/warm_numbers/infer", body)
+    assert (answer["outputs"][0]["shape"], answer["outputs"][0]["data"]) == ([1, 1], [4.0])
+    (bucket,) = bucket_stats(server, "warm_numbers")
+    assert (bucket["batch_size"], bucket["element_count"], bucket["padding_count"]) == (2, 1, 1)
+
+
+def test_sizes_that_make_no_sense_are_refused_with_the_cure(server: ServerProcess) -> None:
+    config = {
+        "backend": "onnxruntime",
+        "max_batch_size": 2,
+        "input": [{"name": "INPUT0", "data_type": "TYPE_STRING", "dims": [1]}],
+        "output": [{"name": "OUTPUT0", "data_type": "TYPE_FP32", "dims": [1]}],
+        "parameters": {"BATCH_BUCKETS": {"string_value": "3"}},
+    }
+    load = {"parameters": {"config": json.dumps(config)}}
+    status, headers, answer = server.request("POST", "/v2/repository/models/numbers/load", json.dumps(load).encode())
+    assert (status, b"the largest size of BATCH_BUCKETS is 3, but max_batch_size is 2" in answer) == (400, True)
+    assert "set max_batch_size to 3" in str(headers)

@@ -1,0 +1,129 @@
+"""Checks of batch buckets: every problem says what to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from core.config.validation.buckets import bucket_problems
+from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.bucket_configs import bucket_text
+
+COUNTS = 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "C" data_type: TYPE_INT32 source_input: "INPUT0" }'
+SHAPES = COUNTS.replace("BATCH_ELEMENT_COUNT", "BATCH_ITEM_SHAPE")
+SCATTER = 'batch_output { target_name: "OUTPUT0" source_input: "INPUT0" }'
+
+
+def found(text: str) -> list[tuple[str, str]]:
+    return [(problem.message, problem.hint) for problem in bucket_problems(config_of(text), "m")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        bucket_text(),
+        bucket_text(BATCH_BUCKETS="1,2,8"),
+        bucket_text(LENGTH_BUCKETS="16"),
+        bucket_text(max_batch_size=0, LENGTH_BUCKETS="16,32"),
+        bucket_text(BATCH_BUCKETS="8", LENGTH_BUCKETS="16", LENGTH_PAD_VALUES="INPUT0=-inf", LENGTH_OUTPUTS="OUTPUT0"),
+        bucket_text(BATCH_BUCKETS="8", dims=(4,)),
+        bucket_text(BATCH_BUCKETS="8") + SHAPES,
+    ],
+)
+def test_good_buckets_have_no_problem(text: str) -> None:
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message", "hint"),
+    [
+        ("", "BATCH_BUCKETS is empty for m", 'sizes with commas, such as "1,4,16"'),
+        ("1,,8", "BATCH_BUCKETS '1,,8' is not a list of sizes for m", 'such as "1,4,16"'),
+        ("one", "BATCH_BUCKETS 'one' is not a list of sizes for m", 'such as "1,4,16"'),
+        ("0,8", "BATCH_BUCKETS has a size below 1 for m", "sizes are 1 or more"),
+        ("8,4,4", "BATCH_BUCKETS '8,4,4' is not ascending for m", 'write "4,8"'),
+        (
+            "1,4",
+            "the largest size of BATCH_BUCKETS is 4, but max_batch_size is 8 for m",
+            "they must be equal: set max_batch_size to 4, or end the sizes with 8",
+        ),
+        (
+            "9999999999",
+            "BATCH_BUCKETS has the size 9999999999, larger than any dimension, for m",
+            "2147483647 at most",
+        ),
+    ],
+)
+def test_sizes_are_checked(sizes: str, message: str, hint: str) -> None:
+    assert found(bucket_text(BATCH_BUCKETS=sizes)) == [(message, hint)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            bucket_text(max_batch_size=0, BATCH_BUCKETS="4"),
+            "BATCH_BUCKETS needs a model that batches, and max_batch_size is 0 for m",
+        ),
+        (bucket_text(dims=(4,), LENGTH_BUCKETS="8"), "LENGTH_BUCKETS needs an input with a variable dimension for m"),
+        (
+            bucket_text(dims=(-1, -1), LENGTH_BUCKETS="8"),
+            "input 'INPUT0' has several variable dimensions, and LENGTH_BUCKETS pads one, for m",
+        ),
+        (
+            bucket_text(more="reshape { shape: [ -1, 1 ] }", LENGTH_BUCKETS="8"),
+            "input 'INPUT0' has a reshape, and LENGTH_BUCKETS pads only what the graph takes as it is, for m",
+        ),
+        (
+            bucket_text(LENGTH_BUCKETS="8", LENGTH_PAD_VALUES="INPUT0"),
+            "LENGTH_PAD_VALUES: 'INPUT0' is not NAME=VALUE for m",
+        ),
+        (
+            bucket_text(LENGTH_BUCKETS="8", LENGTH_PAD_VALUES="OTHER=1"),
+            "LENGTH_PAD_VALUES names 'OTHER', which is not an input with a variable dimension, for m",
+        ),
+        (
+            bucket_text(datatype="INT8", LENGTH_BUCKETS="8", LENGTH_PAD_VALUES="INPUT0=300"),
+            "LENGTH_PAD_VALUES: input 'INPUT0' of TYPE_INT8 cannot hold '300' for m",
+        ),
+        (
+            bucket_text(LENGTH_BUCKETS="8", LENGTH_OUTPUTS="NONE"),
+            "LENGTH_OUTPUTS names 'NONE', which is not an output of m",
+        ),
+        (
+            bucket_text(LENGTH_BUCKETS="8", LENGTH_OUTPUTS="OUTPUT0", out_dims=(4,)),
+            "LENGTH_OUTPUTS names 'OUTPUT0', which has no variable dimension, for m",
+        ),
+        (
+            bucket_text(LENGTH_OUTPUTS="OUTPUT0"),
+            "LENGTH_OUTPUTS is without effect, because there is no LENGTH_BUCKETS, for m",
+        ),
+        (
+            bucket_text(BATCH_BUCKETS="8", more="allow_ragged_batch: true"),
+            "input 'INPUT0' is ragged, and batch buckets cannot pad it, for m",
+        ),
+        (
+            bucket_text(BATCH_BUCKETS="8") + COUNTS,
+            "batch input kind 'BATCH_ELEMENT_COUNT' has an element for each request, which batch buckets cannot pad, "
+            "for m",
+        ),
+        (
+            bucket_text(BATCH_BUCKETS="8") + SCATTER,
+            "a batch output has no fixed shape, so that it cannot be used with batch buckets for m",
+        ),
+    ],
+)
+def test_what_cannot_be_padded_is_a_problem(text: str, message: str) -> None:
+    [(said, hint)] = found(text)
+    assert said == message
+    assert hint
+
+
+def test_other_backends_are_not_checked() -> None:
+    config = config_of(bucket_text(BATCH_BUCKETS="what it likes"))
+    config.backend = "python"
+    assert bucket_problems(config, "m") == []
+
+
+def test_fixed_inputs_beside_padded_ones_are_left_alone() -> None:
+    text = bucket_text(LENGTH_BUCKETS="8") + tensor_text("input", "SCALE", "FP32", [1])
+    assert found(text) == []
