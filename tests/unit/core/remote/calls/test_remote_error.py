@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 import logging
 import pkgutil
@@ -26,7 +27,11 @@ def over_the_wire(error: BaseException) -> ServerError:
 def engine_errors() -> Iterator[type[ServerError]]:
     """Every error class that the rooms of the engine define."""
     for module in pkgutil.walk_packages(core.__path__, "core."):
-        if module.name.split(".")[1] in ("frontend", "http", "grpc", "remote"):
+        rooms = module.name.split(".")
+        # What runs in the processes of models is not the engine's.
+        if rooms[1] in ("frontend", "http", "grpc", "remote") or "stub" in rooms:
+            continue
+        if "pytorch" in rooms and importlib.util.find_spec("torch") is None:
             continue
         for kind in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(kind) and issubclass(kind, ServerError) and kind.__module__ == module.name:
