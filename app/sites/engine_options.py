@@ -37,6 +37,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         backend_settings=_backend_settings(settings),
         min_compute_capability=settings.min_supported_compute_capability,
         delay_scheduler=settings.delay_scheduler,
+        backlog_delay_scheduler=settings.backlog_delay_scheduler,
         metrics_interval_ms=settings.metrics_interval_ms,
         visible_gpus=settings.visible_gpus,
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,

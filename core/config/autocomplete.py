@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 
 from core.config.schema import ModelConfig, ModelInput, ModelOutput
+from core.config.sequence.resolve import own_inputs, own_outputs
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import ConfigInvalid
 from core.inference.tensors import BY_NAME, shape_text
@@ -33,11 +34,15 @@ def auto_complete(config: ModelConfig, signature: ModelSignature, default_max_ba
     _fill_batching(config, signature, default_max_batch_size)
     batching = config.max_batch_size > 0
     if not config.input and not config.batch_input:
+        provided = own_inputs(config)
         for tensor in signature.inputs:
-            _fill_tensor(config.input.add(), tensor, batching)
+            if tensor.name not in provided:
+                _fill_tensor(config.input.add(), tensor, batching)
     if not config.output:
+        kept = own_outputs(config)
         for tensor in signature.outputs:
-            _fill_tensor(config.output.add(), tensor, batching)
+            if tensor.name not in kept:
+                _fill_tensor(config.output.add(), tensor, batching)
 
 
 def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_batch_size: int) -> None:

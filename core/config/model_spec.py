@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
+from core.config.sequence.spec import SequenceSpec
 from core.inference.tensors import Datatype, Shape
 
 
@@ -90,7 +91,7 @@ class BucketSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One version of a model. Without `batching` the default scheduler executes one request at a time.
+    """One version of a model. Without `batching` and `sequence` one request is executed at a time.
 
     Without `buckets` no batch is padded.
     `counts_arrival`: a batch may wait for requests, so it matters when each of them arrived.
@@ -104,6 +105,7 @@ class ModelSpec:
     inputs: dict[str, InputSpec]
     outputs: dict[str, OutputSpec]
     batching: BatchingSpec | None = None
+    sequence: SequenceSpec | None = None
     buckets: BucketSpec | None = None
     decoupled: bool = False
     counts_arrival: bool = False

@@ -8,6 +8,7 @@ from dataclasses import replace
 from core.config.buckets import bucket_spec
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
+from core.config.sequence.resolve import resolve_sequence_spec
 from core.inference.tensors import BY_CONFIG_NUMBER, Shape
 
 _NS_PER_US = 1000
@@ -15,7 +16,8 @@ _NS_PER_US = 1000
 
 def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, tuple[str, ...]]) -> ModelSpec:
     """The spec of one version; `config` is complete, normalised and validated; `labels` are keyed by output."""
-    batching = _batching(config)
+    batching, sequence = _batching(config), resolve_sequence_spec(config)
+    delayed = batching or sequence
     return ModelSpec(
         name=config.name,
         version=version,
@@ -25,9 +27,10 @@ def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, t
         inputs={entry.name: _input(entry) for entry in config.input},
         outputs={entry.name: _output(entry, labels.get(entry.name, ())) for entry in config.output},
         batching=batching,
+        sequence=sequence,
         buckets=bucket_spec(config),
         decoupled=config.model_transaction_policy.decoupled,
-        counts_arrival=batching is not None and batching.max_queue_delay_ns > 0,
+        counts_arrival=delayed is not None and delayed.max_queue_delay_ns > 0,
         metric_tags=dict(config.metric_tags),
     )
 

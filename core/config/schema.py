@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         ModelInstanceGroup,
         ModelOutput,
         ModelQueuePolicy,
+        ModelSequenceBatching,
         ModelWarmup,
     )
 else:
@@ -55,6 +56,7 @@ else:
     ModelInstanceGroup = _module.ModelInstanceGroup
     ModelOutput = _module.ModelOutput
     ModelQueuePolicy = _module.ModelQueuePolicy
+    ModelSequenceBatching = _module.ModelSequenceBatching
     ModelWarmup = _module.ModelWarmup
 
 __all__ = [
@@ -67,6 +69,7 @@ __all__ = [
     "ModelInstanceGroup",
     "ModelOutput",
     "ModelQueuePolicy",
+    "ModelSequenceBatching",
     "ModelWarmup",
     "copy_of",
     "datatype_of",

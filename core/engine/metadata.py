@@ -13,6 +13,7 @@ from core.inference.tensors import Shape
 
 EXTENSIONS = (
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

@@ -29,6 +29,8 @@ from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig
 from core.config.resolve import resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig, copy_of
+from core.config.sequence.initial_states import initial_states
+from core.config.sequence.resolve import backend_spec
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
 from core.lifecycle.answer_identity import answer_identity
@@ -56,6 +58,8 @@ from core.scheduling.factory import make_scheduler
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.sequence.probe import SequenceProbe
+from core.scheduling.sequence.states import InitialStates
 from core.shared_memory.regions import Regions
 
 _log = logging.getLogger("trident.lifecycle")
@@ -201,11 +205,12 @@ class ModelLoader:
         removed, wanted = placement_changes(version.placements, placements(config))
         added: list[BackendInstance] = []
         samples = _samples(config, version.spec, version.directory)
+        states = _initial_states(version, version.directory)
         try:
             for placement in wanted:
                 added.append(version.make_instance(placement))
                 version.claims.enter(added[-1], version.name)
-                self._warm_up(version, added[-1], samples)
+                self._warm_up(version, added[-1], samples, states)
         except BaseException:
             version.discard(added)
             raise
@@ -245,7 +250,7 @@ class ModelLoader:
         context = LoadContext(
             path=version_path(directory, version.version),
             config=version.config,
-            spec=version.spec,
+            spec=backend_spec(version.spec),
             placements=placed,
             threads=self._threads,
             models=self.models,
@@ -253,6 +258,7 @@ class ModelLoader:
         )
         samples = _samples(version.config, version.spec, directory)
         golden = golden_requests(directory.path, version.spec, version.version)
+        states = _initial_states(version, directory)
         model = backend.load(context)
         version.claims = self._claims(version, placed)
         version.configure(version.config, with_graph_labels(version.spec, version.config, model.labels))
@@ -261,10 +267,10 @@ class ModelLoader:
             for placement in placed:
                 instances.append(model.instance(placement))
                 version.claims.enter(instances[-1], version.name)
-                self._warm_up(version, instances[-1], samples)
+                self._warm_up(version, instances[-1], samples, states)
             for instance in _one_per_device(instances):
                 with version.claims.turn(instance):
-                    check_golden(instance, version.spec, version.check, golden)
+                    check_golden(_probe(version, instance, states), version.spec, version.check, golden)
         except BaseException:
             for instance in instances:
                 version.claims.leave(instance)
@@ -275,6 +281,8 @@ class ModelLoader:
             instances,
             version.statistics,
             delay_until=self._options.delay_scheduler,
+            backlog_delay_until=self._options.backlog_delay_scheduler,
+            initial_states=states,
             on_poisoned=self._on_poisoned,
             times_for=self._options.times_for,
             window=self._options.response_window,
@@ -329,7 +337,10 @@ class ModelLoader:
         if latencies.is_any:
             version.statistics.measure(LatencyMeters(latencies, histogram_buckets(config)))
 
-    def _warm_up(self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample]) -> None:
+    def _warm_up(
+        self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample], states: InitialStates
+    ) -> None:
+        probe = _probe(version, instance, states)
         for sample in samples:
             for iteration in range(sample.count):
                 _log.debug(
@@ -342,7 +353,7 @@ class ModelLoader:
                 try:
                     requests = [sample.request(version.spec) for _ in range(sample.batch_size)]
                     with version.claims.turn(instance):
-                        run_once(instance, requests, version.check)
+                        run_once(probe, requests, version.check)
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error
@@ -351,6 +362,17 @@ class ModelLoader:
 def _samples(config: ModelConfig, spec: ModelSpec, directory: ModelDirectory) -> list[WarmupSample]:
     samples = warmup_samples(config, directory.path)
     return [*samples, *bucket_samples(spec, samples)]
+
+
+def _initial_states(version: ModelVersion, directory: ModelDirectory) -> InitialStates:
+    """Those of its sequences. Raises ConfigInvalid."""
+    sequence = version.spec.sequence
+    return {} if sequence is None else initial_states(version.config, sequence.states, directory.path)
+
+
+def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStates) -> BackendInstance:
+    """`instance`, for requests that no client sent."""
+    return instance if version.spec.sequence is None else SequenceProbe(instance, version.spec, states)
 
 
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:

@@ -21,12 +21,13 @@ class EngineOptions:
     `control_mode` is none, poll or explicit; explicit mode loads `load_models` at start. Files from cloud storage are
     kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
-    select the GPUs. A dynamic batcher runs nothing until it has queued `delay_scheduler` requests for the first time;
-    that is for test suites. `response_cache_bytes` is the size of the response cache in memory, 0 for none;
-    `redis_cache` is the one in Redis, which takes its place. `times_for` says for whom responses carry the times of
-    their executions. `latencies` are the distributions of durations that every version keeps. `custom_metrics`: models
-    may make metrics of their own. `response_window` is how much a model may send to a request before the client has
-    taken it. `resource_limits` are the explicit ones of the rate limiter, None without it.
+    select the GPUs. A batcher runs nothing until it has queued `delay_scheduler` requests for the first time, and
+    `backlog_delay_scheduler` in the backlog of sequences; this is for tests. `response_cache_bytes` is the size of the
+    response cache in memory, 0 for none; `redis_cache` is the one in Redis, which takes its place. `times_for` says for
+    whom responses carry the times of their executions. `latencies` are the distributions of durations that every
+    version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may
+    send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter, None
+    without it.
     """
 
     repositories: tuple[str, ...]
@@ -50,6 +51,7 @@ class EngineOptions:
     min_compute_capability: float = 6.0
     visible_gpus: str | None = None
     delay_scheduler: int = 0
+    backlog_delay_scheduler: int = 0
     metrics_interval_ms: float = 2000.0
     gpu_metrics: bool = True
     cpu_metrics: bool = True

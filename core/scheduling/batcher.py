@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
@@ -38,6 +38,9 @@ from core.scheduling.response_order import ResponseOrder
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work, take_work
 
+# Makes what executes in place of an instance.
+Through = Callable[[BackendInstance], BackendInstance]
+
 
 class DynamicBatcher:
     """Implements Scheduler for models whose requests do not depend on each other.
@@ -48,7 +51,7 @@ class DynamicBatcher:
     `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
     called on the thread that executed, and must not raise. `times_for` says for whom responses carry their times.
     `window` is how much of a request's responses may be sent and not taken. `claims` are those of the instances on the
-    resources that their executions hold.
+    resources that their executions hold. `through` makes what executes in place of an instance.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class DynamicBatcher:
         times_for: TimesFor = TimesFor.NOBODY,
         window: WindowLimits = DEFAULT_WINDOW,
         claims: InstanceClaims | None = None,
+        through: Through | None = None,
     ) -> None:
         self._spec = spec
         self._statistics = statistics
@@ -73,6 +77,7 @@ class DynamicBatcher:
         self._times_for = times_for
         self._window = window
         self._claims = claims or InstanceClaims()
+        self._through = through
         answers_later = any(instance.answers_later for instance in instances)
         self._dropped = DroppedSenders(spec.name) if answers_later else None
         self._short = ShortExecutions(spec)
@@ -92,16 +97,17 @@ class DynamicBatcher:
 
     def _thread_for(self, instance: BackendInstance) -> InstanceThread:
         requests = execution = None
+        executing = instance if self._through is None else self._through(instance)
         if self._dropped is not None:
             spec, statistics = self._spec, self._statistics
             requests = OpenRequests(spec, statistics, self._respond, self._pool, self._window, self._clock)
-            execution = OpenExecution(instance, requests, self._dropped, statistics, self._clock)
+            execution = OpenExecution(executing, requests, self._dropped, statistics, self._clock)
         claim = self._claims.of(instance)
         if claim is not None:
             queue = self._queue
             claim.has_more = lambda: queue.size > 0
         model_instance = ModelInstance(
-            instance,
+            executing,
             self._spec,
             self._statistics,
             self._respond,
@@ -136,7 +142,8 @@ class DynamicBatcher:
     def submit(self, pending: PendingRequest) -> None:
         """Queue `pending`. Raises QueueFull or ServerStopping, and then `on_response` is never called."""
         now_ns = self._clock()
-        pending.enqueue_ns = now_ns
+        if not pending.enqueue_ns:  # it may have waited elsewhere before
+            pending.enqueue_ns = now_ns
         if not pending.start_ns:
             pending.start_ns = now_ns
         with self._lock:
@@ -161,6 +168,13 @@ class DynamicBatcher:
                     pending.defer(self._inline.run)
                 else:
                     self._pool.wake(queue.items)
+
+    def hold(self, until: int) -> None:
+        """Execute nothing more until `until` requests are queued, once."""
+        with self._lock:
+            self._queue.delay_until = until if self._queue.size < until else 0
+            if not self._queue.delay_until:
+                self._pool.wake(self._queue.items)
 
     def _serve(self, thread: InstanceThread) -> None:
         """The body of an instance thread."""

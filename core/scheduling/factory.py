@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.statistics import ModelStatistics
-from core.scheduling.batcher import DynamicBatcher
+from core.scheduling.batcher import DynamicBatcher, Through
 from core.scheduling.instance import OnPoisoned
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.scheduling.sequence.scheduler import SequenceScheduler
+from core.scheduling.sequence.states import InitialStates
 
 
 def make_scheduler(
@@ -21,6 +24,8 @@ def make_scheduler(
     statistics: ModelStatistics,
     *,
     delay_until: int = 0,
+    backlog_delay_until: int = 0,
+    initial_states: InitialStates = MappingProxyType({}),
     on_poisoned: OnPoisoned | None = None,
     times_for: TimesFor = TimesFor.NOBODY,
     window: WindowLimits = DEFAULT_WINDOW,
@@ -28,20 +33,38 @@ def make_scheduler(
 ) -> Scheduler:
     """The scheduler of a loaded version, not started.
 
-    A model without `dynamic_batching` gets a dynamic batcher whose batches hold one request. `delay_until` is the
-    number of requests for which dynamic batching waits, once, before the first batch. `on_poisoned` is called on the
-    thread that executes, with an instance that can execute nothing again; it must not raise. `times_for` says for whom
-    responses carry their times. `window` is how much of a request's responses may be sent and not taken. `claims`
-    are those of the instances on the resources that their executions hold.
+    A model without `dynamic_batching` gets a dynamic batcher whose batches hold one request; one with
+    `sequence_batching` a dynamic batcher for each instance. `delay_until` is the number of requests for which batching
+    waits, once, before the first batch, and `backlog_delay_until` that of the backlog of sequences. `initial_states`
+    are those with which a sequence begins. `on_poisoned` is called on the thread that executes, with an instance that
+    can execute nothing again; it must not raise. `times_for` says for whom responses carry their times. `window` is how
+    much of a request's responses may be sent and not taken. `claims` are those of the instances on the resources that
+    their executions hold.
     """
-    held = delay_until if spec.batching is not None else 0
-    return DynamicBatcher(
+
+    def batcher(
+        of: ModelSpec, using: Sequence[BackendInstance], held: int, through: Through | None = None
+    ) -> DynamicBatcher:
+        return DynamicBatcher(
+            of,
+            using,
+            statistics,
+            delay_until=held,
+            on_poisoned=on_poisoned,
+            times_for=times_for,
+            window=window,
+            claims=claims,
+            through=through,
+        )
+
+    if spec.sequence is None:
+        return batcher(spec, instances, delay_until if spec.batching is not None else 0)
+    return SequenceScheduler(
         spec,
         instances,
         statistics,
-        delay_until=held,
-        on_poisoned=on_poisoned,
-        times_for=times_for,
-        window=window,
-        claims=claims,
+        batcher,
+        initial=initial_states,
+        delay_until=delay_until,
+        backlog_delay_until=backlog_delay_until,
     )

@@ -39,7 +39,16 @@ class SchedulingSettings:
         0,
         "",
         integer(0, INT64_MAX),
-        "Hold the first batch of every model with dynamic batching until this many requests are queued.",
+        "Hold the first batch of every model with dynamic or sequence batching until this many requests are queued.",
         section=_TESTS,
         variable="TRITONSERVER_DELAY_SCHEDULER",
+    )
+    backlog_delay_scheduler: int = option(
+        0,
+        "",
+        integer(0, INT64_MAX),
+        "As TRITONSERVER_DELAY_SCHEDULER, for models with direct sequence batching: so many requests must wait in the "
+        "backlog, too.",
+        section=_TESTS,
+        variable="TRITONSERVER_BACKLOG_DELAY_SCHEDULER",
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from core.config.validation.ensemble import ensemble_problems
+from core.config.validation.sequence import sequence_problems
 
 
 def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
@@ -21,9 +22,7 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
         problems += _preferred_size_problems(batching.preferred_batch_size, limit, model_name)
         problems += _priority_problems(batching, model_name)
         problems += _ordering_problems(batching, model_name)
-    if config.HasField("sequence_batching"):
-        text = f"sequence batching is not supported yet for {model_name}"
-        problems.append(Problem("sequence_batching", text, "remove 'sequence_batching' from config.pbtxt"))
+    problems += sequence_problems(config, model_name, completed=completed)
     problems += ensemble_problems(config, model_name)
     problems += _cache_problems(config, model_name)
     return problems

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from core.config.problem import Problem
-from core.config.schema import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from core.config.schema import (
+    BatchInput,
+    BatchOutput,
+    DataType,
+    ModelConfig,
+    ModelInput,
+    ModelOutput,
+    ModelSequenceBatching,
+    datatype_of,
+)
+from core.config.sequence.resolve import own_inputs
+from core.config.sequence.signature import control_problems
 from core.config.signature import ModelSignature, TensorSignature
 from core.inference.tensors import BY_NAME, Shape, shape_text
 
@@ -16,6 +27,7 @@ from core.inference.tensors import BY_NAME, Shape, shape_text
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
     """Every contradiction between a validated `config` and `signature`, with Triton's texts."""
     problems: list[Problem] = []
+    problems += control_problems(config, signature, model_name)
     problems += _count_problems(config, signature, model_name)
     for index, entry in enumerate(config.input):
         allowed = signature.optional_inputs if entry.optional else signature.inputs
@@ -33,11 +45,14 @@ def validate_against_signature(config: ModelConfig, signature: ModelSignature, m
         problems += _datatype_problems("output", entry, tensor, path, model_name)
         if entry.name not in scattered:
             problems += _dims_problems(config, entry, tensor, path, model_name, exact=True)
+    for index, state in enumerate(config.sequence_batching.state):
+        problems += _state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
     return problems
 
 
 def _count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
-    expected = sum(not entry.optional for entry in config.input)
+    own = [tensor for tensor in signature.inputs if tensor.name in own_inputs(config)]
+    expected = sum(not entry.optional for entry in config.input) + len(own)
     expected += sum(len(entry.target_name) for entry in config.batch_input)
     provided = len(signature.inputs)
     if expected != provided:
@@ -92,6 +107,27 @@ def _batch_input_problems(
         kind = BatchInput.Kind.Name(entry.kind)
         text = f"{unable}batch input '{name}' of kind '{kind}' has {'1 dimension' if rank == 1 else '2 dimensions'}, "
         yield Problem(f"{path}.kind", f"{text}model provides {shape_text(tensor.shape)}")
+
+
+def _state_problems(
+    config: ModelConfig,
+    state: ModelSequenceBatching.State,
+    signature: ModelSignature,
+    path: str,
+    model_name: str,
+) -> Iterator[Problem]:
+    """A state is an input and an output of the graph."""
+    as_input = ModelInput(name=state.input_name, data_type=state.data_type, dims=state.dims)
+    yield from _input_problems(config, as_input, signature.inputs, path, model_name)
+    if any(entry.name == state.output_name for entry in config.output):
+        return
+    tensor = _named(signature.outputs, state.output_name)
+    if tensor is None:
+        yield _unexpected("output", state.output_name, signature.outputs, path)
+        return
+    as_output = ModelOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
+    yield from _datatype_problems("output state", as_output, tensor, path, model_name)
+    yield from _dims_problems(config, as_output, tensor, path, model_name, exact=False)
 
 
 def _datatype_problems(

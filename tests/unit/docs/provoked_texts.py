@@ -246,7 +246,7 @@ FULL = 'backend: "onnxruntime" max_batch_size: 8 ' + "".join(
 )
 MODELS = {
     "typo": "max_batch_size: 8 inptu {}",
-    "sequence": "max_batch_size: 8 sequence_batching {}",
+    "sequence": "max_batch_size: 8 sequence_batching { iterative_sequence: true }",
     "ensemble": _ensemble("nowhere", "damaged"),
     "ensemble_mixed": _ensemble("simple", "text"),
     "ensemble_unused": _ensemble("simple").replace("output_map", 'output_map { key: "OUTPUT1" value: "U" } output_map'),
@@ -477,7 +477,7 @@ def provoke_control(texts: ProvokedTexts, folder: Path) -> None:
     """Provoke the texts of impossible load requests."""
     repository = folder / "controlled"
     repository.mkdir()
-    onnx_models.write_version(onnx_models.add_sub(), repository, "sequence", "sequence_batching {}")
+    onnx_models.write_version(onnx_models.add_sub(), repository, "sequence", "sequence_batching { control_input {} }")
     (repository / "damaged" / "1").mkdir(parents=True)
     (repository / "damaged" / "1" / "model.onnx").write_text("damaged")
     (repository / "silent" / "1").mkdir(parents=True)

@@ -84,7 +84,8 @@ def test_unnormalised_configuration_lacks_its_defaults() -> None:
 
 def test_every_problem_is_reported_at_once() -> None:
     found = problems(
-        'name: "n" backend: "onnxruntime" max_batch_size: -1 input { name: "A" } sequence_batching {} '
+        'name: "n" backend: "onnxruntime" max_batch_size: -1 input { name: "A" } '
+        "sequence_batching { control_input {} }"
         "instance_group { kind: KIND_GPU } "
     )
     assert [problem.path for problem in found] == [
@@ -92,7 +93,7 @@ def test_every_problem_is_reported_at_once() -> None:
         "max_batch_size",
         "input[0].data_type",
         "input[0].dims",
-        "sequence_batching",
+        "sequence_batching.control_input[0].name",
         "instance_group[0].kind",
     ]
 

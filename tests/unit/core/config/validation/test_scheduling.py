@@ -49,8 +49,10 @@ def test_preferred_size_is_checked_after_auto_complete() -> None:
     assert messages(f"max_batch_size: 2 {text}", completed=False) == messages(text)
 
 
-def test_unsupported_scheduler_is_a_problem() -> None:
-    assert messages("sequence_batching {}") == ["sequence batching is not supported yet for m"]
+def test_a_sequence_batchers_own_problems_are_among_them() -> None:
+    assert messages("sequence_batching { control_input {} }") == [
+        "sequence batching control tensor must have a name for m"
+    ]
 
 
 def test_an_ensembles_own_problems_are_among_them() -> None:

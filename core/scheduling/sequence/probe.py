@@ -1,0 +1,54 @@
+"""Requests that no client sent, for models with sequences: those of warmup and golden requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from core.backends.base import BackendInstance, Execution
+from core.config.model_spec import ModelSpec
+from core.inference.request import InferenceRequest
+from core.inference.response_sender import LATER, ResponseSender
+from core.inference.tensors import BYTES
+from core.scheduling.sequence.controls import Controls
+from core.scheduling.sequence.placed_request import placed_request
+from core.scheduling.sequence.states import InitialStates, States
+
+
+class SequenceProbe:
+    """Implements BackendInstance around an instance: each request is a whole sequence, its START and its END."""
+
+    poisoned = False
+    may_run_inline = False
+
+    def __init__(self, instance: BackendInstance, spec: ModelSpec, initial: InitialStates) -> None:
+        sequence = spec.sequence
+        assert sequence is not None
+        self._instance = instance
+        self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
+        self._states = States(spec, initial) if sequence.states else None
+        has_text = sequence.correlation_id is not None and sequence.correlation_id.datatype is BYTES
+        self._id = self._controls.id_tensor("1" if has_text else 1)
+        self.placement = instance.placement
+        self.answers_later = instance.answers_later
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        """See BackendInstance."""
+        states = self._states
+        controls = self._controls.of(start=True, end=True, id_tensor=self._id)
+        first = () if states is None else states.first
+        placed = [placed_request(request, controls, states, first) for request in requests]
+        execution = self._instance.execute(placed, batch_sizes, senders)
+        if states is not None:
+            execution.outputs = [
+                outcome if outcome is LATER or isinstance(outcome, Exception) else states.for_client(request, outcome)
+                for request, outcome in zip(requests, execution.outputs, strict=True)
+            ]
+        return execution
+
+    def close(self) -> None:
+        """The instance is closed by those who made it."""

@@ -1,0 +1,434 @@
+"""The sequence batcher.
+
+    START -> a slot of an instance -> the instance's dynamic batcher, one request of each sequence at a time
+          -> the backlog, while all slots are taken
+
+Source: docs/spec/schedulers.md sections 3.3 and 3.4; docs/spec/repository.md section 1.6.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from core.backends.base import BackendInstance
+from core.config.model_spec import BatchingSpec, ModelSpec
+from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
+from core.observability.statistics import ModelStatistics
+from core.scheduling.batcher import DynamicBatcher, Through
+from core.scheduling.delivery import Respond, deliver
+from core.scheduling.execution import Clock
+from core.scheduling.rejection import reject, stopping
+from core.scheduling.response_order import ResponseOrder
+from core.scheduling.sequence.change import Change
+from core.scheduling.sequence.controls import Controls
+from core.scheduling.sequence.direct_instance import DirectInstance
+from core.scheduling.sequence.first_batch import FirstBatch
+from core.scheduling.sequence.lane import Lane
+from core.scheduling.sequence.open_sequence import OpenSequence
+from core.scheduling.sequence.placed_request import placed_request
+from core.scheduling.sequence.reaper import Reaper
+from core.scheduling.sequence.rules import form_problem, place_problem
+from core.scheduling.sequence.seating import Seating
+from core.scheduling.sequence.states import InitialStates, States
+
+_log = logging.getLogger("trident.scheduling")
+
+
+class MakeBatcher(Protocol):
+    """Makes the batcher of instances, which executes nothing until `held` requests are queued."""
+
+    def __call__(
+        self, of: ModelSpec, using: Sequence[BackendInstance], held: int, through: Through | None, /
+    ) -> DynamicBatcher: ...
+
+
+class SequenceScheduler:
+    """Implements Scheduler for models whose requests form sequences.
+
+    A sequence is bound to a slot of an instance from its START to its END, until it is idle for too long, or until one
+    of its requests is cancelled. The instance's batcher has at most one request of it; the next one enters when that is
+    answered. So requests run in their order, and the states are known. No lock is held while a request enters a batcher
+    or is answered.
+
+    `initial` are the first values of the states, by input. `delay_until` and `backlog_delay_until` are the requests in
+    slots and in the backlog for which it waits, once, before the first batch.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        instances: Sequence[BackendInstance],
+        statistics: ModelStatistics,
+        make_batcher: MakeBatcher,
+        *,
+        initial: InitialStates,
+        clock: Clock = time.monotonic_ns,
+        delay_until: int = 0,
+        backlog_delay_until: int = 0,
+    ) -> None:
+        sequence = spec.sequence
+        assert sequence is not None
+        self._spec = spec
+        self._sequence = sequence
+        self._statistics = statistics
+        self._make_batcher = make_batcher
+        self._clock = clock
+        self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
+        self._states = States(spec, initial) if sequence.states else None
+        self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
+        self._respond: Respond = self._order.respond if self._order else deliver
+        self._reaper = Reaper(spec.name, self._reap)
+        # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
+        self._lane_delay = 0 if sequence.is_direct else delay_until
+        self._lock = threading.Lock()
+        # --- guarded by the lock
+        self._changed = threading.Condition(self._lock)
+        self._seating = Seating(sequence.max_idle_ns)
+        self._seating.lanes = [self._make_lane(instance) for instance in instances]
+        self._first = FirstBatch(delay_until, backlog_delay_until) if sequence.is_direct and delay_until else None
+        self._unanswered = 0
+        self._watchers = 0
+        self._started = False
+        self._stopped = False
+        self._accepts_open = True
+
+    def _make_lane(self, instance: BackendInstance) -> Lane:
+        lane = Lane(instance, self._sequence.slots)
+        through: Through | None = None
+        if self._sequence.is_direct:
+            through = partial(DirectInstance, controls=self._controls, sequences=lane.sequences)
+        lane.batcher = self._make_batcher(_batched(self._spec), [instance], self._lane_delay, through)
+        return lane
+
+    @property
+    def queued(self) -> int:
+        """Requests that wait behind others of their sequence, for a slot, or for an execution."""
+        with self._lock:
+            return self._seating.waiting + sum(lane.batcher.queued for lane in self._seating.lanes)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are executed. After `stop` also the sequences that are open and have no request."""
+        with self._lock:
+            idle = sum(not sequence.is_busy for sequence in self._seating.seated) if self._stopped else 0
+            return idle + sum(lane.batcher.in_flight for lane in self._seating.lanes)
+
+    def start(self) -> None:
+        with self._lock:
+            self._started = True
+            lanes = list(self._seating.lanes)
+        for lane in lanes:
+            lane.batcher.start()
+        self._reaper.start()
+
+    # --- requests
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Queue `pending` in its sequence. Raises InvalidRequest or ServerStopping. See Scheduler."""
+        problem = form_problem(pending)
+        if problem is not None:
+            raise problem
+        request = pending.request
+        self._controls.check(request)
+        now_ns = self._clock()
+        pending.enqueue_ns = now_ns
+        if not pending.start_ns:
+            pending.start_ns = now_ns
+        change = Change()
+        with self._lock:
+            sequence = self._seating.open.get(request.correlation_id)
+            refusal = self._refusal(pending, sequence)
+            if refusal is not None:
+                raise refusal
+            due_ns = self._seating.due_ns
+            if sequence is None:
+                sequence = OpenSequence(self, request.correlation_id, self._controls.id_tensor(request.correlation_id))
+                self._seating.begin(sequence, now_ns)
+            elif request.sequence_start:
+                _log.warning(
+                    "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
+                    "start. Previous sequence will be terminated early.",
+                    request.correlation_id,
+                    self._spec.name,
+                )
+            if request.sequence_end:
+                self._seating.forget(sequence)
+            self._unanswered += 1
+            if sequence.lane is None:
+                self._seating.put_back(sequence, pending)
+            else:
+                self._seating.touch(sequence, now_ns)
+                if self._order is not None:
+                    self._order.enter(pending)
+                if sequence.is_busy or self._first is not None:
+                    sequence.push(pending)
+                else:
+                    change.enter(sequence, pending)
+            if self._first is not None:
+                self._release_first(self._first, change)
+            if self._seating.due_ns < due_ns:
+                self._reaper.wake()
+        self._make(change)
+
+    def _refusal(self, pending: PendingRequest, sequence: OpenSequence | None) -> ServerError | None:
+        """Why `pending` is not accepted. Under the lock."""
+        if self._stopped and not self._accepts_open:
+            return stopping(pending, self._spec.name)
+        begins_none = self._stopped and not pending.is_nested
+        return place_problem(pending, is_open=sequence is not None, is_stopped=begins_none)
+
+    def _make(self, change: Change) -> None:
+        """Do what follows from a change, without the lock."""
+        for rejection in change.rejections:
+            reject(rejection, self._statistics, self._respond, self._clock())
+        for sequence, pending in change.entering:
+            self._enter(sequence, pending)
+
+    def _enter(self, sequence: OpenSequence, pending: PendingRequest) -> None:
+        """Give a request to its instance's batcher, with what the model must know of the sequence."""
+        lane, sent, states = sequence.lane, pending.request, self._states
+        assert lane is not None
+        if states is not None:
+            if sent.sequence_start:
+                sequence.states = states.first
+            if states.are_variable:
+                pending.batch_key = (*(pending.batch_key or ()), *states.shapes(sequence.states))
+        controls = self._controls.of(sent.sequence_start, sent.sequence_end, sequence.id_tensor)
+        sequence.sent, sequence.on_response = sent, pending.on_response
+        pending.request = sequence.executed = placed_request(sent, controls, states, sequence.states)
+        pending.on_response = sequence.respond
+        try:
+            lane.batcher.submit(pending)
+        except ServerError as error:
+            sequence.respond(InferenceResponse.failed(sent, error))
+
+    def answered(self, sequence: OpenSequence, response: InferenceResponse) -> None:
+        """Pass a response to the request inside `sequence` on; after the final one the next request enters."""
+        pending, sent, on_response = sequence.inside, sequence.sent, sequence.on_response
+        assert pending is not None
+        assert sent is not None
+        assert on_response is not None
+        if self._states is not None and response.error is None:
+            sequence.states = self._states.after(sequence.states, response.outputs)
+            response.outputs = self._states.for_client(sent, response.outputs)
+        if not response.final:
+            on_response(response)
+            return
+        pending.request, pending.on_response = sent, on_response
+        sequence.executed = sequence.sent = sequence.on_response = None
+        change = Change()
+        with self._lock:
+            sequence.inside = None
+            self._count_off()
+            if isinstance(response.error, RequestCancelled):
+                self._end(sequence, _cancelled, change)
+            self._seating.touch(sequence, self._clock())
+            self._go_on(sequence, change)
+        self._respond(pending, response)
+        self._make(change)
+
+    def _go_on(self, sequence: OpenSequence, change: Change) -> None:
+        """Let the next request of a sequence in a slot enter or, if it has ended, others have the slot. Under the lock.
+
+        Call it only if no request is inside.
+        """
+        if any(pending.cancelled for pending in sequence.waiting or ()):
+            self._end(sequence, _cancelled, change)
+        if sequence.waiting is not None:
+            change.enter(sequence, sequence.pop())
+            return
+        if sequence.is_ended:
+            self._seating.leave(sequence)
+            self._notify()
+            self._fill_slots(change)
+
+    def _fill_slots(self, change: Change) -> None:
+        """Under the lock."""
+        while (sequence := self._seating.promote(self._clock())) is not None:
+            if self._order is not None:
+                for pending in sequence.waiting or ():
+                    self._order.enter(pending)
+            if self._first is None:
+                self._go_on(sequence, change)
+
+    # --- early ends
+
+    def cancelled(self, sequence: OpenSequence, pending: PendingRequest) -> None:
+        """A request that waits was cancelled, so the whole sequence ends. Any thread."""
+        change = Change()
+        with self._lock:
+            if sequence.waiting is None or pending not in sequence.waiting:
+                return
+            self._end(sequence, _cancelled, change)
+            if sequence.lane is None:
+                self._seating.leave(sequence)
+            elif sequence.inside is None:
+                self._go_on(sequence, change)
+        self._make(change)
+
+    def _end(self, sequence: OpenSequence, error: Callable[[PendingRequest], ServerError], change: Change) -> None:
+        """Refuse all that waits in `sequence`, which gets no more requests. Under the lock."""
+        self._seating.forget(sequence)
+        for pending in sequence.pop_all():
+            if self._order is not None and sequence.lane is None:
+                self._order.enter(pending)
+            change.refuse(pending, error(pending))
+            self._count_off()
+
+    def _reap(self) -> float | None:
+        """End the sequences whose time is over. Returns after how many seconds the next one's is."""
+        change = Change()
+        with self._lock:
+            now_ns = self._clock()
+            for sequence in self._seating.idle(now_ns):
+                _log.debug("sequence %s of model '%s' was idle for too long", sequence.correlation_id, self._spec.name)
+                self._seating.forget(sequence)
+                self._go_on(sequence, change)
+            for sequence in self._seating.expired(now_ns):
+                self._end(sequence, _expired, change)
+                self._seating.leave(sequence)
+            due_ns = self._seating.due_ns
+        self._make(change)
+        return None if due_ns == sys.maxsize else max(0, due_ns - now_ns) / 1e9
+
+    def _release_first(self, first: FirstBatch, change: Change) -> None:
+        """Let the first requests enter when enough wait, or when no more will come. Under the lock."""
+        if not self._stopped and not first.is_due(self._seating):
+            return
+        self._first = None
+        for lane in self._seating.lanes:
+            ready = [lane.sequences[slot] for slot in sorted(lane.sequences)]
+            lane.batcher.hold(len(ready))
+            for sequence in ready:
+                self._go_on(sequence, change)
+
+    # --- instances
+
+    def add(self, instance: BackendInstance) -> None:
+        """Give `instance` sequences, first of the backlog. See Scheduler."""
+        change = Change()
+        with self._lock:
+            if self._stopped:
+                raise ServerStopping("Server is stopping, scheduler for model has ended", model=self._spec.name)
+            if any(lane.instance is instance for lane in self._seating.lanes):
+                raise ValueError(f"'{instance.placement.name}' is an instance already")
+            lane = self._make_lane(instance)
+            if self._started:
+                lane.batcher.start()
+            self._seating.lanes.append(lane)
+            self._fill_slots(change)
+        self._make(change)
+
+    def remove(self, instance: BackendInstance) -> None:
+        """Begin no sequence on `instance`, and block until those that it has have ended. See Scheduler."""
+        with self._lock:
+            lanes = [lane for lane in self._seating.lanes if not lane.is_leaving]
+            lane = next((lane for lane in lanes if lane.instance is instance), None)
+            if lane is None:
+                raise ValueError(f"'{instance.placement.name}' is not an instance")
+            if len(lanes) == 1:
+                raise ValueError(f"'{instance.placement.name}' is the last instance")
+            lane.is_leaving = True
+            self._wait(lambda: not lane.sequences)
+        lane.batcher.close()
+        with self._lock:
+            self._seating.lanes.remove(lane)
+
+    # --- the end
+
+    def stop(self, *, accept_nested: bool = False) -> None:
+        """Begin no more sequences. With `accept_nested` the server stops, and open sequences may go on until they end.
+        Without it another version takes over, and they end with the requests that they have.
+        """
+        change = Change()
+        with self._lock:
+            self._stopped = True
+            self._accepts_open = accept_nested
+            if self._first is not None:
+                self._release_first(self._first, change)
+            for lane in self._seating.lanes:
+                lane.batcher.hold(0)
+            if not accept_nested:
+                for sequence in self._seating:
+                    self._seating.forget(sequence)
+                    if not sequence.is_busy:
+                        self._go_on(sequence, change)
+        self._make(change)
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Block until all requests are answered and, after `stop`, all sequences have ended."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._lock:
+            if not self._wait(lambda: not (self._unanswered or (self._stopped and self._seating.seated)), timeout_s):
+                return False
+            lanes = list(self._seating.lanes)
+        return all(lane.batcher.drain(None if deadline is None else deadline - time.monotonic()) for lane in lanes)
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Stop, answer what is queued with ServerStopping, and block until what executes has finished."""
+        change = Change()
+        with self._lock:
+            self._stopped = True
+            self._accepts_open = False
+            self._first = None
+            lanes = list(self._seating.lanes)
+            for sequence in [*self._seating.backlog, *self._seating.seated]:
+                self._end(sequence, self._stopping, change)
+                if sequence.lane is None:
+                    self._seating.leave(sequence)
+                elif sequence.inside is None:
+                    self._go_on(sequence, change)
+        self._make(change)
+        ended = [lane.batcher.close(timeout_s) for lane in lanes]
+        return all([*ended, self._reaper.close(timeout_s)])
+
+    def _count_off(self) -> None:
+        """Note that a request is answered. Under the lock."""
+        self._unanswered -= 1
+        self._notify()
+
+    def _stopping(self, pending: PendingRequest) -> ServerError:
+        return stopping(pending, self._spec.name)
+
+    def _notify(self) -> None:
+        if self._watchers:
+            self._changed.notify_all()
+
+    def _wait(self, is_so: Callable[[], object], timeout_s: float | None = None) -> bool:
+        """Release the lock and block until it is so. Returns whether that came in time. Under the lock."""
+        self._watchers += 1
+        try:
+            return bool(self._changed.wait_for(is_so, timeout_s))
+        finally:
+            self._watchers -= 1
+
+
+def _batched(spec: ModelSpec) -> ModelSpec:
+    """`spec` for the batcher of one instance, whose requests are those of different sequences."""
+    sequence = spec.sequence
+    assert sequence is not None
+    batching = None
+    if spec.max_batch_size > 0:
+        batching = BatchingSpec(
+            preferred_batch_sizes=sequence.preferred_batch_sizes, max_queue_delay_ns=sequence.max_queue_delay_ns
+        )
+    return replace(spec, batching=batching, sequence=None)
+
+
+def _cancelled(pending: PendingRequest) -> ServerError:
+    """It has no text, as in Triton."""
+    return RequestCancelled("", model=pending.request.model_name)
+
+
+def _expired(pending: PendingRequest) -> ServerError:
+    reason = "timeout of the corresponding sequence has been expired"
+    return DeadlineExceeded(reason, model=pending.request.model_name)

@@ -1,0 +1,189 @@
+"""A sequence scheduler on stub instances, for tests: records what the model is given, and the responses."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from core.backends.base import BackendInstance, Execution
+from core.config.model_spec import ModelSpec
+from core.config.normalize import normalize
+from core.config.parse import parse_model_config
+from core.config.placement import DeviceKind, Placement
+from core.config.resolve import resolve_model_spec
+from core.config.sequence.initial_states import initial_states
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response_sender import ResponseSender
+from core.observability.statistics import ModelStatistics
+from core.scheduling.factory import make_scheduler
+from core.scheduling.sequence.scheduler import SequenceScheduler
+from tests.project import ROOT
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
+
+CONTROLS = """
+control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }
+control_input { name: "END" control { kind: CONTROL_SEQUENCE_END fp32_false_true: [ -1, 2.5 ] } }
+control_input { name: "READY" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } }
+control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } }
+"""
+HOUR = "max_sequence_idle_microseconds: 3600000000 "
+SUM = 'state { input_name: "SUM_IN" output_name: "SUM" data_type: TYPE_INT32 dims: [ 1 ] }'
+
+Given = dict[str, np.ndarray]  # type: ignore[type-arg]
+
+
+def spec_of(sequence_batching: str, max_batch_size: int = 4) -> ModelSpec:
+    config = parse_model_config(
+        f'name: "m" backend: "stub" max_batch_size: {max_batch_size} '
+        'input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } '
+        'output { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } '
+        f"sequence_batching {{ {sequence_batching} }}",
+        "config.pbtxt",
+    )
+    normalize(config, ())
+    return resolve_model_spec(config, 1, {})
+
+
+class Summing:
+    """A backend instance: OUT and SUM are X plus SUM_IN, where the model has that. Records its batches.
+
+    While `gate` is clear, executions begin but do not end. A request with id `x…` makes its batch raise.
+    """
+
+    poisoned = False
+    may_run_inline = True
+    answers_later = False
+
+    def __init__(self, number: int = 0) -> None:
+        self.placement = Placement(f"m_0_{number}", DeviceKind.CPU)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Semaphore(0)
+        self.batches: list[list[str]] = []
+        self.given: list[Given] = []
+        """The arrays of each request that was executed, by input."""
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        self.batches.append([request.id for request in requests])
+        self.begun.release()
+        assert self.gate.wait(LIMIT_S)
+        if any(request.id.startswith("x") for request in requests):
+            raise RuntimeError("bad input")
+        now_ns = time.monotonic_ns()
+        return Execution([self._outputs(request) for request in requests], now_ns, now_ns)
+
+    def _outputs(self, request: InferenceRequest) -> list[OutputTensor]:
+        given = {tensor.name: tensor.array for tensor in request.inputs}
+        self.given.append(given)
+        total = given["X"] + given.get("SUM_IN", 0)
+        names = request.outputs or ("OUT", "SUM")
+        return [OutputTensor(name, "INT32", total.shape, total) for name in ("OUT", "SUM") if name in names]
+
+    def close(self) -> None: ...
+
+
+class Bench:
+    """The scheduler that the factory makes for `sequence_batching`, and the responses to its requests."""
+
+    def __init__(
+        self,
+        sequence_batching: str,
+        *,
+        max_batch_size: int = 4,
+        instances: Sequence[BackendInstance] = (),
+        count: int = 1,
+        delay_until: int = 0,
+        backlog_delay_until: int = 0,
+    ) -> None:
+        self.spec = spec_of(sequence_batching, max_batch_size)
+        self.backends = [Summing(number) for number in range(count)]
+        self.backend = self.backends[0]
+        self.statistics = ModelStatistics()
+        config = parse_model_config(f'name: "m" sequence_batching {{ {sequence_batching} }}', "config.pbtxt")
+        assert self.spec.sequence is not None
+        scheduler = make_scheduler(
+            self.spec,
+            instances or self.backends,
+            self.statistics,
+            delay_until=delay_until,
+            backlog_delay_until=backlog_delay_until,
+            initial_states=initial_states(config, self.spec.sequence.states, ROOT),
+        )
+        assert isinstance(scheduler, SequenceScheduler)
+        self.scheduler = scheduler
+        self.answers: list[InferenceResponse] = []
+        self._answered = threading.Condition()
+
+    def request(self, id: str, sequence: int | str, flags: str = "", value: int = 1, **fields: int) -> PendingRequest:
+        """`flags` has an "s" for START and an "e" for END."""
+        shape = (1, 1) if self.spec.max_batch_size else (1,)
+        tensor = InputTensor("X", "INT32", shape, np.full(shape, value, np.int32))
+        request = InferenceRequest(
+            "m",
+            [tensor],
+            id=id,
+            correlation_id=sequence,
+            sequence_start="s" in flags,
+            sequence_end="e" in flags,
+            **fields,
+        )
+        return PendingRequest(request, self._on_response)
+
+    def submit(self, id: str, sequence: int | str, flags: str = "", value: int = 1, **fields: int) -> PendingRequest:
+        pending = self.request(id, sequence, flags, value, **fields)
+        self.scheduler.submit(pending)
+        return pending
+
+    def _on_response(self, response: InferenceResponse) -> None:
+        with self._answered:
+            self.answers.append(response)
+            self._answered.notify_all()
+
+    def wait(self, count: int) -> list[str]:
+        """Wait for `count` responses; returns their ids in order."""
+        with self._answered:
+            assert self._answered.wait_for(lambda: len(self.answers) >= count, LIMIT_S)
+            return [answer.id for answer in self.answers]
+
+    def begun(self, number: int = 0) -> None:
+        """Wait until instance `number` has begun one more execution."""
+        assert self.backends[number].begun.acquire(timeout=LIMIT_S)
+
+    def answer(self, id: str) -> InferenceResponse:
+        (answer,) = [answer for answer in self.answers if answer.id == id]
+        return answer
+
+    def values(self) -> dict[str, int]:
+        """OUT of each response."""
+        return {answer.id: int(answer.outputs[0].array.reshape(-1)[0]) for answer in self.answers}
+
+
+MakeBench = Callable[..., Bench]
+
+
+@contextmanager
+def benches() -> Iterator[MakeBench]:
+    """Makes schedulers. At the end they are closed, and no thread is left."""
+    made: list[Bench] = []
+
+    def make(sequence_batching: str, **options: object) -> Bench:
+        made.append(Bench(sequence_batching, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for bench in made:
+        for backend in bench.backends:
+            backend.gate.set()
+        assert bench.scheduler.close(LIMIT_S)
+    assert instance_threads() == []
