@@ -21,6 +21,7 @@ from app.supervisor.engine_child import EngineChild
 from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals
 from core.interprocess.process_end import end_text
 from core.interprocess.restarts import Restarts
+from core.observability.logging import reopen_log_if_asked
 
 log = logging.getLogger("trident.server")
 
@@ -187,6 +188,13 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def handle_hup(self) -> None:
         """SIGHUP, from a closed terminal: one graceful stop. Under `nohup` the server continues."""
         self.handle_term()
+
+    def handle_usr1(self) -> None:
+        """SIGUSR1: all processes open the log file again, which was moved away."""
+        super().handle_usr1()
+        reopen_log_if_asked()
+        if self.engine is not None:
+            self.engine.reopen_log()
 
     def _ignore_signal(self) -> None:
         log.info("the number of workers and their configuration are fixed: signal ignored")

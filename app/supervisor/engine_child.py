@@ -17,6 +17,7 @@ from app.process.end import EXIT_FAILED, exit_now
 from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
 from core.interprocess.process_end import end_text
 from core.interprocess.restarts import Restarts
+from core.observability.logging import ask_to_reopen_log
 
 _log = logging.getLogger("trident.server")
 
@@ -28,7 +29,6 @@ _IGNORED_SIGNALS = (
     signal.SIGHUP,
     signal.SIGTTIN,
     signal.SIGTTOU,
-    signal.SIGUSR1,
     signal.SIGUSR2,
     signal.SIGWINCH,
 )
@@ -93,6 +93,11 @@ class EngineChild:
         self._clean_up()
         return code
 
+    def reopen_log(self) -> None:
+        """Have the process open the log file again."""
+        if self.pid:
+            self._signal(signal.SIGUSR1)
+
     def _wait(self, until: float) -> int:
         while True:
             try:
@@ -122,6 +127,7 @@ class EngineChild:
 def _reset_signals() -> None:
     """Replace the inherited signal handlers in the new process. Until its engine exists, a stop just ends it."""
     signal.signal(STOP_ENGINE, lambda *_: os._exit(0))
+    signal.signal(signal.SIGUSR1, lambda *_: ask_to_reopen_log())
     for number in (signal.SIGQUIT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     for number in _IGNORED_SIGNALS:

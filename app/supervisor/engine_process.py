@@ -29,6 +29,7 @@ from app.supervisor.stop_signals import STOP_ENGINE
 from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import ServerError
 from core.lifecycle.options import EngineOptions
+from core.observability.logging import reopen_log_if_asked
 from core.remote.load_log import LoadLog
 from core.remote.server import EngineServer
 
@@ -102,6 +103,7 @@ class EngineProcess:
         trim = IdleTrim(server.release_memory)
         while not self._stopped_within(_TICK_S):
             trim.tick(time.monotonic(), server.last_work)
+            reopen_log_if_asked()
             if self._failure:
                 self._failure_note.write(self._failure)
                 return

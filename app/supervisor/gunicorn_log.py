@@ -7,12 +7,18 @@ from typing import Any
 
 from gunicorn.glogging import Logger
 
+from core.observability.logging import ask_to_reopen_log
+
 
 class GunicornLog(Logger):  # type: ignore[misc]
     """Sends gunicorn's messages to the logger `trident.gunicorn`, and discards its access log."""
 
     def setup(self, cfg: Any) -> None:
         self.error_log = logging.getLogger("trident.gunicorn")
+
+    def reopen_files(self) -> None:
+        """SIGUSR1, in the main process and in a worker, perhaps in the middle of an event."""
+        ask_to_reopen_log()
 
     def access(self, resp: Any, req: Any, environ: Any, request_time: Any) -> None:
         return None

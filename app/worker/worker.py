@@ -38,6 +38,7 @@ from app.worker.listening_sockets import notice_dead_clients
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown, StopTimes
 from app.worker.tls import TlsSocket
+from core.observability.logging import reopen_log_if_asked
 
 log = logging.getLogger("trident.server")
 
@@ -94,6 +95,10 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         else:
             self.site = make_site(self)
         self.wsgi = PortDispatcher(self.site.applications)
+
+    def handle_usr1(self, sig: int, frame: Any) -> None:
+        """SIGUSR1: the log file was moved away. Not gevent's greenlet, which would begin at the hub's leisure."""
+        self.log.reopen_files()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
         """SIGTERM: ask the main greenlet to stop. `send` is safe at any point at which a signal may arrive."""
@@ -175,6 +180,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         if self._is_orphan():
             self._stop.set()  # without an arbiter nothing would restart or stop it
         self._clock.tick()
+        reopen_log_if_asked()
         self.tmp.notify()  # not `self.notify`, which ends an orphan at once, with its requests in flight
         for ports in self._all_ports():
             ports.connections.sweep(self._open_connections() - len(ports.connections.open))

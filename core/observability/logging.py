@@ -16,6 +16,7 @@ from typing import TextIO
 
 from core.errors import ConfigInvalid
 from core.observability import console
+from core.observability.log_file import LogFile
 from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
 
 _ROOT_LOGGER = "trident"
@@ -76,7 +77,7 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
     out, err = out or sys.stdout, err or console.stderr()
     unopened = None
     try:
-        sinks = _file_sinks(options, err) if options.file else _console_sinks(out, err)
+        sinks: list[_Sink | LogFile] = _file_sinks(options, err) if options.file else _console_sinks(out, err)
     except ConfigInvalid as error:
         sinks, unopened = _console_sinks(out, err), error
     root = logging.getLogger()
@@ -100,9 +101,8 @@ def _set(options: LogOptions) -> None:
     global _in_force
     _in_force = options
     formatter = _formatter(options)
-    for sink in logging.getLogger().handlers:
-        if isinstance(sink, _Sink):
-            sink.setFormatter(formatter)
+    for sink in _sinks():
+        sink.setFormatter(formatter)
     shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
     logging.getLogger(_ROOT_LOGGER).setLevel(shown)
 
@@ -119,7 +119,7 @@ def move_stderr(stream: TextIO) -> None:
     """Let the log write to `stream` what it wrote to stderr so far."""
     before = console.stderr()
     console.set_stderr(stream)
-    for sink in logging.getLogger().handlers:
+    for sink in _sinks():
         if isinstance(sink, _Sink) and sink.stream is before:
             sink.setStream(stream)
 
@@ -127,30 +127,56 @@ def move_stderr(stream: TextIO) -> None:
 def close_log() -> None:
     """Undo `configure_logging`: detach its sinks and close its file."""
     root = logging.getLogger()
-    for sink in [each for each in root.handlers if isinstance(each, _Sink)]:
+    for sink in _sinks():
         root.removeHandler(sink)
         sink.close()
-        if sink.owned:
-            sink.stream.close()
+
+
+def ask_to_reopen_log() -> None:
+    """Have this process open the log file again, which another program has moved away: before its next event, or by
+    `reopen_log_if_asked`. May be called in a signal handler."""
+    for sink in _sinks():
+        if isinstance(sink, LogFile):
+            sink.ask_to_reopen()
+
+
+def reopen_log_if_asked() -> None:
+    """Leave a log file that was moved away also in a process that has nothing to log. Any thread."""
+    for sink in _sinks():
+        if isinstance(sink, LogFile):
+            sink.reopen_if_asked()
+
+
+def _sinks() -> list[_Sink | LogFile]:
+    return [each for each in logging.getLogger().handlers if isinstance(each, _Sink | LogFile)]
 
 
 class _Sink(logging.StreamHandler[TextIO]):
-    """A stream of the log; `close_log` closes an `owned` one."""
+    """A stream of the log."""
 
-    def __init__(self, stream: TextIO, *, owned: bool = False) -> None:
+    def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self.owned = owned
-        self._is_broken = False
+        self._failures = _Failures()
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Lose the events that cannot be written (a closed pipe, a full disk), and say so once on stderr."""
         error = sys.exc_info()[1]
-        if not isinstance(error, OSError):
+        if isinstance(error, OSError):
+            self._failures.tell(f"the log cannot be written: {error}; its events are lost")
+        else:
             super().handleError(record)
-        elif not self._is_broken:
-            self._is_broken = True
+
+
+class _Failures:
+    """What the log cannot say itself (a closed pipe, a full disk) is said on stderr, once."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
             with contextlib.suppress(OSError, ValueError):
-                console.print_line(f"the log cannot be written: {error}; its events are lost", console.stderr())
+                console.print_line(text, console.stderr())
 
 
 def _is_switched_on(record: logging.LogRecord) -> bool:
@@ -169,7 +195,7 @@ def _formatter(options: LogOptions) -> logging.Formatter:
     return TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape)
 
 
-def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
+def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink | LogFile]:
     for stream in (out, err):
         # An event must not be lost because the console cannot show one of its characters.
         if isinstance(stream, io.TextIOWrapper):
@@ -180,12 +206,9 @@ def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
     return [quiet, loud]
 
 
-def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink]:
-    try:
-        stream = open(options.file, "a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
-    except OSError as error:
-        raise ConfigInvalid(f"cannot open the log file {options.file}: {error.strerror}") from error
+def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink | LogFile]:
+    file = LogFile(options.file, _Failures().tell)
     # Who starts a server looks at stderr, and must see there why it ends.
     loudest = _Sink(err)
     loudest.setLevel(logging.CRITICAL)
-    return [_Sink(stream, owned=True), loudest]
+    return [file, loudest]

@@ -39,7 +39,7 @@ class LoggingSettings:
         "",
         "log-file",
         FILE,
-        "File to which the log is appended.",
+        "File to which the log is appended; SIGUSR1 has it opened again.",
         section=_SECTION,
         shown_default="the console: warnings and errors on stderr, other messages on stdout",
     )

@@ -48,6 +48,7 @@ from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.observability.hardware.host_memory import MemoryRoom
 from core.observability.latencies.options import parse_quantiles
+from core.observability.log_file import LogFile
 from core.observability.logging import LogOptions, configure_logging
 from core.remote.engine_state import engine_down
 from core.repository.cache.model_cache import ModelCache
@@ -157,6 +158,12 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
         texts.raised_by(open_listener, "127.0.0.1", listener.getsockname()[1])
     texts.raised_by(open_listener, "192.0.2.1", 0)  # an address that no machine has
     texts.raised_by(configure_logging, LogOptions(file=str(folder / "none" / "log")))
+    log_file = LogFile(str(folder / "moved.log"), texts.all.append)
+    (folder / "moved.log").unlink()
+    (folder / "moved.log").mkdir()
+    log_file.ask_to_reopen()
+    log_file.reopen_if_asked()
+    log_file.close()
     texts.raised_by(scan_repository, folder / "none")
     with pytest.MonkeyPatch.context() as nowhere:
         nowhere.setattr(tempfile, "tempdir", None)

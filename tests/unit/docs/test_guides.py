@@ -104,6 +104,7 @@ NOTES = {
     "cuda-virtual-address-size": "no implicit state",
     "buffer-manager-thread-count": "no such threads",
     "host-policy": "the container's CPU set",
+    "log-file": "[opened again](processes.md#the-log-file) at SIGUSR1, or when it was removed",
 }
 SECTION_NOTES = {"Tracing": "no tracing yet"}
 
