@@ -12,7 +12,7 @@ from dataclasses import replace
 from app.platforms.detect import find_platform
 from app.process.environment import process_environment
 from app.settings.command_line import CommandLine
-from app.settings.rules import check, deprecations, without_tls, without_tokens
+from app.settings.rules import check, deprecations, overridden_trace_options, without_tls, without_tokens
 from app.settings.server import SERVER_OPTIONS, ServerSettings
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -47,4 +47,5 @@ def read_settings(
         any_layout=found.any_layout or bool(given.values.get("single_model")),
     )
     check(settings, needs_repository=needs_repository)
-    return replace(settings, warnings=(*settings.warnings, *without_tokens(settings)))
+    late = (*without_tokens(settings), *overridden_trace_options(settings))
+    return replace(settings, warnings=(*settings.warnings, *late))

@@ -62,6 +62,15 @@ def without_tokens(settings: ServerSettings) -> tuple[str, ...]:
     return (f"--auth-token-file is for the HTTP and gRPC ports: on the port of {names} the platform says who may call",)
 
 
+def overridden_trace_options(settings: ServerSettings) -> tuple[str, ...]:
+    """Warnings about the older options of tracing that newer ones override."""
+    if not settings.trace_config:
+        return ()
+    from app.settings.trace_config import overridden
+
+    return tuple(f"Warning: '{flag}' is overridden by '--trace-config'." for flag in overridden(settings))
+
+
 def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     """Raise BadOption for the first invalid combination."""
     _check_models(settings)
@@ -73,6 +82,7 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     _check_ports(settings)
     _check_metrics_log(settings)
     _check_response_cache(settings)
+    _check_tracing(settings)
     if settings.multi_model and settings.http_workers not in ("auto", "0"):
         reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
         raise BadOption.of("--http-workers", reason)
@@ -233,6 +243,19 @@ def _check_metrics_log(settings: ServerSettings) -> None:
         if not _PRINTABLE.fullmatch(value):
             reason = f"the value of '{name}' takes 1 to {_LONGEST_NAME} printable ASCII characters, no colon in front"
             raise BadOption.of("--metrics-log-dimension", reason)
+
+
+def _check_tracing(settings: ServerSettings) -> None:
+    """Raise BadOption for invalid values, and for a missing package."""
+    if not any(name in settings.sources for name in _TRACING):
+        return
+    from core.observability.tracing.options import TraceMode
+
+    if settings.trace_options.mode is TraceMode.OPENTELEMETRY:
+        raise BadOption.of("--trace-config mode", "this server has no opentelemetry mode yet")
+
+
+_TRACING = ("trace_config", "trace_file", "trace_level", "trace_rate", "trace_count", "trace_log_frequency")
 
 
 def _check_ports(settings: ServerSettings) -> None:

@@ -24,6 +24,7 @@ from app.settings.groups.rate_limiter import RateLimiterSettings
 from app.settings.groups.repository import RepositorySettings
 from app.settings.groups.response_cache import ResponseCacheSettings
 from app.settings.groups.scheduling import SchedulingSettings
+from app.settings.groups.tracing import TracingSettings
 from app.settings.option import Option, options_by_field
 from app.settings.precedence import DEFAULT
 from app.settings.services import Service, is_unix
@@ -33,6 +34,7 @@ from app.settings.services import Service, is_unix
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServerSettings(
     SchedulingSettings,
+    TracingSettings,
     LoggingSettings,
     RateLimiterSettings,
     ResponseCacheSettings,

@@ -11,11 +11,9 @@ from typing import Any
 from app.settings.option import Option, variable_of
 from app.settings.option_types import (
     BOOLEAN,
-    FILE,
     FOLDER,
     INTEGER,
     INTEGER64,
-    TEXT,
     BadValue,
     Kind,
     pair,
@@ -41,14 +39,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
         "grpc-max-response-pool-size": Kind("integer", _response_pool),
         "grpc-http2-max-pings-without-data": INTEGER,
     },
-    "Tracing": {
-        "trace-config": TEXT,
-        "trace-file": FILE,
-        "trace-level": TEXT,
-        "trace-rate": INTEGER,
-        "trace-count": INTEGER,
-        "trace-log-frequency": INTEGER,
-    },
     "Memory, devices": {
         "cache-directory": FOLDER,
         "pinned-memory-pool-byte-size": INTEGER64,
@@ -61,8 +51,6 @@ _UNUSED: dict[str, dict[str, Kind[Any]]] = {
 _REPEATABLE = frozenset(
     {
         "model-load-gpu-limit",
-        "trace-config",
-        "trace-level",
         "cuda-memory-pool-byte-size",
         "cuda-virtual-address-size",
         "host-policy",

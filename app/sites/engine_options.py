@@ -48,6 +48,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         times_for=_times_for(settings),
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
+        tracing=settings.trace_options,
         latencies=MetricsOptions(config=settings.metrics_settings).latencies,
     )
 

@@ -14,8 +14,11 @@ from app.worker.connections import Connections
 from app.worker.send_batching import SendBatching
 from app.worker.tls import ServerTls
 from core.frontend.request_body import Allocate
+from core.frontend.trace_events import Span
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
+from core.observability.tracing.trace_gate import TraceGate
 
+_SHUT = TraceGate()
 # Every request sets these. The template already has them, so that a copy of it does not grow.
 _REQUEST_KEYS: dict[str, Any] = dict.fromkeys(
     ("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", BODY_KEY, CLIENT_GONE_KEY, ARRIVED_KEY)
@@ -27,6 +30,8 @@ class ListenerService:
 
     `binary_offset(environ)` is the application's estimate, before the body is received, of the offset in bytes at which
     the tensors begin in it; 0 if unknown. The body is received so that they lie at a multiple of 64.
+    While `trace_gate` is open, the times at which requests arrive are noted in their environ; `end_traces(environ,
+    sent)` is called when the response to one that was traced has left.
     """
 
     def __init__(
@@ -53,6 +58,8 @@ class ListenerService:
         self.limits = connections.limits
         self.allocate = allocate
         self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
+        self.trace_gate: TraceGate = getattr(application, "trace_gate", _SHUT)
+        self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(application, "end_traces", _nothing)
 
     def base_environ(self) -> dict[str, Any]:
         """The part of the WSGI environment that all requests have in common."""
@@ -66,6 +73,10 @@ class ListenerService:
             "wsgi.multithread": True,
             "wsgi.url_scheme": self.scheme,
         }
+
+
+def _nothing(environ: dict[str, Any], sent: Span) -> None:
+    """The application traces nothing."""
 
 
 def _unknown(environ: dict[str, Any]) -> int:

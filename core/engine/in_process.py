@@ -6,7 +6,7 @@ Source: docs/architecture.md section 5; lookup texts: docs/spec/http.md section 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +43,11 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
 )
 from core.observability.statistics import VersionStatistics
+from core.observability.tracing.options import TraceOptions
+from core.observability.tracing.settings import Changes
+from core.observability.tracing.trace import Event
+from core.observability.tracing.trace_gate import TraceGate
+from core.observability.tracing.tracer import Tracer
 from core.repository.download.progress import DownloadSnapshot
 from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.response_cache.local_cache import LocalCache
@@ -65,6 +70,7 @@ class InferenceEngine:
         response_cache: ResponseCache | None = None,
         rate_limiter: RateLimiter | None = None,
         regions: Regions | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._options = options
         self._lifecycle = lifecycle
@@ -72,6 +78,7 @@ class InferenceEngine:
         self._hardware = hardware
         self._sources = sources
         self._custom_metrics = custom_metrics
+        self._tracer = tracer or Tracer(TraceOptions())
         self._response_cache = response_cache
         self._rate_limiter = rate_limiter
         self._regions = regions or Regions()
@@ -105,6 +112,7 @@ class InferenceEngine:
         if self._response_cache is not None:
             self._response_cache.close()
         self._hardware.close()
+        self._tracer.close()
         return drained
 
     def overview(self) -> list[VersionOverview]:
@@ -207,6 +215,19 @@ class InferenceEngine:
     def unregister_regions(self, kind: RegionKind, name: str) -> None:
         self._regions.unregister(kind, name)
 
+    @property
+    def trace_gate(self) -> TraceGate:
+        return self._tracer.gate
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str] | str]:
+        return self._tracer.settings(model)
+
+    def change_trace(self, model: str, changes: Changes) -> None:
+        self._tracer.change(model, changes)
+
+    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        self._tracer.answered(number, ahead, behind)
+
     def metrics(self) -> MetricsSnapshot:
         models = [
             _model_metrics(version, model.key.namespace)
@@ -277,6 +298,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     response_cache = _response_cache(options)
     rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
     regions = Regions()
+    tracer = Tracer(options.tracing)
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus),
@@ -286,6 +308,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
         response_cache=response_cache,
         rate_limiter=rate_limiter,
         regions=regions,
+        tracer=tracer,
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,
@@ -302,4 +325,6 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
     loader.models = EngineDoor(lifecycle)
-    return InferenceEngine(options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter, regions)
+    return InferenceEngine(
+        options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter, regions, tracer
+    )

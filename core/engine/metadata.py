@@ -23,6 +23,7 @@ EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
     "logging",
 )
 """The protocol extensions that this server has, in Triton's order: clients look for them before they use them."""

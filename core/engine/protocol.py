@@ -8,6 +8,7 @@ Source: docs/architecture.md section 5.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from core.config.model_spec import ModelSpec
@@ -20,6 +21,9 @@ from core.lifecycle.serving_phase import ServingPhase
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import VersionStatistics
+from core.observability.tracing.settings import Changes
+from core.observability.tracing.trace import Event
+from core.observability.tracing.trace_gate import TraceGate
 from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
 
 
@@ -117,6 +121,27 @@ class Engine(Protocol):
     @call(changes_state=True)
     def change_log(self, levels: LogLevels) -> None:
         """Change the log of all processes that serve."""
+        ...
+
+    @property
+    def trace_gate(self) -> TraceGate:
+        """Whether requests may be traced. The same object each time."""
+        ...
+
+    @call()
+    def trace_settings(self, model: str = "") -> dict[str, list[str] | str]:
+        """The trace settings in force for a model, or for all without settings of their own, as clients see them."""
+        ...
+
+    @call(changes_state=True)
+    def change_trace(self, model: str, changes: Changes) -> None:
+        """Change the trace settings of a model, "" for the server's. Raises InvalidRequest, and then changes none."""
+        ...
+
+    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        """The answer to a request whose responses had this trace number was sent: the front end's events before and
+        after those of the model.
+        """
         ...
 
     @call()

@@ -49,6 +49,7 @@ class GrpcFrontEnd:
         methods: Sequence[Method],
     ) -> None:
         self.engine = engine
+        self.trace_gate = engine.trace_gate
         self.options = options
         self.bridge = bridge
         self.spawn = spawn

@@ -11,8 +11,9 @@ from core.grpc.calls.rpc_call import RpcCall
 from core.grpc.calls.stream_infer_call import StreamInferCall
 from core.grpc.calls.watch_call import WatchCall
 from core.grpc.methods import Method, Rpc
-from core.grpc.rpcs import disabled, health, metadata, repository, shared_memory
+from core.grpc.rpcs import health, metadata, repository, shared_memory
 from core.grpc.rpcs.log_settings import log_settings
+from core.grpc.rpcs.trace_settings import trace_settings
 
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
@@ -40,7 +41,7 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("CudaSharedMemoryStatus", "shared-memory", shared_memory.cuda_status),
         _waiting("CudaSharedMemoryRegister", "shared-memory", shared_memory.cuda_register),
         _waiting("CudaSharedMemoryUnregister", "shared-memory", shared_memory.cuda_unregister),
-        _waiting("TraceSetting", "trace", disabled.trace_setting),
+        _waiting("TraceSetting", "trace", trace_settings),
         _waiting("LogSettings", "logging", log_settings),
         Method(HEALTH, "Check", "health", RpcCall, health.check),
         Method(HEALTH, "Watch", "health", WatchCall),

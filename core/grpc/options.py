@@ -1,16 +1,14 @@
 """The settings of the gRPC front end.
 
-Source: docs/spec/server-options.md section 2 "gRPC", docs/spec/trace-and-log.md sections 1 and 5.
+Source: docs/spec/server-options.md section 2 "gRPC", docs/spec/trace-and-log.md section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.errors import ConfigInvalid
 from core.frontend.auth_tokens import AuthTokens
-from core.frontend.fixed_settings import TRACE_OFF
 from core.frontend.header_pattern import HeaderPattern, header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 from core.grpc.compression import LEVELS
@@ -25,7 +23,7 @@ class GrpcOptions:
     nothing, and a token is never forwarded if there are `tokens`, of which a client must have one.
     `compression_level` is one of `LEVELS`. `reflection` tells clients the services and their messages.
     `stream_requests` is how many requests of one stream may be in flight: a client that sends more waits.
-    `allow_client_shm`: clients may register regions of shared memory. `trace_settings` are shown as they are.
+    `allow_client_shm`: clients may register regions of shared memory.
     `log_calls` logs a line for each call as it begins, `log_access` one after its end; health calls only with
     `log_probes`.
 
@@ -41,7 +39,6 @@ class GrpcOptions:
     reflection: bool = True
     stream_requests: int = 1024
     allow_client_shm: bool = False
-    trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
     log_calls: bool = False
     log_access: bool = False
     log_probes: bool = False

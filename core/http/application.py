@@ -23,6 +23,7 @@ from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.frontend.bridge import Bridge
 from core.frontend.restricted_apis import HEALTH, Restrictions
+from core.frontend.trace_events import Span
 from core.http import errors
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.front_end import HttpFrontEnd
@@ -33,6 +34,7 @@ from core.http.request_path import path_of, request_path, request_target
 from core.http.response_counts import ResponseCollector, ResponseCounts
 from core.http.route_map import url_map
 from core.http.routes import INFERENCE, ROUTES, Route
+from core.http.trace_note import end_traces
 from core.memo import Memo
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
@@ -128,6 +130,10 @@ class V2Application(HttpFrontEnd, Flask):
         """The offset of the tensors in the body, 0 if the headers do not give it. Our worker aligns the body by it."""
         text = self.binary_header(environ)
         return int(text) if text and len(text) <= _OFFSET_DIGITS and text.isdecimal() else 0
+
+    def end_traces(self, environ: Environ, sent: Span) -> None:
+        """Our worker has sent the response to a traced request, at these times; (0, 0) if its client has gone."""
+        end_traces(self, environ, sent)
 
     def request_metrics_page(self, openmetrics: bool = False) -> bytes:
         """Counts and durations of the requests that went through Flask, and the answers of all, as Prometheus' text.

@@ -15,7 +15,8 @@ from core.inference.times import InferenceTimes
 
 
 class HttpFrontEnd:
-    """The engine, the bridge that waits for it, the options, and how a platform marks its bodies.
+    """The engine, the bridge that waits for it, the options, and how a platform marks its bodies. `trace_gate` says
+    whether requests may be traced.
 
     A subclass changes what its platform wants changed, by these and nothing else:
 
@@ -35,6 +36,7 @@ class HttpFrontEnd:
         self.engine = engine
         self.options = options
         self.bridge = bridge
+        self.trace_gate = engine.trace_gate
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
 
     def binary_header(self, environ: Environ) -> str | None:

@@ -1,15 +1,13 @@
 """The settings of the HTTP front end.
 
-Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md sections 1 and 5.
+Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md section 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.frontend.auth_tokens import AuthTokens
-from core.frontend.fixed_settings import TRACE_OFF
 from core.frontend.header_pattern import HeaderPattern, header_pattern
 from core.frontend.restricted_apis import RestrictedApi
 
@@ -20,7 +18,6 @@ class HttpOptions:
     forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
     `response_timing`: answers carry the times that the engine notes. `allow_client_shm`: clients may register
     regions of shared memory.
-    `trace_settings` are shown as they are.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
     """
@@ -31,7 +28,6 @@ class HttpOptions:
     tokens: AuthTokens | None = None
     response_timing: bool = False
     allow_client_shm: bool = False
-    trace_settings: Mapping[str, object] = field(default_factory=lambda: TRACE_OFF)
     header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:

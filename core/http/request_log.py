@@ -50,6 +50,10 @@ class RequestLog:
     def __init__(self, application: WSGIApplication) -> None:
         self._application = application
         self.binary_offset: Callable[[Environ], int] = getattr(application, "binary_offset", _nowhere)
+        # What the worker asks of an application that can be traced.
+        for name in ("trace_gate", "end_traces"):
+            if hasattr(application, name):
+                setattr(self, name, getattr(application, name))
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         method = _NUMBERS.get(environ["REQUEST_METHOD"], _UNKNOWN)

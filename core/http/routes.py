@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.http.reply import JSON, TEXT, Reply
-from core.http.views import disabled, health, metadata, shared_memory
+from core.http.views import health, metadata, shared_memory
 from core.http.views import repository as repository_routes
 from core.http.views.generate import generate, generate_stream
 from core.http.views.infer import infer
 from core.http.views.log_settings import log_settings
+from core.http.views.trace_settings import trace_settings
 
 View = Callable[..., Reply]
 
@@ -83,7 +84,7 @@ ROUTES: tuple[Route, ...] = (
     Route("memory_status", of_memory("status"), "shared-memory", GET, shared_memory.status),
     Route("memory_register", of_memory("register"), "shared-memory", POST, shared_memory.register),
     Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, shared_memory.unregister),
-    Route("trace", ("/v2/trace/setting",), "trace", BOTH, disabled.trace_setting),
-    Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, disabled.trace_setting),
+    Route("trace", ("/v2/trace/setting",), "trace", BOTH, trace_settings),
+    Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, trace_settings),
     Route("logging", ("/v2/logging",), "logging", BOTH, log_settings),
 )

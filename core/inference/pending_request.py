@@ -24,7 +24,6 @@ class PendingRequest:
     """
 
     is_nested = False
-    wants_times = False
 
     __slots__ = (
         "batch_key",
@@ -39,6 +38,7 @@ class PendingRequest:
         "on_response",
         "request",
         "start_ns",
+        "wants_times",
     )
 
     def __init__(
@@ -66,6 +66,7 @@ class PendingRequest:
         self.expires_ns = 0
         # The number of the request between a front end and an engine in two processes.
         self.number = 0
+        self.wants_times = False
 
     def refuse(self, error: ServerError) -> None:
         """Answer a request that was not accepted."""

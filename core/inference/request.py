@@ -6,6 +6,7 @@ Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.
 from __future__ import annotations
 
 from core.inference.packed import PackedTensors
+from core.inference.request_trace import RequestTrace
 from core.inference.tensors import BY_NAME, Array, Shape, array_of
 
 Parameter = str | int | bool | float
@@ -65,6 +66,7 @@ class InferenceRequest:
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
     that it means the same in every process of the server; 0 where nobody noted it.
+    `trace` is None unless the request is traced, or its client traces it.
     """
 
     # Whether the engine has to find regions of shared memory for it (`RegionRequest`).
@@ -83,6 +85,7 @@ class InferenceRequest:
         "sequence_end",
         "sequence_start",
         "timeout_us",
+        "trace",
     )
 
     def __init__(
@@ -112,6 +115,7 @@ class InferenceRequest:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.arrived_ns = 0
+        self.trace: RequestTrace | None = None
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
         """The same request for other inputs, under another id."""
@@ -130,6 +134,7 @@ class InferenceRequest:
         made.sequence_start = self.sequence_start
         made.sequence_end = self.sequence_end
         made.arrived_ns = 0
+        made.trace = None
         return made
 
     @property

@@ -87,10 +87,11 @@ Outputs = list[OutputTensor] | PackedOutputs
 class InferenceResponse:
     """One response to a request: outputs or an error. `final` is false while more may follow (decoupled models).
 
-    `times` is None unless the engine was asked to note them; a response with an error has none.
+    `times` is None unless the engine was asked to note them; a response with an error has none. `trace` is the number
+    of the request's trace, 0 unless it is traced.
     """
 
-    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters", "times")
+    __slots__ = ("error", "final", "id", "model_name", "model_version", "outputs", "parameters", "times", "trace")
 
     def __init__(
         self,
@@ -111,6 +112,7 @@ class InferenceResponse:
         self.error = error
         self.final = final
         self.times: InferenceTimes | None = None
+        self.trace = 0
 
     @property
     def nbytes(self) -> int:

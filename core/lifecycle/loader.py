@@ -42,6 +42,7 @@ from core.lifecycle.steps import FindSteps
 from core.lifecycle.version import ModelVersion
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.metrics.custom_metrics import CustomMetrics
+from core.observability.tracing.tracer import Tracer
 from core.repository.config_completion import check_config, load_config
 from core.repository.config_file import read_config
 from core.repository.content_digest import ContentDigest
@@ -79,8 +80,8 @@ class ModelLoader:
 
     `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more. `models`
     is what the loaded models ask other models through; it is set before the first load. `metrics` are those that they
-    make. `response_cache` and `rate_limiter` are None if the server has none. `regions` are those of the clients'
-    shared memory.
+    make. `response_cache`, `rate_limiter` and `tracer` are None if the server has none. `regions` are those of the
+    clients' shared memory.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class ModelLoader:
         response_cache: ResponseCache | None = None,
         rate_limiter: RateLimiter | None = None,
         regions: Regions | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._options = options
+        self._tracer = tracer
         self._backends = backends
         self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
@@ -333,6 +336,8 @@ class ModelLoader:
             version=version.version,
         )
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
+        if self._tracer is not None:
+            version.trace_with(self._tracer)
         latencies = self._options.latencies
         if latencies.is_any:
             version.statistics.measure(LatencyMeters(latencies, histogram_buckets(config)))

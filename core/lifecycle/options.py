@@ -9,6 +9,7 @@ from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.lifecycle.readiness import Readiness
 from core.observability.latencies.options import LatencyOptions
+from core.observability.tracing.options import TraceOptions
 from core.response_cache.redis.options import RedisOptions
 from core.scheduling.rate_limiter.resource_limit import ResourceLimit
 
@@ -62,3 +63,4 @@ class EngineOptions:
     response_window: WindowLimits = DEFAULT_WINDOW
     latencies: LatencyOptions = field(default_factory=LatencyOptions)
     resource_limits: tuple[ResourceLimit, ...] | None = None
+    tracing: TraceOptions = field(default_factory=TraceOptions)

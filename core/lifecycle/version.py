@@ -21,6 +21,8 @@ from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.tracing.trace_gate import TraceGate
+from core.observability.tracing.tracer import Tracer
 from core.repository.content_digest import ContentDigest
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
@@ -30,6 +32,8 @@ from core.shared_memory.attachment import attach
 from core.shared_memory.regions import Regions
 
 _log = logging.getLogger("trident.lifecycle")
+
+_SHUT = TraceGate()
 
 # The version that serves now for a name and a number, -1 for the latest. Raises the ServerErrors of a lookup.
 Find = Callable[[str, int], "ModelVersion"]
@@ -77,6 +81,8 @@ class ModelVersion:
         self.unloaded_because = UNLOADED
         self._find = find
         self._regions = regions
+        self._tracer: Tracer | None = None
+        self._trace_gate = _SHUT
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
         self._model: BackendModel | None = None
@@ -146,6 +152,11 @@ class ModelVersion:
         self.spec = spec
         self._validator = RequestValidator(spec)
 
+    def trace_with(self, tracer: Tracer) -> None:
+        """Have its requests traced, as the settings of `tracer` say."""
+        self._tracer = tracer
+        self._trace_gate = tracer.gate
+
     def serve(
         self,
         model: BackendModel,
@@ -211,6 +222,8 @@ class ModelVersion:
     def submit(self, pending: PendingRequest) -> None:
         """Check and queue a request. Never raises: an error is a response. See ServedModel."""
         scheduler, validator = self._scheduler, self._validator
+        if self._trace_gate.is_open:
+            self._begin_trace(pending)
         try:
             if scheduler is None or validator is None:
                 raise self._not_ready()
@@ -233,6 +246,10 @@ class ModelVersion:
         assert isinstance(request, RegionRequest)
         assert self._regions is not None
         attach(pending, request, self._regions)
+
+    def _begin_trace(self, pending: PendingRequest) -> None:
+        assert self._tracer is not None
+        self._tracer.begin(pending, self.name, self.version, is_composed=bool(self.steps))
 
     def _pass_on(self, pending: PendingRequest, refusal: ServerError) -> None:
         """Submit `pending` to the version that took this one's place; without one, answer it with `refusal`."""

@@ -19,6 +19,8 @@ from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.observability.logging import change_log, log_levels
+from core.observability.tracing.trace import Event
+from core.observability.tracing.trace_gate import TraceGate
 from core.remote.calls.calls import CALLS, Call, decode_result, encode_call
 from core.remote.calls.remote_error import EngineGone
 from core.remote.engine_state import EngineState, engine_down
@@ -82,6 +84,7 @@ class RemoteEngine:
         self._waiting: deque[_WaitsForRoom] = deque()
         self._is_exiting = False
         self._is_recovering = False
+        self.trace_gate = TraceGate()
 
     def start(self) -> None:
         """Begin to connect."""
@@ -175,6 +178,8 @@ class RemoteEngine:
         self._state = state
         if state.log is not None and state.log != log_levels():
             change_log(state.log)
+        self.trace_gate.is_open = state.is_tracing
+        self.trace_gate.reads_context = state.reads_trace_context
         if state.phase.name not in _STILL_LOADING:
             self._is_recovering = False
 
@@ -242,7 +247,14 @@ class RemoteEngine:
     register_system_region = _asked(Engine.register_system_region)
     register_cuda_region = _asked(Engine.register_cuda_region)
     unregister_regions = _asked(Engine.unregister_regions)
+    trace_settings = _asked(Engine.trace_settings)
+    change_trace = _asked(Engine.change_trace)
     metrics = _asked(Engine.metrics)
+
+    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        connection = self._connection
+        if connection is not None:  # otherwise the trace has ended with its engine
+            connection.trace_answered(number, ahead, behind)
 
     def is_live(self) -> bool:
         return self._state.live and not self._is_exiting

@@ -11,7 +11,7 @@ from core.observability.logging import LogLevels
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineState:
     """`generation` changes whenever another set of model versions serves. `log` is None if nothing is known
-    of it.
+    of it. `is_tracing` and `reads_trace_context` are the flags of TraceGate.
     """
 
     live: bool
@@ -19,6 +19,8 @@ class EngineState:
     generation: int
     phase: ServingPhase
     log: LogLevels | None = None
+    is_tracing: bool = False
+    reads_trace_context: bool = False
 
 
 def engine_down(reason: str) -> EngineState:

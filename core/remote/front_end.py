@@ -24,8 +24,10 @@ from core.interprocess.frames import BadFrame, Frame, FrameReader, frame
 from core.interprocess.outbox import Outbox
 from core.interprocess.page_allocator import PageAllocator
 from core.interprocess.shared_memory_block import SharedMemoryBlock
+from core.observability.tracing.trace import Event
 from core.remote.calls.request_message import RequestReader
 from core.remote.calls.response_message import ResponseWriter, failed_response
+from core.remote.calls.serialization import from_plain, read_plain
 from core.remote.transport.frame_kinds import (
     ACK,
     CALL,
@@ -36,6 +38,7 @@ from core.remote.transport.frame_kinds import (
     RESULT,
     STREAMED,
     TO_ENGINE,
+    TRACED,
     VERSION,
 )
 from core.remote.transport.tensor_block import LARGE
@@ -47,6 +50,7 @@ _log = logging.getLogger("trident.engine")
 
 RECEIVE_SIZE = 1 << 18
 _MOST_DESCRIPTORS = 4
+_TRACED = tuple[tuple[Event, ...], tuple[Event, ...]]
 # Bytes; a greeting has fewer.
 _MOST_BEFORE_GREETING = 4096
 OnCall = Callable[["FrontEnd", int, memoryview], None]
@@ -135,6 +139,8 @@ class FrontEnd:
             self._acknowledge(number, content)
         elif kind == RELEASE:
             self._release(number)
+        elif kind == TRACED:
+            self._end_trace(number, content)
         elif kind == CALL:
             self._on_call(self, number, content)
         else:
@@ -198,6 +204,13 @@ class FrontEnd:
         if count < 1 or not isinstance(pending, StreamedRequest):
             raise BadFrame(f"an acknowledgement of {count} responses to request {number}")
         pending.take(count)
+
+    def _end_trace(self, number: int, content: memoryview) -> None:
+        try:
+            ahead, behind = from_plain(read_plain(content), _TRACED)
+        except ValueError as error:
+            raise BadFrame(f"invalid events of a trace: {error}") from None
+        self._engine.trace_answered(number, ahead, behind)
 
     def _view_of(self, offset: int, size: int) -> memoryview:
         assert self._shared_memory is not None

@@ -118,6 +118,8 @@ class EngineServer:
                 generation=engine.generation,
                 phase=replace(phase, name=Phase.LOADING) if must_wait and phase.name == Phase.READY else phase,
                 log=log_levels(),
+                is_tracing=engine.trace_gate.is_open,
+                reads_trace_context=engine.trace_gate.reads_context,
             )
             if state == self._pushed:
                 return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
@@ -21,6 +21,10 @@ from core.lifecycle.state import ModelState
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.statistics import ModelStatistics, VersionStatistics
+from core.observability.tracing.options import TraceOptions
+from core.observability.tracing.settings import Changes
+from core.observability.tracing.trace import Event
+from core.observability.tracing.tracer import Tracer
 from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
 from core.shared_memory.regions import Regions
 
@@ -80,6 +84,8 @@ class FakeEngine:
         self.at_hand = True
         self.regions = Regions()
         self._pending: dict[int, OnResponse] = {}
+        self._tracer = Tracer(TraceOptions())
+        self.trace_gate = self._tracer.gate
 
     def submit(self, pending: PendingRequest) -> None:
         response = self.respond(pending.request)
@@ -188,6 +194,16 @@ class FakeEngine:
 
     def unregister_regions(self, kind: RegionKind, name: str) -> None:
         self.regions.unregister(kind, name)
+
+    def trace_settings(self, model: str = "") -> dict[str, list[str] | str]:
+        return self._tracer.settings(model)
+
+    def change_trace(self, model: str, changes: Changes) -> None:
+        self.calls.append(("change_trace", model, changes))
+        self._tracer.change(model, changes)
+
+    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        self.calls.append(("trace_answered", number, ahead, behind))
 
     def metrics(self) -> MetricsSnapshot:
         raise NotImplementedError

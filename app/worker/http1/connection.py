@@ -24,7 +24,9 @@ from app.worker.http1.strict_request import StrictRequest
 from app.worker.phase import Phase
 from app.worker.tls import TlsSocket, is_plain_http
 from core.frontend.request_body import RequestBody
+from core.frontend.trace_events import NOT_NOTED, Span
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
+from core.http.trace_note import RECEIVED_KEY, TRACES_KEY
 
 log = logging.getLogger("trident.http")
 
@@ -38,7 +40,7 @@ _SHOWN = 2048
 class Http1Connection(Connection):
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
 
-    __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_received", "_service")
+    __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_received", "_received_ns", "_service")
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
         """`sock` is connected, and does not block."""
@@ -57,6 +59,8 @@ class Http1Connection(Connection):
         # For the access log only: the start of the current request and its time, 0 before its first byte.
         self._received = b""
         self._began_ns = 0
+        # The first byte of the current request, in nanoseconds of the monotonic clock; 0 unless it may be traced.
+        self._received_ns = 0
 
     def serve(self) -> None:
         """Answer request after request. Returns when the connection is closed."""
@@ -99,6 +103,7 @@ class Http1Connection(Connection):
         if self._access is not None:
             self._began_ns = self._access.now()
             self._received = buffer[:_SHOWN]
+        self._received_ns = time.monotonic_ns() if self._service.trace_gate.is_open else 0
         end = buffer.find(HEAD_END) + 4
         head = self._service.heads.known.get(buffer[:end])
         if head is None:
@@ -196,10 +201,13 @@ class Http1Connection(Connection):
         del body  # see Response.run
         response = Response(self, head, service.response_heads, self._clock)
         self.phase = Phase.APPLICATION
+        if self._received_ns:
+            environ[RECEIVED_KEY] = (self._received_ns, environ[ARRIVED_KEY])
         try:
             response.run(service.application, environ)
         except ClientGone:
             self._log_access(environ, response, aborted=True)
+            self._end_traces(environ, NOT_NOTED)
             raise
         except Exception:  # the request boundary: every exception of an application is answered and logged here, once
             log.exception("%s %s failed", environ["REQUEST_METHOD"], environ["RAW_URI"])
@@ -209,7 +217,13 @@ class Http1Connection(Connection):
             raise Refusal(500, "internal server error") from None
         if self._access is not None:
             self._log_access(environ, response)
+        if response.began_ns:
+            self._end_traces(environ, (response.began_ns, time.monotonic_ns()))
         return response.keep_alive and not service.connections.closing
+
+    def _end_traces(self, environ: dict[str, Any], sent: Span) -> None:
+        if TRACES_KEY in environ:
+            self._service.end_traces(environ, sent)
 
     def _log_access(self, environ: dict[str, Any], response: Response, *, aborted: bool = False) -> None:
         if self._access is not None and response.status:

@@ -6,7 +6,7 @@ Source: PEP 3333; RFC 9110 sections 6.4 and 8.6; RFC 9112 sections 6 and 7.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from time import perf_counter_ns
+from time import monotonic_ns, perf_counter_ns
 from types import TracebackType
 from typing import Any, Protocol
 from wsgiref.types import WSGIApplication
@@ -16,6 +16,7 @@ from app.worker.http1.request_head import RequestHead
 from app.worker.http1.response_head import Headers, ResponseHead, ResponseHeads
 from app.worker.response_parts import size_of
 from core.http.reply import BODY_KEY
+from core.http.trace_note import TRACES_KEY
 from core.inference.tensors import Buffer
 
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
@@ -40,7 +41,7 @@ class Outlet(Protocol):
 
 class Response:
     """The response to one request. `keep_alive` tells afterwards whether the connection may carry another one, and
-    `size` how many bytes were sent, the head included.
+    `size` how many bytes were sent, the head included. `began_ns` is when sending began, of a traced request only.
 
     A list or tuple of buffers is sent at once, with its length. Any other iterable is streamed, in chunks if the
     application does not declare the length. The parts may be any contiguous buffers.
@@ -56,6 +57,7 @@ class Response:
         "_left",
         "_omits_body",
         "_outlet",
+        "began_ns",
         "keep_alive",
         "size",
         "started",
@@ -77,10 +79,13 @@ class Response:
         self.keep_alive = head.keep_alive
         self.started = False
         self.size = 0
+        self.began_ns = 0
 
     def run(self, application: WSGIApplication, environ: dict[str, Any]) -> None:
         """Call the application and send what it returns. Raises the application's exceptions, and ClientGone."""
         parts = application(environ, self.start_response)
+        if TRACES_KEY in environ:
+            self.began_ns = monotonic_ns()
         if isinstance(parts, (list, tuple)) and not self.started:
             whole, size = self._whole(parts)
             # The parts and the request's body may lie in shared memory, and the client may be slow. So no reference may

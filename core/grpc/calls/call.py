@@ -15,6 +15,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from core.grpc.compression import deflate, inflate
@@ -50,7 +51,7 @@ class Call:
 
     `ended`: the client has its status, or has gone. `busy` counts what still runs for the call: its place at the server
     is free when it is 0, too. `started`: a header section was sent. `response` is what the access log tells of an
-    inference.
+    inference. `opened_ns` is when the call began, in nanoseconds of the monotonic clock, 0 unless it may be traced.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Call:
         "ended",
         "front_end",
         "head",
+        "opened_ns",
         "response",
         "started",
     )
@@ -82,6 +84,7 @@ class Call:
         if front_end.access_log is not None:
             self._began_ns = front_end.access_log.now()
             self._client = stream.peer
+        self.opened_ns = monotonic_ns() if front_end.trace_gate.is_open else 0
         if head.timeout_s is not None:
             self._tick = front_end.deadlines.add(head.timeout_s, self)
 

@@ -5,15 +5,18 @@ Source: docs/spec/grpc.md sections 2 and 3.
 
 from __future__ import annotations
 
+from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from core.engine.model_lookup import ModelNotAtHand
 from core.frontend.bridge import SingleResponse
+from core.frontend.trace_events import GRPC, end_trace
 from core.grpc.calls.call import LARGE
 from core.grpc.calls.unary_call import UnaryCall
 from core.grpc.codec.infer_request import DecodedRequest
 from core.grpc.codec.infer_response import encode_response
 from core.grpc.compression import IDENTITY
+from core.grpc.status import Status
 from core.grpc.transport import Stream
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class InferCall(UnaryCall):
-    __slots__ = ("_decoded", "_is_slow", "_pending", "_responses")
+    __slots__ = ("_answered_ns", "_decoded", "_is_slow", "_pending", "_read_ns", "_responses", "_trace")
 
     def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
@@ -34,8 +37,14 @@ class InferCall(UnaryCall):
         self._is_slow = False
         self._pending: PendingRequest | None = None
         self._responses: SingleResponse | None = None
+        # The number of the request's trace, 0 without one, and when the request had arrived and was answered.
+        self._trace = 0
+        self._read_ns = 0
+        self._answered_ns = 0
 
     def serve(self, message: Buffer) -> None:
+        if self.opened_ns:
+            self._read_ns = monotonic_ns()
         try:
             self._submit(self.front_end.decode(message, self.head.forwarded), len(message))
         except ModelNotAtHand:
@@ -74,6 +83,8 @@ class InferCall(UnaryCall):
         decoded, self._decoded = self._decoded, None
         # No cycle: it refers to this call.
         self._pending = None
+        if response.trace:
+            self._note_trace(response.trace)
         if not self.ended:
             assert decoded is not None
             if self.front_end.access_log is not None:
@@ -86,6 +97,18 @@ class InferCall(UnaryCall):
             else:
                 self._answer(response, decoded)
         self.free()
+
+    def _note_trace(self, number: int) -> None:
+        self._trace = number
+        self._answered_ns = monotonic_ns()
+        if self.ended:  # the client has gone
+            end_trace(self.front_end.engine, number, GRPC, (self.opened_ns, self._read_ns))
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        if self._trace:
+            sent = (self._answered_ns, monotonic_ns())
+            end_trace(self.front_end.engine, self._trace, GRPC, (self.opened_ns, self._read_ns), sent)
 
     def _answer(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from time import monotonic_ns
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.engine.model_lookup import ModelNotAtHand
@@ -20,6 +21,7 @@ from core.errors import (
     Unsupported,
 )
 from core.frontend.bridge import SingleResponse
+from core.frontend.trace_events import GRPC, NOT_NOTED, end_trace
 from core.grpc.calls.call import LARGE, MOST_INFLATED, PLAIN, Call
 from core.grpc.codec.infer_request import DecodedRequest, request_id
 from core.grpc.codec.infer_response import (
@@ -57,6 +59,7 @@ class _Turn:
 
     `size` is the request's size in bytes. A request that was refused has no `decoded`. `pending` is None before it is
     submitted and after its last response; `taken` responses left before it was set.
+    `trace` is the number of its trace, 0 without one; it was read at `read_ns` of the monotonic clock.
     """
 
     __slots__ = (
@@ -67,9 +70,11 @@ class _Turn:
         "is_decoupled",
         "is_over",
         "pending",
+        "read_ns",
         "ready",
         "size",
         "taken",
+        "trace",
     )
 
     def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
@@ -81,6 +86,8 @@ class _Turn:
         self.is_over = False
         self.size = size
         self.taken = 0
+        self.trace = 0
+        self.read_ns = 0
         self.is_decoupled = decoded is not None and decoded.model.spec.decoupled
         self._responses: SingleResponse | None = None
 
@@ -91,6 +98,7 @@ class _Turn:
             if self._responses is None:
                 self._responses = SingleResponse()
             answer = self._responses.gather(response)
+        self.trace = response.trace
         if response.final:
             self.is_over = True
             # No cycle: it refers to this turn.
@@ -268,6 +276,8 @@ class StreamInferCall(Call):
 
     def _submit(self, decoded: DecodedRequest, size: int) -> None:
         turn = _Turn(self, decoded, size)
+        if self.front_end.trace_gate.is_open:
+            turn.read_ns = monotonic_ns()
         self._in_flight[turn] = None
         self._held += size
         if not turn.is_decoupled:
@@ -299,6 +309,7 @@ class StreamInferCall(Call):
         if turn.is_over:
             del self._in_flight[turn]
             self._held -= turn.size
+        answered_ns = monotonic_ns() if turn.trace and turn.is_over else 0
         if not self.ended:
             try:
                 encoded = self._encoded(turn, response)
@@ -306,6 +317,9 @@ class StreamInferCall(Call):
                 encoded = self._failed(turn, response.id, error)
             if not self.ended:
                 self._settle(turn, encoded)
+        if answered_ns:
+            sent = NOT_NOTED if self.ended else (answered_ns, monotonic_ns())
+            end_trace(self.front_end.engine, turn.trace, GRPC, (turn.read_ns, turn.read_ns), sent)
         if turn.is_over:
             self.free()
         if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_leaving):

@@ -14,16 +14,16 @@ from core.inference.tensors import Buffer
 
 
 class TraceCall(NamedTuple):
-    """The model whose settings are meant, "" for the server's, and whether the call changes any."""
+    """The model whose settings are meant, "" for the server's, and the values of those that the call changes."""
 
     model: str
-    changes: bool
+    settings: dict[str, list[str]]
 
 
 def read_trace_call(content: Buffer) -> TraceCall:
     """Read a TraceSettingRequest. Raises MalformedMessage."""
     message = message_of("TraceSettingRequest", content)
-    return TraceCall(message.model_name, bool(message.settings))
+    return TraceCall(message.model_name, {name: list(given.value) for name, given in message.settings.items()})
 
 
 def read_log_call(content: Buffer) -> dict[str, object]:

@@ -13,6 +13,7 @@ from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.errors import AS_EVENT_KEY, error_event, log_error
 from core.http.generate.events import event
 from core.http.reply import Environ
+from core.http.trace_note import note_traces
 from core.inference.response import InferenceResponse
 
 
@@ -43,6 +44,7 @@ class EventBody:
         """
         responses = self._stream.take()
         first = responses[0]
+        note_traces(self._environ, (first,))
         self._environ[INFERENCE_KEY] = InferenceNote(first.model_name, first.model_version)
         error = first.error
         if error is not None:

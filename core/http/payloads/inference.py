@@ -24,6 +24,7 @@ from core.http.payloads.json.encoder import encode_json
 from core.http.payloads.output_columns import OutputColumn, output_columns
 from core.http.payloads.payload import DecodedPayload, DecodeRules, split_instances
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
+from core.http.trace_note import note_traces
 from core.http.v2.response_codec import ResponsePlan
 from core.http.views.infer import finish, off_hub, prepare, run
 from core.http.views.long_text import decode, is_long, slicing_of
@@ -185,6 +186,7 @@ def _infer_parts(
     requests = requests_of(payload, spec, pattern)
     responses = infer_many(application.engine, requests, environ.get(CLIENT_GONE_KEY))
     note_inference(environ, responses)
+    note_traces(environ, responses)
     return result_of(responses, payload)
 
 

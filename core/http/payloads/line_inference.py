@@ -29,6 +29,7 @@ from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.payload import DecodeRules
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
 from core.http.slices.slicing import Slicing
+from core.http.trace_note import note_traces
 from core.http.v2.request_codec import decode_request
 from core.http.v2.response_codec import encode_response
 from core.http.views.infer import finish, prepare
@@ -87,6 +88,7 @@ class _Lines:
         if media_type is None or media_type in JSON.media_types:
             media_type = JSONLINES.media_types[0]
         times = note_inference(self._environ, responses)
+        note_traces(self._environ, responses)
         return bytes(content), media_type, responses[0].parameters, times
 
     def _requests(self, lines: list[bytes]) -> Iterator[InferenceRequest]:

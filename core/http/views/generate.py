@@ -22,6 +22,7 @@ from core.http.generate.load_metrics import REQUEST_KEY, RESPONSE_HEADER, load_m
 from core.http.generate.request_object import decode_object
 from core.http.generate.response_object import ObjectEncoder, encode_object
 from core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
+from core.http.trace_note import TRACES_KEY, note_traces
 from core.http.views.infer import CONTENT_ENCODING, note_arrival, off_hub, read_whole, run
 from core.http.views.long_text import is_long, slicing_of
 from core.inference.request import InferenceRequest
@@ -106,6 +107,8 @@ def _only_response(
     only: InferenceResponse | None = None
     try:
         for response in stream:
+            if response.trace and TRACES_KEY not in environ:
+                note_traces(environ, (response,))
             environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version, response.times)
             if response.error is not None:
                 raise response.error

@@ -24,6 +24,7 @@ from core.http.compression import IDENTITY, choose_encoding, compress, decompres
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
+from core.http.trace_note import note_traces
 from core.http.views.long_text import LONG_STRINGS, decode, encode
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
@@ -109,6 +110,8 @@ def run(
     """The model's one response; `is_slow` is that of `Bridge.infer`. Raises the ServerError of a failed one."""
     note_arrival(environ, model, request)
     response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY), is_slow=is_slow)
+    if response.trace:
+        note_traces(environ, (response,))
     if response.error is not None:
         environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version)
         raise response.error

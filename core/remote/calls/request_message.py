@@ -1,10 +1,11 @@
 """An inference request as a frame.
 
 The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
-parameters, inputs], an input is [name, datatype, shape, bytes, whether it is in shared memory]. If tensors are in the
-client's shared memory, the document has two more elements: the places of the inputs, null for one that is in the
-request, and the places of outputs by their names. A place is [region, offset, bytes]. The moment when the request
-arrived stands after the tensors, if the front end has noted it.
+parameters, inputs, trace], an input is [name, datatype, shape, bytes, whether it is in shared memory], and the trace
+null or the W3C context of the client as [traceparent, tracestate]. If tensors are in the client's shared memory, the
+document has two more elements: the places of the inputs, null for one that is in the request, and the places of outputs
+by their names. A place is [region, offset, bytes]. The moment when the request arrived stands after the tensors, if the
+front end has noted it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy as np
 from core.inference.layout import TensorLayout
 from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
+from core.inference.request_trace import RequestTrace
 from core.inference.tensors import Buffer, Shape, wire_bytes
 from core.interprocess.frames import BadFrame
 from core.memo import Memo
@@ -82,7 +84,9 @@ def _is_plain(request: InferenceRequest) -> bool:
     """Whether only its id and its tensors differ from other requests of its kind."""
     if type(request) is not InferenceRequest:
         return False
-    return not (request.parameters or request.correlation_id or request.sequence_start or request.sequence_end)
+    return not (
+        request.parameters or request.correlation_id or request.sequence_start or request.sequence_end or request.trace
+    )
 
 
 def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> bytes:
@@ -131,6 +135,7 @@ def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
             request.sequence_end,
             request.parameters,
             inputs,
+            None if request.trace is None else (request.trace.traceparent, request.trace.tracestate),
             *places,
         )
     )
@@ -155,11 +160,12 @@ class _Pattern(NamedTuple):
     parameters: dict[str, Parameter] | None
     inputs: tuple[Described, ...]
     layout: TensorLayout  # of the inputs that are in the frame
+    trace: RequestTrace | None
     places: _Places | None  # of tensors in the client's shared memory
 
 
 def _pattern(meta: Any) -> _Pattern:
-    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, *places = meta
+    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, context, *places = meta
     inputs = tuple(_input(*entry) for entry in listed)
     if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
         raise ValueError("a field of the request has the wrong type")
@@ -177,6 +183,7 @@ def _pattern(meta: Any) -> _Pattern:
         parameters,
         inputs,
         layout_in_frame(inputs),
+        None if context is None else RequestTrace(0, False, *map(str, context)),
         _places(*places, count=len(inputs)) if places else None,
     )
 
@@ -240,6 +247,7 @@ class RequestReader:
         )
         if flags & TIMED:
             (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
+        request.trace = pattern.trace
         return request if pattern.places is None else _in_regions(request, pattern.places)
 
 

@@ -1,8 +1,9 @@
 """An inference response as a frame.
 
 The meta document is [model, version, parameters, outputs], where an output is [name, datatype, shape, bytes, whether it
-is in shared memory]. The document of a failed response is [model, version, error]. The text after the document has the
-times of the response, six numbers with blanks between them, if the engine noted any; -1 stands for no reason.
+is in shared memory]. The document of a failed response is [model, version, error]. The text after the document has
+numbers with blanks between them: the times of the response, six numbers, if the engine noted any (-1 stands for no
+reason), and the number of its trace, if it is traced.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from core.remote.transport.tensor_block import (
 Share = Callable[[Buffer], int | None]
 # Shared memory by its offset and its size in bytes; the engine gets it back when the array is gone.
 Borrow = Callable[[int, int], Array]
+# How many numbers a response has that is traced: that of its trace alone, or after its times.
+_TRACED = (1, 7)
 
 
 class ResponseWriter:
@@ -68,7 +71,7 @@ class ResponseWriter:
             else:
                 offsets.append(offset)
             outputs.append((output.name, output.datatype, output.shape, size, offset is not None))
-        head = block_head(_meta(response, outputs), _times_text(response.times), offsets)
+        head = block_head(_meta(response, outputs), _notes(response), offsets)
         return write_block(RESPONSE, number, head, tensors, flags=flags, shared=len(offsets))
 
     def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
@@ -81,19 +84,28 @@ class ResponseWriter:
             meta = _meta(response, outputs)
             self._known[key] = known = (meta, block_head(meta))
         meta, head = known
-        return head if response.times is None else block_head(meta, _times_text(response.times))
+        return head if response.times is None and not response.trace else block_head(meta, _notes(response))
 
 
-def _times_text(times: InferenceTimes | None) -> bytes:
-    if times is None:
-        return b""
-    return b"%d %d %d %d %d %d" % (*times.numbers, -1 if times.close_reason is None else times.close_reason)
+def _notes(response: InferenceResponse) -> bytes:
+    times = response.times
+    numbers: tuple[int, ...] = ()
+    if times is not None:
+        numbers = (*times.numbers, -1 if times.close_reason is None else times.close_reason)
+    if response.trace:
+        numbers = (*numbers, response.trace)
+    return b" ".join([b"%d" % number for number in numbers])
 
 
-def _times(text: str) -> InferenceTimes:
+def _note(response: InferenceResponse, text: str) -> None:
+    """Give `response` what `_notes` made of it. Raises BadFrame."""
     try:
-        *numbers, reason = map(int, text.split())
-        return InferenceTimes.of(numbers, None if reason == -1 else CloseReason(reason))
+        numbers = [int(word) for word in text.split()]
+        if len(numbers) in _TRACED:
+            response.trace = numbers.pop()
+        if numbers:
+            *durations, reason = numbers
+            response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
     except (ValueError, TypeError):
         raise BadFrame("a response whose times cannot be read") from None
 
@@ -106,7 +118,7 @@ def failed_response(response: InferenceResponse, error: BaseException, number: i
     """The frame that carries `error` instead of the outputs of `response`."""
     meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
     flags = FAILED | (FINAL if response.final else 0)
-    return write_block(RESPONSE, number, block_head(meta), (), flags=flags)
+    return write_block(RESPONSE, number, block_head(meta, _notes(response)), (), flags=flags)
 
 
 class _Pattern(NamedTuple):
@@ -161,7 +173,7 @@ class ResponseReader:
             final=bool(flags & FINAL),
         )
         if times:
-            response.times = _times(times)
+            _note(response, times)
         return response
 
     def _view_of(self, offset: int, size: int) -> memoryview:

@@ -9,7 +9,7 @@ import itertools
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import orjson
@@ -24,6 +24,7 @@ from core.interprocess.frames import BadFrame, FrameReader, frame
 from core.interprocess.outbox import Outbox
 from core.interprocess.page_allocator import PageAllocator
 from core.interprocess.shared_memory_block import SharedMemoryBlock
+from core.observability.tracing.trace import Event
 from core.remote.calls.remote_error import EngineGone
 from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.response_message import ResponseReader
@@ -39,6 +40,7 @@ from core.remote.transport.frame_kinds import (
     RESULT,
     STREAMED,
     TO_FRONT_END,
+    TRACED,
     VERSION,
 )
 
@@ -192,6 +194,10 @@ class Connection:
             taken, self._taken = self._taken, {}
         for number, count in taken.items():
             self._outbox.append(frame(ACK, number, (b"%d" % count,)))
+
+    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        """Say that the answer to the request of a trace was sent."""
+        self._send_soon(frame(TRACED, number, (orjson.dumps((ahead, behind)),)))
 
     def call(self, content: bytes, on_result: OnResult) -> int:
         """Send a call. `on_result` gets the content of its result, a memoryview, on the link's thread; or LOST."""

@@ -8,17 +8,19 @@
     CANCEL   a request               RESULT    of a call
     CALL     another method
     RELEASE  memory of a response
+    TRACED   an answer was sent
 
 A frame's number is that of the request or the call; in RELEASE the offset in shared memory. The content of ACK is how
 many responses of a streamed request the front end has passed on, in decimal digits. A timed request has after its
-tensors the moment of its arrival: u64, monotonic nanoseconds.
+tensors the moment of its arrival: u64, monotonic nanoseconds. TRACED has the number of a
+trace, and the front end's events as JSON: two lists of pairs of name and nanoseconds.
 """
 
-VERSION = 4
+VERSION = 5
 
-HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK = range(1, 7)
+HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK, TRACED = range(1, 8)
 STATE, RESPONSE, RESULT = range(16, 19)
-TO_ENGINE = frozenset((HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK))
+TO_ENGINE = frozenset((HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK, TRACED))
 TO_FRONT_END = frozenset((STATE, RESPONSE, RESULT))
 
 FINAL = 1

@@ -91,6 +91,8 @@ class EnsembleRequest:
         request = origin.with_inputs(step.inputs.inputs(flow.sources), model_version=step.version, id=origin.id)
         request.model_name = step.name
         request.outputs = step.outputs
+        if origin.trace is not None:
+            request.trace = origin.trace.child()
         if flow.parts is not None:
             for source in step.sources:
                 if source in flow.parts:

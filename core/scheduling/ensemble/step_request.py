@@ -24,12 +24,12 @@ class StepRequest(StreamedRequest):
     __slots__ = ("_origin", "flow", "responses", "step")
 
     is_nested = True
-    wants_times = True
 
     def __init__(
         self, origin: EnsembleRequest, step: PlannedStep, flow: Flow, request: InferenceRequest, defer: Defer | None
     ) -> None:
         super().__init__(request, self._answer, defer=defer, flush=origin.proceed)
+        self.wants_times = True
         self._origin = origin
         self.step = step
         self.flow = flow

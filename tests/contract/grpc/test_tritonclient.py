@@ -271,7 +271,16 @@ def test_features_that_are_off(client: Any) -> None:
     assert refusal(client.register_cuda_shared_memory, "r", b"", 0, 64) == ("UNIMPLEMENTED", off)
     assert refusal(client.unregister_system_shared_memory, "r") == ("UNIMPLEMENTED", off)
     assert refusal(client.unregister_cuda_shared_memory, "r") == ("UNIMPLEMENTED", off)
-    trace = client.get_trace_settings(as_json=True)["settings"]
-    assert trace["trace_level"]["value"] == ["OFF"]
+
+
+def test_trace_settings(client: Any) -> None:
+    assert client.get_trace_settings(as_json=True)["settings"]["trace_level"]["value"] == ["OFF"]
     assert len(client.get_trace_settings("nope").settings) == 0
-    assert refusal(client.update_trace_settings, settings={"trace_rate": "1"})[0] == "UNIMPLEMENTED"
+    assert len(client.update_trace_settings("nope", settings={"trace_rate": "1"}).settings) == 0
+    changed = client.update_trace_settings("simple", settings={"trace_rate": "7", "trace_count": "3"}, as_json=True)
+    assert changed["settings"]["trace_rate"]["value"] == ["7"]
+    assert client.get_trace_settings(as_json=True)["settings"]["trace_rate"]["value"] == ["1000"]
+    cleared = client.update_trace_settings("simple", settings={"trace_rate": None, "trace_count": []}, as_json=True)
+    assert cleared["settings"]["trace_count"]["value"] == ["-1"]
+    refused = refusal(client.update_trace_settings, settings={"trace_file": "x"})
+    assert refused == ("UNIMPLEMENTED", "trace file location can not be updated through network protocol")

@@ -21,7 +21,7 @@ from tests.waiting import until
 
 GOLDEN = ROOT / "tests" / "golden"
 # test_golden_repository.py replays the sections of repository control.
-SECTIONS = ("Server, health, metadata", "Infer: success forms", "Infer: errors")
+SECTIONS = ("Server, health, metadata", "Infer: success forms", "Infer: errors", "Trace / logging")
 MUST_FAIL = ("broken", "badcfg")
 
 Exchange = dict[str, Any]
@@ -42,6 +42,8 @@ OTHERWISE: dict[int, tuple[int, str]] = {
     120: (400, "must specify valid 'Infer-Header-Content-Length' in request header"),
     121: (400, "Unable to parse Inference-Header-Content-Length, got: abc"),
     127: (400, "failed to decompress the request body"),
+    161: (404, "Request for unknown model: 'nope' is not found"),
+    170: (400, "Unable to parse 'log_info': attempt to access JSON non-boolean as boolean"),
 }
 # Malformed JSON and missing or mistyped fields are the client's fault: 400 with Triton's text, where Triton says 500.
 CLIENTS_FAULT = {55, 56, 64, 65, 76, 78, 80, 88, 90, 99, 103, 104, 108}

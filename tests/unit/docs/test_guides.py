@@ -106,7 +106,7 @@ NOTES = {
     "host-policy": "the container's CPU set",
     "log-file": "[opened again](processes.md#the-log-file) at SIGUSR1, or when it was removed",
 }
-SECTION_NOTES = {"Tracing": "no tracing yet"}
+SECTION_NOTES: dict[str, str] = {}
 
 # Texts in backticks in tuning.md that name something else than options and settings: protocol, client, value.
 OTHER_NAMES = names_of(
@@ -166,8 +166,10 @@ def test_every_note_belongs_to_an_option_of_the_table() -> None:
 
 
 def test_an_option_without_effect_is_accepted_and_reported() -> None:
-    settings = read_settings(["--model-repository=/models", "--trace-rate=1", "--cache-directory=/x"], {})
-    assert set(settings.without_effect) == {"--trace-rate", "--cache-directory"}
+    settings = read_settings(
+        ["--model-repository=/models", "--buffer-manager-thread-count=1", "--cache-directory=/x"], {}
+    )
+    assert set(settings.without_effect) == {"--buffer-manager-thread-count", "--cache-directory"}
 
 
 def test_the_product_understands_every_command_of_the_guides() -> None:

@@ -30,8 +30,13 @@ def test_values_of_a_repeatable_option_accumulate_within_one_source() -> None:
 
 
 def test_each_option_without_effect_is_named_once() -> None:
-    found = given("--trace-rate=1", "--trace-rate=2", "--http-port=3", TRIDENT_CACHE_DIRECTORY="/x")
-    assert found.without_effect == ("TRIDENT_CACHE_DIRECTORY", "--trace-rate")
+    found = given(
+        "--buffer-manager-thread-count=1",
+        "--buffer-manager-thread-count=2",
+        "--http-port=3",
+        TRIDENT_CACHE_DIRECTORY="/x",
+    )
+    assert found.without_effect == ("TRIDENT_CACHE_DIRECTORY", "--buffer-manager-thread-count")
     assert found.values == {"http_port": 3}
 
 
@@ -43,8 +48,8 @@ def test_a_bad_value_is_refused_with_its_source() -> None:
         given(TRIDENT_HTTP_PORT="x")
     assert str(refusal.value) == 'Bad variable: "TRIDENT_HTTP_PORT".\nInvalid option value. Got x'
     with pytest.raises(BadOption) as refusal:
-        given("--trace-rate=x")
-    assert str(refusal.value) == 'Bad option: "--trace-rate".\nInvalid option value. Got x'
+        given("--buffer-manager-thread-count=x")
+    assert str(refusal.value) == 'Bad option: "--buffer-manager-thread-count".\nInvalid option value. Got x'
 
 
 def test_a_bad_variable_is_refused_even_if_the_command_line_overrides_it() -> None:

@@ -44,6 +44,8 @@ SAMPLES = {
     "cache_config": "local,size=1048576",
     "rate_limit": "execution_count",
     "rate_limit_resource": "R:4:0",
+    "trace_config": "rate=5",
+    "trace_level": "OFF",
     "metrics_config": "counter_latencies=false",
     "http_restricted_api": "health:a=b",
     "metrics_log": "emf",

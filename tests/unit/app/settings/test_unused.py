@@ -57,7 +57,6 @@ def test_an_invalid_value_of_an_unused_option_is_refused(flag: str, text: str, r
     [
         ("grpc-max-response-pool-size", "1"),
         ("cuda-memory-pool-byte-size", "0:67108864"),
-        ("trace-config", "triton,file=/tmp/trace.json"),
     ],
 )
 def test_a_valid_value_of_an_unused_option_passes(flag: str, text: str) -> None:

@@ -109,14 +109,25 @@ def test_the_repository() -> None:
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
 
 
-def test_trace_settings_can_be_read_and_not_changed() -> None:
+def test_trace_settings_are_changed_by_the_engine() -> None:
     engine = FakeEngine()
     trace = asked(engine, "TraceSetting", b"", pb.TraceSettingResponse)
     assert list(trace.settings["trace_level"].value) == ["OFF"]
     unknown = pb.TraceSettingRequest(model_name="nope", settings={"trace_rate": {"value": ["1"]}})
     assert len(asked(engine, "TraceSetting", unknown, pb.TraceSettingResponse).settings) == 0
-    change = pb.TraceSettingRequest(settings={"trace_rate": {"value": ["1"]}})
-    assert refused(engine, "TraceSetting", change)[0] == UNIMPLEMENTED
+    assert engine.calls == []
+    change = pb.TraceSettingRequest(
+        model_name="simple", settings={"trace_rate": {"value": ["5"]}, "trace_count": {"value": []}}
+    )
+    assert list(asked(engine, "TraceSetting", change, pb.TraceSettingResponse).settings["trace_rate"].value) == ["5"]
+    assert engine.calls == [("change_trace", "simple", {"trace_rate": 5, "trace_count": None})]
+    for wrong, text in (
+        ({"trace_rate": {"value": ["1", "2"]}}, "expect only 1 value for 'trace_rate'"),
+        ({"trace_count": {"value": ["-2"]}}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2"),
+    ):
+        assert refused(engine, "TraceSetting", pb.TraceSettingRequest(settings=wrong)) == (INVALID_ARGUMENT, text)
+    fixed = pb.TraceSettingRequest(settings={"trace_file": {"value": ["x"]}})
+    assert refused(engine, "TraceSetting", fixed)[0] == UNIMPLEMENTED
 
 
 def test_log_settings_are_changed_by_the_engine() -> None:

@@ -7,15 +7,16 @@ from tritonclient.grpc.service_pb2 import (
     TraceSettingResponse,
 )
 
-from core.frontend.fixed_settings import TRACE_OFF
 from core.frontend.log_settings import shown_settings
 from core.grpc.messages.settings import TraceCall, log_message, read_log_call, read_trace_call, trace_message
+from core.observability.tracing.options import TraceOptions
+from core.observability.tracing.tracer import Tracer
 
 
 def test_a_call_may_change_settings_or_only_read_them() -> None:
-    assert read_trace_call(b"") == TraceCall("", False)
+    assert read_trace_call(b"") == TraceCall("", {})
     change = TraceSettingRequest(model_name="m", settings={"trace_level": {"value": []}})
-    assert read_trace_call(change.SerializeToString()) == TraceCall("m", True)
+    assert read_trace_call(change.SerializeToString()) == TraceCall("m", {"trace_level": []})
     assert read_log_call(b"") == {}
     values = {"log_info": {"bool_param": False}, "log_verbose_level": {"uint32_param": 0}, "log_format": {}}
     assert read_log_call(LogSettingsRequest(settings=values).SerializeToString()) == {
@@ -25,7 +26,7 @@ def test_a_call_may_change_settings_or_only_read_them() -> None:
 
 
 def test_the_settings_of_trace() -> None:
-    settings = TraceSettingResponse.FromString(trace_message(TRACE_OFF)).settings
+    settings = TraceSettingResponse.FromString(trace_message(Tracer(TraceOptions()).settings())).settings
     assert {key: list(setting.value) for key, setting in settings.items()} == {
         "trace_level": ["OFF"],
         "trace_rate": ["1000"],

@@ -141,7 +141,7 @@ def test_each_request_has_its_own_parameters() -> None:
     assert second.parameters == {"a": 1}
 
 
-GOOD: list[Any] = ["m", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [2], 8, False]]]
+GOOD: list[Any] = ["m", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [2], 8, False]], None]
 
 
 def with_entry(index: int, value: Any) -> list[Any]:
@@ -314,6 +314,6 @@ def test_places_in_shared_memory_arrive(packed: bool) -> None:
     ],
 )
 def test_wrong_places_in_shared_memory_are_refused(places: tuple[Any, ...]) -> None:
-    meta = ["m", -1, [], 0, 0, 0, False, False, None, [["A", "INT32", [1], 0, False]], *places]
+    meta = ["m", -1, [], 0, 0, 0, False, False, None, [["A", "INT32", [1], 0, False]], None, *places]
     with pytest.raises(BadFrame):
         read(write_block(REQUEST, 1, block_head(orjson.dumps(meta)), ()))

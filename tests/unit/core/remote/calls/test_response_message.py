@@ -68,7 +68,7 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
             assert read(writer.write(response, 1), reader).times == times
 
 
-@pytest.mark.parametrize("text", [b"1 2 3 4 0", b"1 2 3 4 x 0", b"1 2 3 4 5 6 0", b"1 2 3 4 5 99"])
+@pytest.mark.parametrize("text", [b"1 2 3 4 0", b"1 2 3 4 x 0", b"1 2 3 4 5 6 0 8", b"1 2 3 4 5 99"])
 def test_times_that_cannot_be_read_are_a_bad_frame(text: bytes) -> None:
     head = block_head(orjson.dumps(("m", 1, None, [])), text)
     with pytest.raises(BadFrame, match="times"):

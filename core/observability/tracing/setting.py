@@ -1,0 +1,24 @@
+"""The settings in force for some models, from one change to the next."""
+
+from __future__ import annotations
+
+from core.observability.tracing.sampler import Sampler
+from core.observability.tracing.settings import TraceSettings
+
+
+class Setting:
+    """`in_flight` counts the traces that have begun and were not given to the trace thread, and `is_replaced` says that
+    no others will begin: both under the tracer's lock. The trace thread keeps in `kept` the texts of traces that are
+    written later, and in `collected` how many it has seen.
+    """
+
+    __slots__ = ("collected", "in_flight", "is_replaced", "kept", "kept_size", "sampler", "settings")
+
+    def __init__(self, settings: TraceSettings) -> None:
+        self.settings = settings
+        self.sampler = Sampler(settings)
+        self.in_flight = 0
+        self.is_replaced = False
+        self.kept: list[str] = []
+        self.kept_size = 0
+        self.collected = 0

@@ -1,0 +1,222 @@
+"""The tracer of the engine: decides which requests are traced, and collects what is noted of them.
+
+Source: docs/spec/trace-and-log.md sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Sequence
+
+from core.inference.pending_request import PendingRequest
+from core.inference.request_trace import RequestTrace
+from core.observability.tracing.options import TraceMode, TraceOptions, shown_settings
+from core.observability.tracing.setting import Setting
+from core.observability.tracing.settings import Changes, TraceTable
+from core.observability.tracing.trace import Event, SpanContext, Trace
+from core.observability.tracing.trace_context import parse_traceparent, traceparent_of
+from core.observability.tracing.trace_counts import TraceCounts, TraceMetrics
+from core.observability.tracing.trace_files import TraceFiles
+from core.observability.tracing.trace_gate import TraceGate
+from core.observability.tracing.trace_thread import TraceThread
+from core.observability.tracing.traced_responses import TracedResponses
+
+# A front end that has ended never says when it sent an answer; nor does one under another server than ours.
+_ANSWER_NS = 10 * 1_000_000_000
+_MOST_UNANSWERED = 4096
+
+
+class Tracer:
+    """Any thread may call any method. Only traced requests take a lock.
+
+    A trace begins with the first `begin` of a request of a client. It is complete when that request and those that its
+    models made have ended, and the front end has said when it sent the answer.
+    """
+
+    def __init__(self, options: TraceOptions) -> None:
+        self._options = options
+        self.gate = TraceGate()
+        self._has_spans = options.mode is TraceMode.OPENTELEMETRY
+        self._counts = TraceCounts()
+        self._thread = TraceThread(TraceFiles(options.file, self._counts), self._counts, self._give_up_waiting)
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        # --- guarded by the lock
+        self._table = TraceTable(options.start, has_destination=options.has_destination)
+        self._setting = Setting(options.start)
+        self._model_settings: dict[str, Setting] = {}
+        self._open: dict[int, Trace] = {}
+        # The roots that have ended and are not answered, with when they ended, the oldest first.
+        self._unanswered: dict[int, int] = {}
+        # ---
+        self._look_at_levels()
+
+    # --- the settings
+
+    def settings(self, model: str = "") -> dict[str, list[str] | str]:
+        """What is in force for `model`, or for all models without settings of their own, as clients see it."""
+        setting = self._setting_of(model)
+        return shown_settings(setting.settings, setting.sampler.left, self._options)
+
+    def change(self, model: str, changes: Changes) -> None:
+        """Change the settings of `model`, "" for the server's. Raises InvalidRequest; then nothing has changed.
+
+        Counting begins anew, and what was kept of the former settings is written.
+        """
+        with self._lock:
+            self._table.change(model, changes)
+            replaced = [self._model_settings.pop(model, None)]
+            if not model:
+                replaced = [self._setting, *self._model_settings.values()]
+                self._model_settings.clear()
+                self._setting = Setting(self._table.of())
+            for name in self._table.models:
+                if name not in self._model_settings:
+                    self._model_settings[name] = Setting(self._table.of(name))
+            self._look_at_levels()
+            for setting in replaced:
+                if setting is not None:
+                    setting.is_replaced = True
+                    if not setting.in_flight:
+                        self._thread.put(setting)
+
+    def _setting_of(self, model: str) -> Setting:
+        return self._model_settings.get(model, self._setting)
+
+    def _look_at_levels(self) -> None:
+        settings = (self._setting, *self._model_settings.values())
+        is_on = any(setting.settings.levels for setting in settings)
+        if is_on:
+            self._thread.start()
+        # The requests that models make for one that is traced are traced as well, though tracing was switched off.
+        self.gate.is_open = is_on or bool(self._open)
+        self.gate.reads_context = is_on and self._has_spans
+
+    # --- requests
+
+    def begin(self, pending: PendingRequest, model: str, version: int, *, is_composed: bool = False) -> None:
+        """Begin to trace a request that is submitted to a model, if it is to be traced."""
+        request = pending.request
+        given = request.trace
+        if given is not None and given.has_begun:
+            return
+        now_ns = time.monotonic_ns()
+        trace = Trace(0, model, version, request.id, now_ns, self._setting_of(model))
+        if given is not None and given.number:
+            if not self._add_child(trace, given.number):
+                return
+        elif pending.is_nested or not self._add_root(trace, given):
+            return
+        trace.events.append(("REQUEST_START", now_ns))
+        request.trace = self._noted(trace)
+        pending.wants_times = True
+        pending.on_response = TracedResponses(self, trace, pending, is_composed=is_composed).respond
+
+    def _add_root(self, trace: Trace, given: RequestTrace | None) -> bool:
+        """Whether it is traced: as its client does, or because it is sampled."""
+        setting = trace.setting
+        if not setting.settings.levels:
+            return False
+        context = parse_traceparent(given.traceparent) if given is not None and self._has_spans else None
+        if context is None and not setting.sampler.sample():
+            return False
+        if self._has_spans:
+            trace_id, parent = context or (random.getrandbits(128) or 1, 0)
+            trace.context = SpanContext(trace_id, _span_id(), parent, given.tracestate if given and context else "")
+            trace.span = _span_id()
+        trace.number = next(self._numbers)
+        with self._lock:
+            self._open[trace.number] = trace
+            setting.in_flight += 1
+        return True
+
+    def _add_child(self, trace: Trace, number: int) -> bool:
+        with self._lock:
+            parent = self._open.get(number)
+            if parent is None:
+                return False
+            trace.number = next(self._numbers)
+            trace.parent = parent
+            trace.root = root = parent.root
+            trace.setting = root.setting
+            trace.context = root.context
+            trace.span = _span_id() if self._has_spans else 0
+            root.open_parts += 1
+            parent.children.append(trace)
+            self._open[trace.number] = trace
+        return True
+
+    def _noted(self, trace: Trace) -> RequestTrace:
+        context = trace.context
+        if context is None:
+            return RequestTrace(trace.number, has_begun=True)
+        return RequestTrace(trace.number, True, traceparent_of(context.trace, trace.span), context.state)
+
+    def end(self, trace: Trace) -> None:
+        """A request of a trace has its final response."""
+        root = trace.root
+        with self._lock:
+            root.open_parts -= 1
+            if root.open_parts:
+                return
+            if not root.is_answered:
+                self._unanswered[root.number] = time.monotonic_ns()
+                if len(self._unanswered) <= _MOST_UNANSWERED:
+                    return
+                root = self._open[next(iter(self._unanswered))]
+            self._complete(root)
+
+    def answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        """The front end has sent the answer to the request of trace `number`: what it noted before and after."""
+        with self._lock:
+            root = self._open.get(number)
+            if root is None or root.parent is not None:
+                return
+            root.ahead, root.behind = tuple(ahead), tuple(behind)
+            root.is_answered = True
+            if not root.open_parts:
+                self._complete(root)
+
+    def _complete(self, root: Trace) -> None:
+        """Under the lock."""
+        self._unanswered.pop(root.number, None)
+        for trace in root.family():
+            self._open.pop(trace.number, None)
+        setting = root.setting
+        setting.in_flight -= 1
+        self._thread.put(root)
+        if setting.is_replaced and not setting.in_flight:
+            self._thread.put(setting)
+        if not self._open:
+            self._look_at_levels()
+
+    def _give_up_waiting(self) -> None:
+        """Complete the traces that no front end has answered for a while."""
+        oldest_ns = time.monotonic_ns() - _ANSWER_NS
+        with self._lock:
+            for number, ended_ns in list(self._unanswered.items()):
+                if ended_ns > oldest_ns:
+                    break
+                self._complete(self._open[number])
+
+    # --- the end
+
+    def metrics(self) -> TraceMetrics | None:
+        """None if nothing can be traced."""
+        return self._counts.metrics() if self._options.has_destination else None
+
+    def close(self) -> None:
+        """Write what was traced so far. Blocks, at most ten seconds."""
+        with self._lock:
+            for number in list(self._unanswered):
+                self._complete(self._open[number])
+            for setting in (self._setting, *self._model_settings.values()):
+                self._thread.put(setting)
+        self._thread.close()
+
+
+def _span_id() -> int:
+    return random.getrandbits(64) or 1

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from core.frontend.bridge import ThreadBridge
+from core.http.application import V2Application
+from core.http.options import HttpOptions
+from tests.unit.fake_engine import FakeEngine
+
+START = (
+    b'{"trace_level":["OFF"],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"",'
+    b'"trace_mode":"triton"}'
+)
+
+
+@pytest.fixture
+def engine() -> FakeEngine:
+    return FakeEngine()
+
+
+@pytest.fixture
+def client(engine: FakeEngine) -> FlaskClient:
+    return V2Application(engine, HttpOptions(), ThreadBridge()).test_client()
+
+
+@pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/simple/trace/setting"])
+def test_settings_are_read(client: FlaskClient, engine: FakeEngine, path: str) -> None:
+    for answer in (client.get(path), client.post(path), client.post(path, json={})):
+        assert (answer.status_code, answer.content_type, answer.data) == (200, "application/json", START)
+    assert engine.calls == []
+
+
+@pytest.mark.parametrize(("path", "model"), [("/v2/trace/setting", ""), ("/v2/models/simple/trace/setting", "simple")])
+def test_settings_are_changed_by_the_engine(client: FlaskClient, engine: FakeEngine, path: str, model: str) -> None:
+    answer = client.post(path, json={"trace_rate": "5", "trace_count": None, "trace_level": ["unknown"]})
+    assert engine.calls == [("change_trace", model, {"trace_rate": 5, "trace_count": None})]
+    assert (answer.status_code, answer.json["trace_rate"]) == (200, "5")  # type: ignore[index]
+    assert client.get("/v2/trace/setting").json["trace_rate"] == ("1000" if model else "5")  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "text"),
+    [
+        ({"trace_rate": 5}, 400, "Unable to parse 'trace_rate': attempt to access JSON non-string as string"),
+        ({"trace_count": ["1"]}, 400, "Unable to parse 'trace_count': attempt to access JSON non-string as string"),
+        ({"trace_level": "OFF"}, 400, "Unable to parse 'trace_level': attempt to access JSON non-array as array"),
+        ({"trace_level": [1]}, 400, "Unable to parse 'trace_level': attempt to access JSON non-string as string"),
+        ({"trace_count": "-2"}, 400, "Unable to parse 'trace_count'. Expecting value >= -1, got:-2"),
+        ({"trace_file": None}, 501, "trace file location can not be updated through network protocol"),
+        (
+            {"trace_level": ["TIMESTAMPS"]},
+            400,
+            "Attempting to set invalid trace setting :trace file name is not given",
+        ),
+        ([], 400, "attempt to access JSON non-object as object"),
+    ],
+)
+def test_invalid_changes_change_nothing(client: FlaskClient, body: Any, status: int, text: str) -> None:
+    answer = client.post("/v2/trace/setting", json=body)
+    assert (answer.status_code, answer.get_json()["error"]) == (status, text)
+    assert client.get("/v2/trace/setting").data == START
+
+
+def test_settings_of_an_unknown_model_are_refused(client: FlaskClient, engine: FakeEngine) -> None:
+    assert client.get("/v2/models/nope/trace/setting").status_code == 404
+    engine.model_ready = False
+    answer = client.post("/v2/models/simple/trace/setting", json={"trace_rate": "1"})
+    assert (answer.status_code, answer.json) == (400, {"error": "Request for unknown model : simple"})
+    assert engine.calls == []
+
+
+def test_versions_have_no_trace_settings(client: FlaskClient) -> None:
+    assert client.get("/v2/models/simple/versions/1/trace/setting").status_code == 404
