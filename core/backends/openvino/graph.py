@@ -38,8 +38,13 @@ def signature_of(model: Any) -> ModelSignature:
 
 
 def name_of(port: Any) -> str:
-    """The name of an input or output; one without any gets that of its node."""
-    return str(min(port.names)) if port.names else str(port.get_node().friendly_name)
+    """The name of an input or output; one without any gets that of its node. The graphs of TensorFlow number the
+    results of a node, as in `y:0`: its first result has the node's name.
+    """
+    # Of several names the node has the one of the file.
+    friendly = str(port.get_node().friendly_name)
+    name = friendly if friendly in port.names or not port.names else str(min(port.names))
+    return name.removesuffix(":0")
 
 
 @dataclass(frozen=True, slots=True)
