@@ -56,8 +56,13 @@ IN_ONE_MODULE = ("redis", "boto3", "botocore", "google.cloud", "google.auth", "g
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("core/backends/onnxruntime/", "core/config/platforms.py"),
 }
-# A stub process inherits the environment, as Triton's do.
-ENVIRONMENT_READERS = ("app/process/environment.py", "adapters/*/settings.py", "core/backends/python/stub_process.py")
+# A stub process inherits the environment, as Triton's do, and what runs there may read it.
+ENVIRONMENT_READERS = (
+    "app/process/environment.py",
+    "adapters/*/settings.py",
+    "core/backends/python/stub_process.py",
+    "core/backends/tensorflow/stub/",
+)
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 

@@ -7,8 +7,6 @@ crash, a GPU or a cloud are in ONLY_IN_SOURCE; the tests look for them in the so
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -25,6 +23,7 @@ from core.errors import ServerError
 from core.http.application import V2Application
 from tests.project import ROOT
 from tests.unit.docs.provoked_texts import provoked_texts
+from tests.unit.product_modules import product_modules
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 ANY = "…"
@@ -183,10 +182,8 @@ def test_a_quote_matches_its_text_and_no_other() -> None:
 
 
 def error_classes() -> set[type[ServerError]]:
-    for package in (core, adapters, app):
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith("__main__"):
-                importlib.import_module(module.name)
+    imported = list(product_modules(core, adapters, app))
+    assert imported
     found: list[type[ServerError]] = [ServerError]
     for kind in found:
         found += kind.__subclasses__()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
 import logging
-import pkgutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +15,7 @@ from core import errors
 from core.config.problem import InvalidModelConfig, Problem
 from core.errors import ErrorCode, OutOfMemory, QueueFull, ServerError
 from core.remote.calls.remote_error import EngineGone, error_of, error_to_plain
+from tests.unit.product_modules import product_modules
 
 
 def over_the_wire(error: BaseException) -> ServerError:
@@ -26,15 +24,11 @@ def over_the_wire(error: BaseException) -> ServerError:
 
 def engine_errors() -> Iterator[type[ServerError]]:
     """Every error class that the rooms of the engine define."""
-    for module in pkgutil.walk_packages(core.__path__, "core."):
-        rooms = module.name.split(".")
-        # What runs in the processes of models is not the engine's.
-        if rooms[1] in ("frontend", "http", "grpc", "remote") or "stub" in rooms:
+    for module in product_modules(core):
+        if module.__name__.split(".")[1] in ("frontend", "http", "grpc", "remote"):
             continue
-        if "pytorch" in rooms and importlib.util.find_spec("torch") is None:
-            continue
-        for kind in vars(importlib.import_module(module.name)).values():
-            if inspect.isclass(kind) and issubclass(kind, ServerError) and kind.__module__ == module.name:
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and issubclass(kind, ServerError) and kind.__module__ == module.__name__:
                 yield kind
 
 
