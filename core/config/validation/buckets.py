@@ -140,6 +140,9 @@ def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
             text = f"batch input kind '{kind}' has an element for each request, which batch buckets cannot pad, "
             hint = "BATCH_ITEM_SHAPE tells the model the real length of each row"
             yield Problem(f"batch_input[{index}].kind", f"{text}for {model_name}", hint)
+    if config.HasField("sequence_batching"):
+        text = f"the rows of sequences belong to their slots, so that batch buckets cannot add rows, for {model_name}"
+        yield Problem("sequence_batching", text, "remove the buckets, or the sequence batching")
     if config.batch_output:
         text = f"a batch output has no fixed shape, so that it cannot be used with batch buckets for {model_name}"
         yield Problem("batch_output", text, "outputs are cut to the real rows and lengths without it")

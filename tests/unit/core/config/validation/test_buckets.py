@@ -107,6 +107,10 @@ def test_sizes_are_checked(sizes: str, message: str, hint: str) -> None:
             "for m",
         ),
         (
+            bucket_text(BATCH_BUCKETS="8") + "sequence_batching { }",
+            "the rows of sequences belong to their slots, so that batch buckets cannot add rows, for m",
+        ),
+        (
             bucket_text(BATCH_BUCKETS="8") + SCATTER,
             "a batch output has no fixed shape, so that it cannot be used with batch buckets for m",
         ),
