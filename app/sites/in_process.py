@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from wsgiref.types import WSGIApplication
 
+from app.process.heap import use_one_heap
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
@@ -27,6 +28,8 @@ class InProcessSite:
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._failure: str | None = None
+        if settings.response_cache_bytes:
+            use_one_heap()
         self._engine: InferenceEngine = make_engine(engine_options(settings), on_fatal=self._fail)
         applications = Applications(settings, self._engine, make_bridge, tokens=credentials.tokens)
         self._applications = applications.by_port()

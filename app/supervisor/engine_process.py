@@ -17,7 +17,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
-from app.process.heap import IdleTrim, keep_freed_memory
+from app.process.heap import IdleTrim, keep_freed_memory, use_one_heap
 from app.process.interpreter_lock import share_interpreter_lock
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
@@ -68,6 +68,8 @@ class EngineProcess:
         signal.signal(STOP_ENGINE, lambda *_: self._stop.put(None))
         _end_with_parent()
         keep_freed_memory()
+        if self._settings.response_cache_bytes:
+            use_one_heap()
         share_interpreter_lock()
         tempfile.tempdir = str(self._directory.new_files())
         load_log = LoadLog(self._directory.loads)

@@ -28,7 +28,7 @@ class CachedResponse:
         self.layout = layout
         self.content = content
         self.parameters = parameters
-        self.nbytes = getsizeof(self) + getsizeof(content) + _parameters_size(parameters)
+        self.nbytes = block_size(getsizeof(self)) + block_size(getsizeof(content)) + _parameters_size(parameters)
 
     @classmethod
     def of(cls, response: InferenceResponse) -> CachedResponse:
@@ -54,6 +54,11 @@ class CachedResponse:
         response = InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
         response.times = times
         return response
+
+
+def block_size(nbytes: int) -> int:
+    """What an object of that size takes of the heap: blocks are multiples of 16 bytes, with a header."""
+    return (nbytes + 23) & ~15
 
 
 def layout_size(layout: TensorLayout) -> int:

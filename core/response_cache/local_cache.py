@@ -8,21 +8,17 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from struct import Struct
-from sys import getsizeof
 
 from core.inference.layout import TensorLayout
 from core.observability.metrics.snapshot import ResponseCacheMetrics
 from core.response_cache.cached_response import CachedResponse, layout_size
+from core.response_cache.entries import Entries, Entry
 from core.response_cache.response_cache import OnFound
 
 _log = logging.getLogger("trident.cache")
 
-ENTRY_SIZE = 120
-"""What an entry of the ordered dict takes besides its key and its value, in bytes, with its share of unused slots."""
-_AT_ONCE = 1000
 _SCOPE = Struct("<Q")
 
 
@@ -37,11 +33,12 @@ class LocalCache:
     def __init__(self, size: int) -> None:
         self.size = size
         self._lock = threading.Lock()
-        self._entries: OrderedDict[bytes, CachedResponse] = OrderedDict()
-        self._used = 0
+        # --- guarded by the lock
+        self._entries = Entries(size)
         self._evictions = 0
-        # How many entries share each layout.
+        # How many entries share each layout, and the memory of the layouts.
         self._layouts: dict[TensorLayout, int] = {}
+        self._layouts_bytes = 0
         self._scopes = itertools.count(1)
 
     def open_scope(self, name: str, version: int, identity: Callable[[], bytes | None]) -> bytes:
@@ -52,69 +49,61 @@ class LocalCache:
 
     def get(self, key: bytes) -> CachedResponse | None:
         with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
-                self._entries.move_to_end(key)
-            return found
+            entry = self._entries.use(key)
+            return entry.response if entry is not None else None
 
     def put(self, key: bytes, response: CachedResponse) -> None:
         """Keep it, unless there is one of that key already or it is larger than the whole cache."""
         layout = response.layout
+        entry = Entry(key, response)
+        needed = entry.nbytes + layout_size(layout)
+        if needed > self.size:
+            _log.warning(
+                "Failed to insert key into response cache: Requested byte_size: %d is greater than total cache "
+                "size: %d",
+                needed,
+                self.size,
+            )
+            return
         with self._lock:
-            if key in self._entries:
+            if self._entries.of(key) is not None:
                 return
-            needed = _size(key, response)
-            with_layout = needed + layout_size(layout)
-            if with_layout > self.size:
-                _log.warning(
-                    "Failed to insert key into response cache: Requested byte_size: %d is greater than total cache "
-                    "size: %d",
-                    with_layout,
-                    self.size,
-                )
-                return
-            while self._used + (needed if layout in self._layouts else with_layout) > self.size:
-                self._remove(next(iter(self._entries)))
-                self._evictions += 1
             if layout not in self._layouts:
                 self._layouts[layout] = 0
-                self._used += layout_size(layout)
+                self._layouts_bytes += layout_size(layout)
             self._layouts[layout] += 1
-            self._entries[key] = response
-            self._used += needed
+            self._entries.add(entry)
+            while self._used > self.size and (oldest := self._entries.oldest) is not None:
+                self._entries.remove(oldest)
+                self._leave_layout(oldest)
+                self._evictions += 1
 
     def holds(self, nbytes: int) -> bool:
         return nbytes < self.size
 
     def close_scope(self, scope: bytes) -> None:
-        with self._lock:
-            keys = list(self._entries)
-        # Looked through without the lock: there may be a million of them.
-        keys = [key for key in keys if key.startswith(scope)]
-        for start in range(0, len(keys), _AT_ONCE):
-            with self._lock:
-                for key in keys[start : start + _AT_ONCE]:
-                    if key in self._entries:
-                        self._remove(key)
+        for index in range(self._entries.tables):
+            with self._lock:  # a table at a time: there may be a million entries
+                for entry in self._entries.remove_scope(index, scope):
+                    self._leave_layout(entry)
 
     def metrics(self) -> ResponseCacheMetrics:
         with self._lock:
             return ResponseCacheMetrics(
-                size=self.size, used=self._used, entries=len(self._entries), evictions=self._evictions
+                size=self.size, used=self._used, entries=self._entries.count, evictions=self._evictions
             )
 
     def close(self) -> None:
         """It has neither threads nor connections."""
 
-    def _remove(self, key: bytes) -> None:
-        response = self._entries.pop(key)
-        self._used -= _size(key, response)
-        layout = response.layout
+    @property
+    def _used(self) -> int:
+        return self._entries.nbytes + self._layouts_bytes
+
+    def _leave_layout(self, entry: Entry) -> None:
+        """Forget the layout of a removed entry if it was the last one with it."""
+        layout = entry.response.layout
         self._layouts[layout] -= 1
         if not self._layouts[layout]:
             del self._layouts[layout]
-            self._used -= layout_size(layout)
-
-
-def _size(key: bytes, response: CachedResponse) -> int:
-    return ENTRY_SIZE + getsizeof(key) + response.nbytes
+            self._layouts_bytes -= layout_size(layout)

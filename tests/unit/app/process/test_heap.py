@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import platform
 
-from app.process.heap import IdleTrim, keep_freed_memory
+from app.process.heap import IdleTrim, keep_freed_memory, use_one_heap
 
 
 def test_glibc_accepts_the_options() -> None:
     assert keep_freed_memory() is (platform.libc_ver()[0] == "glibc")
+    assert use_one_heap() is (platform.libc_ver()[0] == "glibc")
 
 
 def test_memory_is_returned_once_after_each_idle_time() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import tracemalloc
 
 import numpy as np
@@ -74,12 +75,13 @@ def test_a_response_larger_than_the_cache_is_not_kept(caplog: pytest.LogCaptureF
 
 def test_a_scope_is_forgotten_alone() -> None:
     cache = LocalCache(1 << 20)
-    cache.put(b"another0x", response())
-    used = cache.metrics().used
-    for number in range(2500):
-        cache.put(key(number), response(8))
-    cache.close_scope(b"scope000")
-    assert (cache.metrics().entries, cache.metrics().used) == (1, used)
+    for _ in range(2):
+        for number in range(2500):
+            cache.put(key(number), response(8))
+        cache.put(b"another0x", response())
+        cache.close_scope(b"scope000")
+        assert cache.metrics().entries == 1
+        assert cache.metrics().used < 30 * sys.getsizeof({1: 1})
     assert cache.get(b"another0x") is not None
 
 
@@ -96,5 +98,5 @@ def test_the_account_is_the_memory_that_it_takes(size: int) -> None:
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    # The table of a dict grows in steps, so an entry's share of it differs by some tens of bytes.
-    assert abs(cache.metrics().used - taken) < 3000 * 80
+    # What tracemalloc sees has no headers and padding, and has the objects of this test.
+    assert abs(cache.metrics().used - taken) < 3000 * 40
