@@ -3,7 +3,7 @@
 A backend is a package beside this module. The package's module `backend` has a function `make_backend`, which takes the
 backend's settings and returns a Backend. The package is imported when the first model asks for it: a server whose
 repositories hold no such model neither loads the framework nor needs it installed. The package's EXTRA is the extra of
-this distribution that installs the framework.
+this distribution that installs the framework, and its RUNTIMES are what `runtime` may say besides the library's name.
 Source: docs/spec/repository.md section 1.2.
 """
 
@@ -143,7 +143,7 @@ class BackendRegistry:
     def _runtimes(self, name: str) -> tuple[str, ...]:
         """What a configuration may name as the `runtime` of a backend; () if there is no such backend."""
         if name in self._makers:
-            return (_library(name),)
+            return (_library(name), *getattr(import_module(f"{backends.__name__}.{name}"), "RUNTIMES", ()))
         return (_PYTHON_FILE,) if self._python_file(name) is not None else ()
 
     def _python_file(self, name: str) -> Path | None:

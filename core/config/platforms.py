@@ -13,6 +13,8 @@ from core.config.schema import ModelConfig
 
 ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"
+# The runtime of models of a framework that are Python code.
+_CODE = "model.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,9 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
     if row is not None:
         config.backend = config.backend or row.backend
         config.platform = config.platform or row.name
-        config.default_model_filename = config.default_model_filename or row.filename
+        # A model that is code of its user looks for its file itself.
+        filename = "" if config.runtime == _CODE else row.filename
+        config.default_model_filename = config.default_model_filename or filename
         return
     suffix = config.name.rpartition(".")[2] if "." in config.name else ""
     if suffix and not config.backend and not config.platform:

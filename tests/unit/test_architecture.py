@@ -61,6 +61,7 @@ ENVIRONMENT_READERS = (
     "app/process/environment.py",
     "adapters/*/settings.py",
     "core/backends/python/stub_process.py",
+    "core/backends/pytorch/stub/",
     "core/backends/tensorflow/stub/",
 )
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}

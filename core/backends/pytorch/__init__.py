@@ -1,6 +1,8 @@
-"""PyTorch models: TorchScript on the instance threads.
+"""PyTorch models: TorchScript on the instance threads; packages and modules in Python in processes of their own.
 
 Source: docs/spec/framework-backends.md sections 6.2 and 6.3.
 """
 
 EXTRA = "torch"
+# What `runtime` may say besides the name of Triton's library.
+RUNTIMES = ("model.py",)

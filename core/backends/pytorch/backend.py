@@ -1,164 +1,103 @@
-"""The backend `pytorch`: TorchScript modules.
+"""The backend `pytorch`: TorchScript, packages of torch.export and AOTInductor, and modules that are Python code.
 
-Source: docs/spec/framework-backends.md section 6.2.
+Source: docs/spec/framework-backends.md sections 6.2 and 6.3.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
 
 from core.backends.base import Backend, BackendModel, LoadContext
-from core.backends.in_process.instance import Failures, Run
-from core.backends.in_process.model import InProcessModel
-from core.backends.pytorch.device_modules import DeviceModules
-from core.backends.pytorch.forward import Forward, arguments_of, writes_in_place
-from core.backends.pytorch.module_file import check_archive, load_module, module_path
-from core.backends.pytorch.module_run import ModuleRun
-from core.backends.pytorch.tensor_names import check_controls, input_positions, output_positions
-from core.backends.pytorch.torch_settings import TorchSettings
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.errors import BackendFailed, OutOfMemory, ServerError
-from core.inference.tensors import BYTES
+from core.backends.parameter_values import parameters_of
+from core.backends.python.backend import make_backend as make_python_backend
+from core.backends.pytorch.package_file import check_package, package_path
+from core.config.schema import ModelConfig
+from core.errors import ModelLoadFailed, Unsupported
 
 _log = logging.getLogger("trident.backends")
 
-_SERVED = {"BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", BYTES.name}
-_NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+_STUB = Path(__file__).parent / "stub"
+_PACKAGES = "torch_aoti"
+_MODULE = "model.py"
+# The parameter that names another Python than the server's, which may have PyTorch.
+_ENVIRONMENT = "EXECUTION_ENV_PATH"
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend. It has no settings."""
-    return TorchScriptBackend()
+    """The backend with the values of --backend-config for it and for Python models. Raises ImportError."""
+    return PyTorchBackend(settings)
 
 
-class TorchScriptBackend:
-    """Implements Backend. Loader threads, several at once. Make it after the fork."""
+class PyTorchBackend:
+    """Implements Backend: hands each model to the way that runs it. Loader threads, several at once.
+
+    PyTorch is imported when a TorchScript archive needs it; the other models run in processes of their own.
+    """
 
     completes_configs = False
 
-    def __init__(self) -> None:
-        self.supports_gpus = torch.version.cuda is not None
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._packages = make_python_backend(settings, _STUB / "package_model.py")
+        self._modules = make_python_backend(settings, _STUB / "module_model.py")
+        # Without PyTorch here every model has an environment of its own, of which nothing is known.
+        self.supports_gpus = find_spec("torch") is None or self._archives.supports_gpus
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
-        """A module does not say the names, datatypes and shapes of its tensors."""
-        check_archive(module_path(path, config), config.name)
-        _log.info("skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name)
+        """None of these models says the names, datatypes and shapes of its tensors as a configuration does."""
+        if _way(config) == "archive":
+            self._archives.inspect(path, config)
+        else:
+            _log.info(
+                "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
+            )
 
     def complete(self, path: Path, config: ModelConfig) -> None:
         """Never called: see `inspect`."""
         raise NotImplementedError
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for parameters, datatypes and names that have no meaning."""
-        TorchSettings.read(config)
-        _check_tensors(config)
-        check_controls(config)
+        """Raise a ServerError for what has no meaning."""
+        way = _way(config)
+        if way == "archive":
+            self._archives.check(config)
+        elif way == "package" and config.HasField("sequence_batching"):
+            raise Unsupported("Sequence batching is not supported yet.", model=config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Load one version: a module for each instance, or one for each device. Raises a ServerError."""
-        config, spec = context.config, context.spec
+        """Load one version. Raises a ServerError."""
+        config, way = context.config, _way(context.config)
         self.check(config)
-        settings = TorchSettings.read(config)
-        settings.log(config)
-        _set_process_switches(settings)
-        path = module_path(context.path, config)
-        threads = settings.threads or context.threads
-        names = [*spec.inputs, *(name for entry in config.batch_input for name in entry.target_name)]
-
-        def load_checked(device: str) -> Any:
-            module = load_module(path, device, config.name)
-            Forward.of(arguments_of(module), config.name).check_count(len(names), config.name)
-            return module
-
-        def load(placement: Placement) -> DeviceModules:
-            device = _device(placement)
-            return DeviceModules(lambda: load_checked(device), shared=settings.shares_weights)
-
-        def make_run(modules: DeviceModules, placement: Placement) -> Run:
-            module = modules.take()
-            forward = Forward.of(arguments_of(module), config.name)
-            return ModuleRun(
-                module,
-                spec,
-                settings,
-                inputs=None if forward.takes_dictionary else input_positions(names, forward.arguments, config.name),
-                outputs=output_positions(list(spec.outputs), config.name),
-                copies=writes_in_place(module),
-                threads=threads,
-                device=_device(placement),
-            )
-
-        if settings.shares_weights:
-            for _ in context.placements[1:]:
-                _log.info("Reusing TorchScript model for instance '%s'", config.name)
-        described = {
-            "execution provider": f"PyTorch {torch.__version__}",
-            "threads": str(threads) if threads else "all",
-        }
-        return InProcessModel(context, load, make_run, _FAILURES, described)
-
-
-def _error_of(exc: Exception, model: str) -> ServerError:
-    text = f"PyTorch execute failure: {exc}"
-    if isinstance(exc, torch.OutOfMemoryError | MemoryError) or _NO_CPU_MEMORY in str(exc):
-        return OutOfMemory(text, model=model)
-    return BackendFailed(text, model=model)
-
-
-_FAILURES = Failures(
-    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of
-)
-
-
-def _device(placement: Placement) -> str:
-    return "cpu" if placement.kind is DeviceKind.CPU else f"cuda:{placement.device_id}"
-
-
-def _set_process_switches(settings: TorchSettings) -> None:
-    """The switches that PyTorch has once for the process; the last model that sets one wins."""
-    if settings.executor is not None:
-        torch._C._jit_set_profiling_executor(settings.executor)
-    if settings.profiling is not None:
-        torch._C._jit_set_profiling_mode(settings.profiling)
-    if settings.fuser is not None:
-        torch._C._jit_set_texpr_fuser_enabled(settings.fuser)
-
-
-def _check_tensors(config: ModelConfig) -> None:
-    sides: list[tuple[str, list[ModelInput | ModelOutput]]] = [
-        ("input", [*config.input]),
-        ("output", [*config.output]),
-    ]
-    for side, entries in sides:
-        if not entries:
-            raise BackendFailed(
-                f"model configuration must contain at least one {side}, none were specified.",
-                hint="a TorchScript archive does not say what its tensors are: write them into config.pbtxt",
+        if find_spec("torch") is None and _ENVIRONMENT not in parameters_of(config):
+            raise ModelLoadFailed(
+                f"failed to load model '{config.name}': PyTorch is not installed",
+                hint="install it: pip install 'trident-inference[torch]'",
                 model=config.name,
             )
-        for entry in entries:
-            datatype = datatype_of(entry.data_type)
-            if datatype is None or datatype.name not in _SERVED:
-                name = datatype.config_name if datatype else "TYPE_INVALID"
-                raise BackendFailed(
-                    f"unsupported datatype {name} for {side} '{entry.name}' for model '{config.name}'",
-                    model=config.name,
-                )
-            if datatype is BYTES and _rank(entry, config) != 1:
-                raise BackendFailed(
-                    f"Triton only supports 1 dimensional List of String as {side} for '{entry.name}' for model "
-                    f"'{config.name}'",
-                    hint="with batching: dims: [ 1 ] reshape { shape: [ ] }",
-                    model=config.name,
-                )
+        if way == "archive":
+            return self._archives.load(context)
+        if way == "module":
+            return self._modules.load(context)
+        check_package(package_path(context.path, config), config.name)
+        return self._packages.load(context)
+
+    @cached_property
+    def _archives(self) -> Backend:
+        try:
+            from core.backends.pytorch.torch_script import TorchScriptBackend
+        except ImportError as error:
+            raise ModelLoadFailed(
+                f"unable to import backend 'pytorch': {error}",
+                hint="install its framework: pip install 'trident-inference[torch]'",
+            ) from error
+        return TorchScriptBackend()
 
 
-def _rank(entry: ModelInput | ModelOutput, config: ModelConfig) -> int:
-    dims = entry.reshape.shape if entry.HasField("reshape") else entry.dims
-    return len(dims) + int(config.max_batch_size > 0)
+def _way(config: ModelConfig) -> str:
+    """How a model runs: as `archive` of TorchScript, as `package`, or as a `module` of its user's code."""
+    if config.runtime == _MODULE:
+        return "module"
+    return "package" if config.platform == _PACKAGES else "archive"

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from core.backends.base import LoadContext
-from core.backends.pytorch.backend import TorchScriptBackend
+from core.backends.pytorch.torch_script import TorchScriptBackend
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, RepositoryUnavailable, ServerError

@@ -1,0 +1,5 @@
+"""What runs in the processes of instances: Python models that run PyTorch.
+
+Packages of AOTInductor hold the interpreter's lock while they run, and the modules of `runtime: "model.py"` are their
+users' code: both get the process of a Python model.
+"""
