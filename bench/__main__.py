@@ -7,6 +7,7 @@
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
+    python -m bench sequences       sequences beside dynamic batching, and their memory
     python -m bench texts           health while large texts are read
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
@@ -25,6 +26,7 @@ from bench.plain import run as plain
 from bench.python import run as python
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
+from bench.sequences import run as sequences
 from bench.texts import run as texts
 from bench.vertex import run as vertex
 from bench.workers import run as workers
@@ -36,6 +38,7 @@ FAMILIES = {
     "python": python.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,
+    "sequences": sequences.main,
     "texts": texts.main,
     "vertex": vertex.main,
     "workers": workers.main,

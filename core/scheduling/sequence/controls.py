@@ -5,33 +5,53 @@ Source: docs/spec/schedulers.md section 3.4, "Controls".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from core.config.sequence.spec import FlagControl, SequenceSpec
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import BYTES, Array, Datatype, bytes_array
+from core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array
 
 
 class Controls:
-    """Makes the control tensors of one model. They are shared by requests and never change. Any thread."""
+    """Makes the control tensors that a model wants: START, END, READY and the correlation id. Any thread.
+
+    `described` are their names, datatypes, shapes and sizes in bytes; None if the size of the id is not known before.
+    """
 
     def __init__(self, sequence: SequenceSpec, *, batching: bool) -> None:
-        self._shape = (1, 1) if batching else (1,)
+        self._shape: Shape = (1, 1) if batching else (1,)
         self._id = sequence.correlation_id
-        self._flags = {
-            (start, end): self._flag_tensors((sequence.start, start), (sequence.end, end), (sequence.ready, True))
-            for start in (False, True)
-            for end in (False, True)
+        # The low bytes of a number are its bits in any integer type that is as short.
+        self._id_size = 0 if self._id is None else self._id.datatype.size
+        self._id_mask = (1 << (8 * self._id_size)) - 1
+        controls = (sequence.start, sequence.end, sequence.ready)
+        places = [(start, end) for start in (False, True) for end in (False, True)]
+        self._flags = {place: _flag_tensors(self._shape, controls, (*place, True)) for place in places}
+        self._flag_bytes = {
+            place: b"".join([tensor.array.tobytes() for tensor in self._flags[place]]) for place in places
         }
-        not_ready = self._flag_tensors((sequence.start, False), (sequence.end, False), (sequence.ready, False))
-        null_id = self.id_tensor("" if self._id is not None and self._id.datatype is BYTES else 0)
+        not_ready = _flag_tensors(self._shape, controls, (False, False, False))
+        self._has_text = self._id is not None and self._id.datatype is BYTES
+        null_id = self._id_tensors("" if self._has_text else 0)
         self.not_ready: dict[str, InputTensor] = {tensor.name: tensor for tensor in (*not_ready, *null_id)}
         """Those of a slot in which no request is ready."""
+        self.described: tuple[tuple[str, str, Shape, int], ...] | None = None
+        if not self._has_text:
+            tensors = self.not_ready.values()
+            self.described = tuple((each.name, each.datatype, each.shape, each.data.nbytes) for each in tensors)
 
-    def of(self, start: bool, end: bool, id_tensor: tuple[InputTensor, ...]) -> tuple[InputTensor, ...]:
-        """The controls of a request at this place; `id_tensor` is that of its sequence."""
-        return self._flags[start, end] + id_tensor
+    def of(self, request: InferenceRequest) -> Iterator[InputTensor]:
+        """The controls of `request`, in the order of `described`."""
+        yield from self._flags[request.sequence_start, request.sequence_end]
+        yield from self._id_tensors(request.correlation_id)
+
+    def content(self, request: InferenceRequest) -> bytes:
+        """The bytes of the controls of `request`, one after the other, if they are `described`."""
+        flags = self._flag_bytes[request.sequence_start, request.sequence_end]
+        return flags + self._id_bytes(request.correlation_id) if self._id_size else flags
 
     def check(self, request: InferenceRequest) -> None:
         """Raise InvalidRequest if the model takes correlation ids of another type than that of `request`."""
@@ -39,7 +59,7 @@ class Controls:
         if control is None:
             return
         is_text = isinstance(request.correlation_id, str)
-        if is_text is not (control.datatype is BYTES):
+        if is_text is not self._has_text:
             raise InvalidRequest(
                 f"{request.log_prefix}sequence batching control '{control.name}' data-type is "
                 f"'{'BYTES' if is_text else 'UINT64'}', but model '{request.model_name}' expects "
@@ -47,27 +67,32 @@ class Controls:
                 hint=f"send sequence_id as {'a number' if is_text else 'a string'}",
             )
 
-    def id_tensor(self, correlation_id: int | str) -> tuple[InputTensor, ...]:
-        """The tensor of a correlation id; none if the model does not want it."""
+    def _id_tensors(self, correlation_id: int | str) -> tuple[InputTensor, ...]:
+        """One, or none if the model does not want it."""
         control = self._id
         if control is None:
             return ()
         if isinstance(correlation_id, str):
             array = bytes_array([correlation_id.encode(errors="surrogatepass")], self._shape)
         else:
-            # As in Triton a shorter integer gets the low bytes, and a signed one the same bits.
-            size = control.datatype.size
-            low = correlation_id & ((1 << (8 * size)) - 1)
-            array = np.frombuffer(low.to_bytes(size, "little"), control.datatype.dtype).reshape(self._shape)
+            array = np.frombuffer(self._id_bytes(correlation_id), control.datatype.dtype).reshape(self._shape)
         return (made_tensor(control.name, control.datatype, array),)
 
-    def _flag_tensors(self, *flags: tuple[FlagControl | None, bool]) -> tuple[InputTensor, ...]:
-        tensors = []
-        for control, value in flags:
-            if control is not None:
-                array = np.full(self._shape, control.true if value else control.false, control.datatype.dtype)
-                tensors.append(made_tensor(control.name, control.datatype, array))
-        return tuple(tensors)
+    def _id_bytes(self, correlation_id: int | str) -> bytes:
+        assert isinstance(correlation_id, int)
+        return (correlation_id & self._id_mask).to_bytes(self._id_size, "little")
+
+
+def _flag_tensors(
+    shape: Shape, controls: tuple[FlagControl | None, ...], values: tuple[bool, ...]
+) -> tuple[InputTensor, ...]:
+    """Requests share them: they never change."""
+    tensors = []
+    for control, value in zip(controls, values, strict=True):
+        if control is not None:
+            array = np.full(shape, control.true if value else control.false, control.datatype.dtype)
+            tensors.append(made_tensor(control.name, control.datatype, array))
+    return tuple(tensors)
 
 
 def made_tensor(name: str, datatype: Datatype, array: Array) -> InputTensor:

@@ -6,9 +6,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
+from core.inference.request import InferenceRequest, Inputs
 from core.inference.response import InferenceResponse, OnResponse
-from core.scheduling.sequence.states import StateTensors
 
 if TYPE_CHECKING:
     from core.scheduling.sequence.lane import Lane
@@ -39,7 +38,6 @@ class OpenSequence:
         "correlation_id",
         "executed",
         "expires_ns",
-        "id_tensor",
         "inside",
         "is_ended",
         "lane",
@@ -50,10 +48,10 @@ class OpenSequence:
         "waiting",
     )
 
-    def __init__(self, owner: Owner, correlation_id: int | str, id_tensor: tuple[InputTensor, ...]) -> None:
+    def __init__(self, owner: Owner, correlation_id: int | str, states: Inputs) -> None:
         self._owner = owner
         self.correlation_id = correlation_id
-        self.id_tensor = id_tensor
+        self.states = states
         self.lane: Lane | None = None
         self.slot = 0
         self.is_ended = False
@@ -61,7 +59,6 @@ class OpenSequence:
         self.expires_ns = 0
         self.inside: PendingRequest | None = None
         self.waiting: deque[PendingRequest] | None = None
-        self.states: StateTensors = ()
         self.executed: InferenceRequest | None = None
         self.sent: InferenceRequest | None = None
         self.on_response: OnResponse | None = None

@@ -10,7 +10,7 @@ from core.inference.request import InferenceRequest
 from core.inference.response_sender import LATER, ResponseSender
 from core.inference.tensors import BYTES
 from core.scheduling.sequence.controls import Controls
-from core.scheduling.sequence.placed_request import placed_request
+from core.scheduling.sequence.placing import Placing
 from core.scheduling.sequence.states import InitialStates, States
 
 
@@ -24,10 +24,11 @@ class SequenceProbe:
         sequence = spec.sequence
         assert sequence is not None
         self._instance = instance
-        self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
         self._states = States(spec, initial) if sequence.states else None
-        has_text = sequence.correlation_id is not None and sequence.correlation_id.datatype is BYTES
-        self._id = self._controls.id_tensor("1" if has_text else 1)
+        self._placing = Placing(spec, Controls(sequence, batching=spec.max_batch_size > 0), self._states)
+        self._id: int | str = 1
+        if sequence.correlation_id is not None and sequence.correlation_id.datatype is BYTES:
+            self._id = "1"
         self.placement = instance.placement
         self.answers_later = instance.answers_later
 
@@ -39,14 +40,18 @@ class SequenceProbe:
     ) -> Execution:
         """See BackendInstance."""
         states = self._states
-        controls = self._controls.of(start=True, end=True, id_tensor=self._id)
-        first = () if states is None else states.first
-        placed = [placed_request(request, controls, states, first) for request in requests]
+        for request in requests:
+            request.correlation_id, request.sequence_start, request.sequence_end = self._id, True, True
+        first = states.first if states is not None else []
+        placed = [self._placing.placed(request, first) for request in requests]
         execution = self._instance.execute(placed, batch_sizes, senders)
         if states is not None:
+            pairs = zip(requests, execution.outputs, strict=True)
             execution.outputs = [
-                outcome if outcome is LATER or isinstance(outcome, Exception) else states.for_client(request, outcome)
-                for request, outcome in zip(requests, execution.outputs, strict=True)
+                outcome
+                if outcome is LATER or isinstance(outcome, Exception)
+                else states.for_client(outcome, request.outputs)
+                for request, outcome in pairs
             ]
         return execution
 

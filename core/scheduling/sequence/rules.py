@@ -11,20 +11,18 @@ from core.inference.request import InferenceRequest
 from core.scheduling.rejection import stopping
 
 
-def form_problem(pending: PendingRequest) -> InvalidRequest | None:
-    """Why the sequence batcher cannot take `pending` whatever its sequence is; None if it can."""
+def form_problem(pending: PendingRequest) -> InvalidRequest:
+    """Why the sequence batcher cannot take `pending`, which has several items or no correlation id."""
     model = pending.request.model_name
     if pending.batch_size > 1:
         return InvalidRequest(
             f"inference request to model '{model}' must specify batch-size 1 due to requirements of sequence batcher",
             hint="send the items of a sequence in requests of their own",
         )
-    if not pending.request.correlation_id:
-        return InvalidRequest(
-            f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID",
-            hint="set sequence_id",
-        )
-    return None
+    return InvalidRequest(
+        f"inference request to model '{model}' must specify a non-zero or non-empty correlation ID",
+        hint="set sequence_id",
+    )
 
 
 def place_problem(pending: PendingRequest, *, is_open: bool, is_stopped: bool) -> ServerError | None:

@@ -21,6 +21,7 @@ from core.backends.base import BackendInstance
 from core.config.model_spec import BatchingSpec, ModelSpec
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
+from core.inference.request import Inputs
 from core.inference.response import InferenceResponse
 from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
@@ -34,7 +35,7 @@ from core.scheduling.sequence.direct_instance import DirectInstance
 from core.scheduling.sequence.first_batch import FirstBatch
 from core.scheduling.sequence.lane import Lane
 from core.scheduling.sequence.open_sequence import OpenSequence
-from core.scheduling.sequence.placed_request import placed_request
+from core.scheduling.sequence.placing import Placing
 from core.scheduling.sequence.reaper import Reaper
 from core.scheduling.sequence.rules import form_problem, place_problem
 from core.scheduling.sequence.seating import Seating
@@ -84,6 +85,8 @@ class SequenceScheduler:
         self._clock = clock
         self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
         self._states = States(spec, initial) if sequence.states else None
+        self._first_states: Inputs = [] if self._states is None else self._states.first
+        self._placing = Placing(spec, self._controls, self._states)
         self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._reaper = Reaper(spec.name, self._reap)
@@ -134,10 +137,9 @@ class SequenceScheduler:
 
     def submit(self, pending: PendingRequest) -> None:
         """Queue `pending` in its sequence. Raises InvalidRequest or ServerStopping. See Scheduler."""
-        problem = form_problem(pending)
-        if problem is not None:
-            raise problem
         request = pending.request
+        if pending.batch_size > 1 or not request.correlation_id:
+            raise form_problem(pending)
         self._controls.check(request)
         now_ns = self._clock()
         pending.enqueue_ns = now_ns
@@ -146,25 +148,14 @@ class SequenceScheduler:
         change = Change()
         with self._lock:
             sequence = self._seating.open.get(request.correlation_id)
-            refusal = self._refusal(pending, sequence)
-            if refusal is not None:
-                raise refusal
-            due_ns = self._seating.due_ns
-            if sequence is None:
-                sequence = OpenSequence(self, request.correlation_id, self._controls.id_tensor(request.correlation_id))
-                self._seating.begin(sequence, now_ns)
-            elif request.sequence_start:
-                _log.warning(
-                    "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
-                    "start. Previous sequence will be terminated early.",
-                    request.correlation_id,
-                    self._spec.name,
-                )
+            if sequence is None or self._stopped or request.sequence_start:
+                sequence = self._begin(sequence, pending)
             if request.sequence_end:
                 self._seating.forget(sequence)
             self._unanswered += 1
             if sequence.lane is None:
-                self._seating.put_back(sequence, pending)
+                if self._seating.put_back(sequence, pending):
+                    self._reaper.wake()
             else:
                 self._seating.touch(sequence, now_ns)
                 if self._order is not None:
@@ -175,9 +166,26 @@ class SequenceScheduler:
                     change.enter(sequence, pending)
             if self._first is not None:
                 self._release_first(self._first, change)
-            if self._seating.due_ns < due_ns:
-                self._reaper.wake()
         self._make(change)
+
+    def _begin(self, sequence: OpenSequence | None, pending: PendingRequest) -> OpenSequence:
+        """The sequence that `pending` begins, or begins anew: `sequence`, if that is open. Raises. Under the lock."""
+        request = pending.request
+        refusal = self._refusal(pending, sequence)
+        if refusal is not None:
+            raise refusal
+        if sequence is None:
+            sequence = OpenSequence(self, request.correlation_id, self._first_states)
+            if self._seating.begin(sequence, pending.enqueue_ns):
+                self._reaper.wake()
+        elif request.sequence_start:
+            _log.warning(
+                "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
+                "start. Previous sequence will be terminated early.",
+                request.correlation_id,
+                self._spec.name,
+            )
+        return sequence
 
     def _refusal(self, pending: PendingRequest, sequence: OpenSequence | None) -> ServerError | None:
         """Why `pending` is not accepted. Under the lock."""
@@ -202,9 +210,8 @@ class SequenceScheduler:
                 sequence.states = states.first
             if states.are_variable:
                 pending.batch_key = (*(pending.batch_key or ()), *states.shapes(sequence.states))
-        controls = self._controls.of(sent.sequence_start, sent.sequence_end, sequence.id_tensor)
         sequence.sent, sequence.on_response = sent, pending.on_response
-        pending.request = sequence.executed = placed_request(sent, controls, states, sequence.states)
+        pending.request = sequence.executed = self._placing.placed(sent, sequence.states)
         pending.on_response = sequence.respond
         try:
             lane.batcher.submit(pending)
@@ -218,8 +225,7 @@ class SequenceScheduler:
         assert sent is not None
         assert on_response is not None
         if self._states is not None and response.error is None:
-            sequence.states = self._states.after(sequence.states, response.outputs)
-            response.outputs = self._states.for_client(sent, response.outputs)
+            response.outputs, sequence.states = self._states.taken(response.outputs, sent.outputs, sequence.states)
         if not response.final:
             on_response(response)
             return

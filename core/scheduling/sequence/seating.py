@@ -45,14 +45,18 @@ class Seating:
             return self._backlog_due_ns
         return min(self._backlog_due_ns, next(iter(self.seated)).active_ns + self._max_idle_ns)
 
-    def begin(self, sequence: OpenSequence, now_ns: int) -> None:
-        """Open `sequence`, in the lowest free slot or, if there is none, in the backlog."""
+    def begin(self, sequence: OpenSequence, now_ns: int) -> bool:
+        """Open `sequence`, in the lowest free slot or, if there is none, in the backlog.
+
+        Returns whether it is the first in a slot: until then there was no time at which one is over.
+        """
         self.open[sequence.correlation_id] = sequence
         lane = roomiest(self.lanes)
         if lane is None:
             self.backlog.append(sequence)
         else:
             self._seat(sequence, lane, now_ns)
+        return len(self.seated) == 1
 
     def forget(self, sequence: OpenSequence) -> None:
         """Let no more requests join `sequence`."""
@@ -65,13 +69,16 @@ class Seating:
         sequence.active_ns = now_ns
         self.seated.move_to_end(sequence)
 
-    def put_back(self, sequence: OpenSequence, pending: PendingRequest) -> None:
-        """Let `pending` wait in the backlog, until the timeout that it may have."""
+    def put_back(self, sequence: OpenSequence, pending: PendingRequest) -> bool:
+        """Let `pending` wait in the backlog, until the timeout that it may have. Returns whether that is the first."""
         sequence.push(pending)
         if pending.request.timeout_us:
             expires_ns = pending.enqueue_ns + pending.request.timeout_us * 1000
             sequence.expires_ns = min(sequence.expires_ns or expires_ns, expires_ns)
-            self._backlog_due_ns = min(self._backlog_due_ns, expires_ns)
+            if expires_ns < self._backlog_due_ns:
+                self._backlog_due_ns = expires_ns
+                return True
+        return False
 
     def leave(self, sequence: OpenSequence) -> None:
         """Take out a sequence that has no request any more."""
@@ -81,7 +88,7 @@ class Seating:
         sequence.lane.release(sequence)
         del self.seated[sequence]
         sequence.lane = None
-        sequence.states = ()
+        sequence.states = []
 
     def promote(self, now_ns: int) -> OpenSequence | None:
         """Give a free slot to the oldest sequence of the backlog; None if there is no slot or no sequence."""

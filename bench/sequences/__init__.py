@@ -1,0 +1,1 @@
+"""Sequences beside dynamic batching, and the memory of open sequences."""
