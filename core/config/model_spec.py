@@ -52,10 +52,14 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingSpec:
-    """`dynamic_batching`, resolved. 0 `priority_levels` means one level without priorities; each level has a policy."""
+    """`dynamic_batching`, resolved. 0 `priority_levels` means one level without priorities; each level has a policy.
+
+    With `target_p99_ns`, which is 0 for none, the batcher sets its delay and the size of its batches itself.
+    """
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_ns: int = 0
+    target_p99_ns: int = 0
     preserve_ordering: bool = False
     priority_levels: int = 0
     default_priority_level: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from core.config.buckets import bucket_spec
+from core.config.latency_target import target_p99_ns
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
 from core.config.sequence.resolve import resolve_sequence_spec
@@ -30,7 +31,7 @@ def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, t
         sequence=sequence,
         buckets=bucket_spec(config),
         decoupled=config.model_transaction_policy.decoupled,
-        counts_arrival=delayed is not None and delayed.max_queue_delay_ns > 0,
+        counts_arrival=(delayed is not None and delayed.max_queue_delay_ns > 0) or target_p99_ns(config) > 0,
         metric_tags=dict(config.metric_tags),
     )
 
@@ -81,6 +82,7 @@ def _batching(config: ModelConfig) -> BatchingSpec | None:
         # For a model that cannot batch the batcher sends one request at a time.
         preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
         max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
+        target_p99_ns=target_p99_ns(config),
         preserve_ordering=batching.preserve_ordering,
         priority_levels=levels,
         default_priority_level=batching.default_priority_level,

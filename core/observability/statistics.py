@@ -41,14 +41,23 @@ class BatchStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTuning:
+    """A batcher with a target: what it aims at, and how long its batches wait and how many items they have at most."""
+
+    target_p99_ns: int
+    delay_ns: int
+    max_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsSnapshot:
     """The counters of a model version at one moment.
 
     Durations are in ns and summed over the successful requests, except for `failure_ns`. `last_inference_ms` is the
     wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size, `responses`
-    by ascending index; `buckets` are empty for a model without batch buckets. `batch_closes` counts executions by the
-    reason for which their batch was closed. A hit of the response cache takes the time of looking it up, a miss that
-    of looking it up and of keeping the answer.
+    by ascending index; `buckets` are empty for a model without batch buckets, `tuning` is None without a target.
+    `batch_closes` counts executions by the reason for which their batch was closed. A hit of the response cache takes
+    the time of looking it up, a miss that of looking it up and of keeping the answer.
     """
 
     request_success: int
@@ -67,6 +76,7 @@ class StatisticsSnapshot:
     batches: tuple[BatchStatistics, ...] = ()
     responses: tuple[ResponseStatistics, ...] = ()
     batch_closes: Mapping[CloseReason, int] = field(default_factory=dict)
+    tuning: BatchTuning | None = None
     cache_hit_count: int = 0
     cache_hit_ns: int = 0
     cache_miss_count: int = 0
@@ -124,6 +134,7 @@ class ModelStatistics:
         self._queue_ns = 0
         self._compute = _ComputeCounters()
         self._batches: dict[int, _ComputeCounters] = {}
+        self._tuning: BatchTuning | None = None
         self._closes = [0] * len(CloseReason)
         self._responses = ResponseCounters()
         self._buckets = BucketCounters()
@@ -179,6 +190,10 @@ class ModelStatistics:
                 self._latencies.observe_batch(
                     requests_ok, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns, now_ms
                 )
+
+    def note_tuning(self, tuning: BatchTuning) -> None:
+        """Show the limits that a batcher with a target has from now on."""
+        self._tuning = tuning
 
     def record_request(
         self, pending: PendingRequest, compute_start_ns: int, input_end_ns: int, first_ns: int, end_ns: int
@@ -321,6 +336,7 @@ class ModelStatistics:
                     for size, batch in sorted(self._batches.items())
                 ),
                 responses=self._responses.snapshot(),
+                tuning=self._tuning,
                 batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
                 buckets=self._buckets.snapshot(),
             )

@@ -27,6 +27,7 @@ from core.scheduling.inline_execution import InlineExecution
 from core.scheduling.instance import ModelInstance, OnPoisoned
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import LENT, RUNNING, InstanceThread
+from core.scheduling.limits_in_force import LimitsInForce
 from core.scheduling.open_execution import OpenExecution
 from core.scheduling.open_requests import OpenRequests
 from core.scheduling.policy import IDLE, Idle, Run, Wait, limits_of, may_end
@@ -36,6 +37,7 @@ from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rejection import Rejection, reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.tuning.tuner import BatchTuner
 from core.scheduling.work import Work, take_work
 
 # Makes what executes in place of an instance.
@@ -81,11 +83,14 @@ class DynamicBatcher:
         answers_later = any(instance.answers_later for instance in instances)
         self._dropped = DroppedSenders(spec.name) if answers_later else None
         self._short = ShortExecutions(spec)
+        limits = limits_of(spec)
+        self._limits = LimitsInForce(limits)
+        has_target = spec.batching is not None and spec.batching.target_p99_ns > 0
+        self._tuner = BatchTuner(spec, self._limits, statistics) if has_target else None
         self._lock = threading.Lock()
         # --- guarded by the lock
-        self._limits = limits_of(spec)
         self._queue = RequestQueue(spec.batching, delay_until)
-        self._pool = InstancePool(self._lock, self._limits.max_batch_size)
+        self._pool = InstancePool(self._lock, limits.max_batch_size)
         self._stopped = False
         self._accepts_nested = False
         # ---
@@ -94,6 +99,7 @@ class DynamicBatcher:
         self._changing = threading.Lock()
         self._started = False
         self._threads = [self._thread_for(instance) for instance in instances]
+        self._count_instances()
 
     def _thread_for(self, instance: BackendInstance) -> InstanceThread:
         requests = execution = None
@@ -117,6 +123,7 @@ class DynamicBatcher:
             times_for=self._times_for,
             open_execution=execution,
             claim=claim,
+            tuner=self._tuner,
         )
         return InstanceThread(instance, model_instance, self._serve, requests)
 
@@ -211,7 +218,7 @@ class DynamicBatcher:
             self._leave(claim)
             return None
         may_run = None if claim is None else claim.request
-        decision = take_work(self._queue, self._limits, self._clock(), may_run=may_run)
+        decision = take_work(self._queue, self._limits.current, self._clock(), may_run=may_run)
         if isinstance(decision, Work):
             self._pool.take(thread, decision, self._queue)
             return decision
@@ -249,6 +256,7 @@ class DynamicBatcher:
             if self._started:
                 thread.start()
             self._threads.append(thread)
+            self._count_instances()
 
     def remove(self, instance: BackendInstance) -> None:
         """Give `instance` no more work, and block until its requests are answered and its thread has ended.
@@ -272,6 +280,11 @@ class DynamicBatcher:
                 self._pool.drain_open(thread.open_requests)
         with self._changing:
             self._threads.remove(thread)
+            self._count_instances()
+
+    def _count_instances(self) -> None:
+        if self._tuner is not None:
+            self._tuner.instances = max(1, len(self._threads))
 
     def _thread_of(self, instance: BackendInstance) -> InstanceThread | None:
         return next((thread for thread in self._threads if thread.backend is instance), None)
@@ -282,7 +295,7 @@ class DynamicBatcher:
             self._stopped = True
             self._accepts_nested = accept_nested
             self._queue.delay_until = 0
-            self._limits = self._limits._replace(delay_ns=0)
+            self._limits.stop()
             if self._queue.size:
                 self._pool.wake(self._queue.items)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import InstanceThread
-from core.scheduling.policy import BatchLimits
+from core.scheduling.limits_in_force import LimitsInForce
 from core.scheduling.queue import RequestQueue
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work, take_work
@@ -32,7 +32,7 @@ class InlineExecution:
         lock: threading.Lock,
         queue: RequestQueue,
         pool: InstancePool,
-        limits: BatchLimits,
+        limits: LimitsInForce,
         short: ShortExecutions,
         clock: Callable[[], int],
     ) -> None:
@@ -72,7 +72,7 @@ class InlineExecution:
         now_ns = self._clock()
         if now_ns <= until_ns and not thread.retired and not pool.closed:
             may_run = None if claim is None else claim.try_take
-            work = take_work(self._queue, self._limits, now_ns, self._short, may_run)
+            work = take_work(self._queue, self._limits.current, now_ns, self._short, may_run)
             if isinstance(work, Work):
                 pool.take(thread, work, self._queue)
                 return work

@@ -24,6 +24,7 @@ from core.scheduling.rate_limiter.claim import Claim
 from core.scheduling.rate_limiter.resources import Needs
 from core.scheduling.rejection import reject
 from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.tuning.tuner import BatchTuner
 from core.scheduling.work import Work
 
 _log = logging.getLogger("trident.scheduling")
@@ -47,8 +48,12 @@ class ModelInstance:
         times_for: TimesFor = TimesFor.NOBODY,
         open_execution: OpenExecution | None = None,
         claim: Claim | None = None,
+        tuner: BatchTuner | None = None,
     ) -> None:
-        """`open_execution` executes on an instance that answers later. `claim` is that on what its executions hold."""
+        """`open_execution` executes on an instance that answers later. `claim` is that on what its executions hold.
+
+        `tuner` is told of each execution.
+        """
         self.name = backend.placement.name
         self.claim = claim
         self._backend = backend
@@ -60,6 +65,7 @@ class ModelInstance:
         self._open_execution = open_execution
         self._execute_batch = execute_batch if spec.buckets is None else execute_in_bucket
         self._on_poisoned = on_poisoned
+        self._tuner = tuner
         self._notes_times = times_for is not TimesFor.NOBODY
         self._tells_clients = times_for is TimesFor.CLIENTS
 
@@ -79,11 +85,14 @@ class ModelInstance:
         if work.batch:
             begin_ns = self._clock()
             self.execute(work.batch, work.reason)
-            self._short.note(work.batch, self._clock() - begin_ns, inline)
+            end_ns = self._clock()
+            self._short.note(work.batch, end_ns - begin_ns, inline)
             if self.claim is not None:
                 self.claim.end()
             # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
             flush(work.batch)
+            if self._tuner is not None:
+                self._tuner.note(work.batch, begin_ns, end_ns)
 
     def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = IDLE) -> None:
         """Execute a batch and answer each of its requests that is not answered later. Raises nothing.

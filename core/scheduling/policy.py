@@ -14,19 +14,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from core.config.model_spec import ModelSpec
-from core.inference.close_reason import DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from core.inference.close_reason import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
 from core.inference.close_reason import IDLE as NO_WAIT
 from core.inference.pending_request import PendingRequest
 
 
 class BatchLimits(NamedTuple):
     """The limits of a batch. Sizes count items. The sizes of `preferred` are at most `max_batch_size`; with a delay it
-    is not empty."""
+    is not empty.
+
+    With `before_timeout_ns` a batch waits no longer than until so long before a queue timeout; with 0 the request with
+    the timeout expires, as in Triton.
+    """
 
     max_batch_size: int
     preferred: frozenset[int]
     largest_preferred: int
     delay_ns: int
+    before_timeout_ns: int = 0
 
 
 class Run(NamedTuple):
@@ -48,6 +53,7 @@ class Wait(NamedTuple):
     grow_to: int
     key: tuple[object, ...] | None
     oldest_ns: int
+    before_timeout_ns: int = 0
 
 
 class Idle(NamedTuple):
@@ -77,7 +83,7 @@ def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns
     overtaken. A first request that is larger than every preferred size is accepted: steps 2 to 4 of the source apply to
     a batch that is not empty.
     """
-    max_batch_size, preferred, largest_preferred, delay_ns = limits
+    max_batch_size, preferred, largest_preferred, delay_ns, before_timeout_ns = limits
     count = total = cut_off = 0
     key: tuple[object, ...] | None = None
     reason = cut_reason = NO_WAIT
@@ -112,7 +118,10 @@ def form_batch(candidates: Sequence[PendingRequest], limits: BatchLimits, now_ns
         return _sized(candidates, cut_off, cut_reason)
     if reason is not NO_WAIT:
         return _sized(candidates, count, reason)
-    return _wait(candidates, limits, total, oldest_ns)
+    wait = _wait(candidates, limits, total, oldest_ns)
+    if before_timeout_ns and wait.until_ns <= now_ns:
+        return Run(count, DEADLINE)
+    return wait
 
 
 def may_end(wait: Wait, pending: PendingRequest, items: int) -> bool:
@@ -120,7 +129,7 @@ def may_end(wait: Wait, pending: PendingRequest, items: int) -> bool:
     return (
         items >= wait.grow_to
         or pending.batch_key != wait.key
-        or 0 < pending.expires_ns < wait.until_ns
+        or 0 < pending.expires_ns < wait.until_ns + wait.before_timeout_ns
         or 0 < pending.request.arrived_ns < wait.oldest_ns
     )
 
@@ -134,7 +143,9 @@ def _sized(candidates: Sequence[PendingRequest], count: int, reason: CloseReason
 
 
 def _wait(candidates: Sequence[PendingRequest], limits: BatchLimits, total: int, oldest_ns: int) -> Wait:
-    """Wait for the end of the delay or of a queue timeout. All candidates fit; `total` is below a preferred size."""
-    timeouts = [pending.expires_ns for pending in candidates if pending.expires_ns]
+    """Wait for the end of the delay or for a queue timeout. All candidates fit; `total` is below a preferred size."""
+    before_ns = limits.before_timeout_ns
+    timeouts = [pending.expires_ns - before_ns for pending in candidates if pending.expires_ns]
+    until_ns = min([oldest_ns + limits.delay_ns, *timeouts])
     grow_to = min(size for size in limits.preferred if size > total)
-    return Wait(min([oldest_ns + limits.delay_ns, *timeouts]), grow_to, candidates[0].batch_key, oldest_ns)
+    return Wait(until_ns, grow_to, candidates[0].batch_key, oldest_ns, before_ns)

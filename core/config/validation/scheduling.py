@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from core.config.latency_target import latency_target_problems
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from core.config.validation.ensemble import ensemble_problems
@@ -22,6 +23,7 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
         problems += _preferred_size_problems(batching.preferred_batch_size, limit, model_name)
         problems += _priority_problems(batching, model_name)
         problems += _ordering_problems(batching, model_name)
+    problems += latency_target_problems(config, completed=completed)
     problems += sequence_problems(config, model_name, completed=completed)
     problems += ensemble_problems(config, model_name)
     problems += _cache_problems(config, model_name)

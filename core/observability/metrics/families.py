@@ -30,7 +30,7 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.statistics import FailureReason, StatisticsSnapshot
+from core.observability.statistics import BatchTuning, FailureReason, StatisticsSnapshot
 
 # A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
 _FAILURES_ON_DEVICE = {FailureReason.BACKEND}
@@ -100,6 +100,19 @@ _LATENCIES: tuple[_Counter, ...] = (
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
         lambda statistics: statistics.compute_output_ns,
     ),
+)
+_TUNING: tuple[tuple[str, str, Callable[[BatchTuning], int | float]], ...] = (
+    (
+        "target_p99_seconds",
+        "Target for the 99th percentile of the latencies of a model",
+        lambda tuning: tuning.target_p99_ns / 1e9,
+    ),
+    (
+        "delay_seconds",
+        "Time that a batch waits for requests, as set for the target",
+        lambda tuning: tuning.delay_ns / 1e9,
+    ),
+    ("size_limit", "Items that a batch may have, as set for the target", lambda tuning: tuning.max_size),
 )
 _CACHE_COUNTERS: tuple[_Counter, ...] = (
     (
@@ -178,6 +191,7 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
             for reason, count in r.statistics.batch_closes.items()
         ),
     )
+    yield from _tuning_families(reporters)
     yield from bucket_families((r.labels, r.statistics) for r in reporters)
     yield from latency_families(snapshot.models, has_cache=has_cache)
     yield from _pinned_families(snapshot.hardware.pinned)
@@ -208,6 +222,13 @@ def _reserved_names() -> frozenset[str]:
         for family in metric_families(snapshot, MetricsOptions())
         for suffix in ("", "_bucket", "_count", "_sum")
     )
+
+
+def _tuning_families(reporters: Sequence[_Reporter]) -> Iterator[MetricFamily]:
+    """What a batcher with a target sets."""
+    tuned = [(r.labels, r.statistics.tuning) for r in reporters if r.statistics.tuning is not None]
+    for name, text, value in _TUNING:
+        yield _family(f"trident_batch_{name}", "gauge", text, ((labels, value(tuning)) for labels, tuning in tuned))
 
 
 def _counter_families(reporters: Sequence[_Reporter], *, counting: bool) -> Iterator[MetricFamily]:
