@@ -39,7 +39,8 @@ def latency_target_problems(config: ModelConfig, *, completed: bool) -> list[Pro
     batching = config.dynamic_batching
     for field, is_set in (
         ("max_queue_delay_microseconds", batching.max_queue_delay_microseconds > 0),
-        ("preferred_batch_size", len(batching.preferred_batch_size) > 0),
+        # A completed configuration names the default.
+        ("preferred_batch_size", list(batching.preferred_batch_size) not in ([], [config.max_batch_size])),
     ):
         if is_set:
             message = f"{TARGET_P99} sets what {field} sets for {name}"

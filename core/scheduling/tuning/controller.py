@@ -42,7 +42,10 @@ _BUSY = 0.75
 # If batches grow by less than this part of what the arrivals promise, waiting is in vain, and is not tried again for
 # a number of windows that doubles each time.
 _VAIN = 0.5
+# Requests that should have joined waiting batches, from which on it tells something if they did not.
+_TELLING = 10
 _LONGEST_PAUSE = 64
+_ROUNDING = 1e-6
 
 
 class BatchController:
@@ -66,7 +69,9 @@ class BatchController:
         budget_ns = self._share * _AIM * self._target_ns
         size = self._size(rate * _HEADROOM / instances, budget_ns)
         self._judge_wait(window, rate)
-        wanted_ns = 0.0 if self._pause else self._delay(rate, instances, size, budget_ns)
+        busy = window.busy_ns / (window.duration_ns * instances)
+        has_time = busy <= _BUSY and not self.setting.delay_ns
+        wanted_ns = 0.0 if self._pause or has_time else self._delay(rate, instances, size, budget_ns)
         # Half the way up, so that each step is judged; at once down.
         delay_ns = min(wanted_ns, (self.setting.delay_ns + wanted_ns) / 2 + 50_000)
         self.setting = BatchSetting(int(delay_ns), size)
@@ -86,12 +91,13 @@ class BatchController:
     def _size(self, rate: float, budget_ns: float) -> int:
         """`rate` is that of one instance, in items per nanosecond."""
         fixed, item = self._cost.fixed_ns, self._cost.item_ns
-        knee = fixed / (item * _KNEE) if item else float(self._max_batch_size)
-        affordable = (budget_ns / 2 - fixed) / item if item else float(self._max_batch_size)
+        largest = float(self._max_batch_size)
+        knee = min(largest, fixed / item / _KNEE) if item else largest
+        affordable = min(largest, (budget_ns / 2 - fixed) / item) if item else largest
         free = 1 - item * rate
         needed = fixed * rate / free if free > 0 and not self._backlog else knee
-        size = min(max(affordable, needed), knee)
-        return min(max(ceil(size), 1), self._max_batch_size)
+        size = min(max(int(affordable + _ROUNDING), ceil(needed - _ROUNDING)), ceil(knee))
+        return max(size, 1)
 
     def _delay(self, rate: float, instances: int, size: int, budget_ns: float) -> float:
         """The time in which batches grow so much that the instances have time to spare; 0 if they have, or never do."""
@@ -110,7 +116,7 @@ class BatchController:
             self._pause -= 1
             return
         promised = min(rate * self.setting.delay_ns, self.setting.max_size - 1)
-        if promised < _VAIN:
+        if promised * window.executions < _TELLING:
             return
         if window.mean_size - 1 < _VAIN * promised:
             self._pause = self._next_pause

@@ -8,7 +8,7 @@ from core.scheduling.policy import BatchLimits
 
 # A batch of a tuned model is closed this long before one of its requests would outlive its queue timeout: the thread
 # that waits with it wakes later than it asked for.
-_BEFORE_TIMEOUT_NS = 1_000_000
+_BEFORE_TIMEOUT_NS = 2_000_000
 
 
 class BatchSetting(NamedTuple):

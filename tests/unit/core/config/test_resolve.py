@@ -10,6 +10,8 @@ from core.config.resolve import resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig
 from core.inference.tensors import BY_NAME
 
+TARGET = 'parameters { key: "TARGET_P99_MS" value { string_value: "2.5" } }'
+
 
 def resolved(text: str) -> ModelSpec:
     config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
@@ -84,10 +86,17 @@ def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
         ("", False),
         ("dynamic_batching {}", False),
         ("dynamic_batching { max_queue_delay_microseconds: 1 }", True),
+        (f"dynamic_batching {{}} {TARGET}", True),
     ],
 )
 def test_the_arrival_of_requests_counts_where_batches_wait(text: str, counts: bool) -> None:
     assert resolved(f"max_batch_size: 8 {text}").counts_arrival is counts
+
+
+def test_a_target_is_in_nanoseconds() -> None:
+    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {TARGET}") == BatchingSpec(
+        preferred_batch_sizes=(8,), target_p99_ns=2_500_000
+    )
 
 
 def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:

@@ -6,12 +6,18 @@ import random
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
+from core.backends.base import Execution
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
+from core.inference.close_reason import CloseReason
+from core.inference.request import InferenceRequest
 from core.observability.statistics import FailureReason
+from core.scheduling.tuning.setting import BatchSetting
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
 from tests.waiting import until
 
@@ -82,6 +88,44 @@ def test_a_queue_delay_ends_in_time(make_bench: MakeBench) -> None:
     assert bench.wait(1) == ["a"]
     bench.submit("b", "c")
     assert bench.wait(3) == ["a", "b", "c"]
+
+
+def test_a_batch_with_a_target_is_closed_before_one_of_its_requests_expires(make_bench: MakeBench) -> None:
+    now = [1]
+    policy = QueuePolicy(default_timeout_ns=10_000_000)
+    spec = replace(batching(policy=policy), target_p99_ns=1_000_000_000)
+    bench = make_bench(spec, clock=lambda: now[0])
+    bench.scheduler._limits.change(BatchSetting(LONG_NS, 8).limits())
+    bench.scheduler.start()
+    bench.submit("a", "b")
+    until(lambda: bench.scheduler._pool.holder is not None)
+    now[0] = 9_000_000
+    assert bench.wait(2) == ["a", "b"]
+    assert bench.error("a") is None
+    assert bench.statistics.snapshot().batch_closes[CloseReason.DEADLINE] == 1
+
+
+def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeBench) -> None:
+    now = [1]
+    bench = make_bench(replace(batching(), target_p99_ns=1_000_000), max_batch_size=64, clock=lambda: now[0])
+    execute = bench.backend.execute
+
+    def for_long(requests: Sequence[InferenceRequest], batch_sizes: Sequence[int]) -> Execution:
+        now[0] += 1_000_000 + 200_000 * sum(batch_sizes)
+        return execute(requests, batch_sizes)
+
+    bench.backend.execute = for_long  # type: ignore[method-assign]
+    bench.scheduler.start()
+    assert bench.scheduler._limits.current.max_batch_size == 64
+    count = 0
+    while bench.scheduler._limits.current.max_batch_size == 64:
+        bench.scheduler.submit(bench.request("a", batch_size=1 + count % 8))
+        count += 1
+        bench.wait(count)
+        assert count < 2000
+    found = bench.statistics.snapshot().tuning
+    assert found is not None
+    assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._limits.current.max_batch_size)
 
 
 def test_the_longest_configurable_delay_works(make_bench: MakeBench) -> None:

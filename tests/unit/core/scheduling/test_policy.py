@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.config.model_spec import BatchingSpec, ModelSpec
-from core.inference.close_reason import DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from core.inference.close_reason import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
 from core.inference.close_reason import IDLE as NO_WAIT
 from core.inference.pending_request import PendingRequest
 from core.scheduling.policy import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
@@ -174,6 +174,20 @@ def test_a_nearer_queue_timeout_shortens_the_wait() -> None:
     queue = requests(1, 2)
     queue[1].expires_ns = 5 * S
     assert form_batch(queue, DELAYED, 2 * S) == Wait(5 * S, 6, None, S)
+
+
+def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() -> None:
+    limits = DELAYED._replace(before_timeout_ns=S)
+    queue = requests(1, 2)
+    queue[1].expires_ns = 5 * S
+    assert form_batch(queue, limits, 2 * S) == Wait(4 * S, 6, None, S, S)
+    assert form_batch(queue, limits, 4 * S) == Run(2, DEADLINE)
+    assert form_batch(queue, limits, 11 * S) == Run(2, DELAY)
+    (pending,) = requests(1)
+    pending.expires_ns = 5 * S
+    assert not may_end(Wait(4 * S, 6, None, S, S), pending, 4)
+    pending.expires_ns = 5 * S - 1
+    assert may_end(Wait(4 * S, 6, None, S, S), pending, 4)
 
 
 def spec(max_batch_size: int, batching: BatchingSpec | None) -> ModelSpec:

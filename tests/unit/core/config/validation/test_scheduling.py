@@ -9,6 +9,10 @@ from core.config.schema import ModelConfig
 from core.config.validation.scheduling import scheduling_problems
 
 
+def target(value: str) -> str:
+    return f'parameters {{ key: "TARGET_P99_MS" value {{ string_value: "{value}" }} }}'
+
+
 def messages(text: str, *, completed: bool = True) -> list[str]:
     config = text_format.Parse(text, ModelConfig(name="m"))
     return [problem.message for problem in scheduling_problems(config, "m", completed=completed)]
@@ -47,6 +51,50 @@ def test_preferred_size_is_checked_after_auto_complete() -> None:
     assert messages(text, completed=False) == []
     assert messages(text) == ["dynamic batching preferred size must be <= max batch size for m"]
     assert messages(f"max_batch_size: 2 {text}", completed=False) == messages(text)
+
+
+@pytest.mark.parametrize("value", ["0.5", "20", "3600000", "1e3"])
+def test_a_target_in_milliseconds_is_valid(value: str) -> None:
+    assert messages(f"max_batch_size: 8 dynamic_batching {{}} {target(value)}") == []
+    # As auto-complete writes it.
+    assert messages(f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {target(value)}") == []
+
+
+@pytest.mark.parametrize("value", ["", "fast", "0", "-1", "nan", "inf", "3600001", "20 ms"])
+def test_a_target_that_is_no_time_is_a_problem(value: str) -> None:
+    assert messages(f"max_batch_size: 8 dynamic_batching {{}} {target(value)}") == [
+        f"TARGET_P99_MS must be milliseconds from above 0 to 3600000, got '{value}' for m"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("max_batch_size: 8", "TARGET_P99_MS needs dynamic_batching for m"),
+        ("max_batch_size: 1 dynamic_batching {}", "TARGET_P99_MS needs a max_batch_size of at least 2 for m"),
+        (
+            "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 1 }",
+            "TARGET_P99_MS sets what max_queue_delay_microseconds sets for m",
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }",
+            "TARGET_P99_MS sets what preferred_batch_size sets for m",
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching {} model_transaction_policy { decoupled: true }",
+            "TARGET_P99_MS is not for the decoupled model m",
+        ),
+    ],
+)
+def test_a_target_that_does_not_fit_the_rest_is_a_problem_with_a_cure(text: str, problem: str) -> None:
+    config = text_format.Parse(f"{text} {target('20')}", ModelConfig(name="m"))
+    (found,) = scheduling_problems(config, "m")
+    assert found.message == problem
+    assert found.hint
+
+
+def test_a_target_waits_for_the_size_that_auto_complete_finds() -> None:
+    assert messages(f"dynamic_batching {{}} {target('20')}", completed=False) == []
 
 
 def test_a_sequence_batchers_own_problems_are_among_them() -> None:
