@@ -27,7 +27,7 @@ from core.observability.metrics.snapshot import (
     VersionStateMetrics,
 )
 from core.observability.metrics_log.report import FIGURES
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.statistics import BatchTuning, FailureReason, ModelStatistics
 
 
 class Row(NamedTuple):
@@ -230,6 +230,7 @@ NOTES = {
     "nv_inference_compute_output_duration_us": "splitting the outputs of a batch",
     "nv_inference_pending_request_count": "use it for autoscaling",
     "nv_model_load_duration_secs": "one series for each ready version; its value changes with each load",
+    "trident_batch_target_p99_seconds": "only with [a target](tuning.md#a-target-instead-of-a-delay), as the two below",
     "trident_batch_close_total": "[what the reasons mean](tuning.md#why-was-this-batch-closed)",
     "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
     "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
@@ -287,6 +288,7 @@ _LATENCIES = LatencyMeters(LatencyOptions(histograms=True, summaries=True), DEFA
 _STATISTICS = ModelStatistics()
 _STATISTICS.measure(_LATENCIES)
 _STATISTICS.record_bucket(BucketUse(1, 1, 1, 1))
+_STATISTICS.note_tuning(BatchTuning(target_p99_ns=3, delay_ns=2, max_size=1))
 MODEL = ModelMetrics(
     model="simple",
     version=1,

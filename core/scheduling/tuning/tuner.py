@@ -22,13 +22,15 @@ _ENOUGH = 200
 _LONGEST_WINDOW_NS = 5_000_000_000
 # A window that began before a pause in the traffic says nothing about the time after it.
 _STALE_NS = 2 * _LONGEST_WINDOW_NS
+# The log has no more lines than that of a load that changes all the time.
+_LOG_PERIOD_NS = 10_000_000_000
 
 
 class BatchTuner:
     """Any thread may call `note`; the one whose execution ends a window changes `limits`, at once.
 
     `instances` is how many instances there are; set it when that changes. The log has a line when a setting changes
-    notably.
+    notably, at most one in ten seconds.
     """
 
     def __init__(self, spec: ModelSpec, limits: LimitsInForce, statistics: ModelStatistics) -> None:
@@ -44,6 +46,7 @@ class BatchTuner:
         # --- guarded by the lock
         self._window: Window | None = None
         self._logged = self._controller.setting
+        self._log_from_ns = 0
         self._apply(self._controller.setting)
 
     def note(self, requests: Sequence[PendingRequest], begin_ns: int, end_ns: int) -> None:
@@ -61,8 +64,9 @@ class BatchTuner:
             setting = self._controller.update(window, self.instances)
             if setting != before:
                 self._apply(setting)
-            if setting.differs_notably(self._logged):
+            if end_ns >= self._log_from_ns and setting.differs_notably(self._logged):
                 self._logged = setting
+                self._log_from_ns = end_ns + _LOG_PERIOD_NS
                 _log.info(
                     "model '%s': batches now wait for up to %.1f ms and have up to %d items; the 99th percentile was "
                     "%.1f ms, the target is %g ms",

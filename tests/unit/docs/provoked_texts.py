@@ -235,6 +235,10 @@ def _input(name: str, data_type: str = "TYPE_INT32", dims: int = 16) -> str:
     return f'input {{ name: "{name}" data_type: {data_type} dims: [ {dims} ] }} '
 
 
+def _target(milliseconds: str) -> str:
+    return f'parameters {{ key: "TARGET_P99_MS" value {{ string_value: "{milliseconds}" }} }}'
+
+
 def _ensemble(*models: str) -> str:
     """An ensemble of INT32 whose steps run one after the other."""
     steps = " ".join(
@@ -265,6 +269,12 @@ MODELS = {
     "accelerated": "max_batch_size: 8 optimization { execution_accelerators { cpu_execution_accelerator "
     '[ { name: "openvinoo" } ] } }',
     "large_batch": "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 16 ] }",
+    "fast_target": f"max_batch_size: 8 dynamic_batching {{ }} {_target('fast')}",
+    "lone_target": f"max_batch_size: 8 {_target('20')}",
+    "delayed_target": f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 5 }} {_target('20')}",
+    "decoupled_target": (
+        f"max_batch_size: 8 dynamic_batching {{ }} {_target('20')} model_transaction_policy {{ decoupled: true }}"
+    ),
     "named": 'name: "other" max_batch_size: 8',
     "missing_version": "max_batch_size: 8 version_policy { specific { versions: [ 7 ] } }",
     "other_file": 'max_batch_size: 8 default_model_filename: "weights.onnx" backend: "onnxruntime"',

@@ -24,7 +24,7 @@ SPEC = ModelSpec(
 
 
 class Bench:
-    """A tuner, and executions of 2 ms and half a millisecond for each of 1 and 3 items by turns."""
+    """A tuner, and executions of 2 ms and some more for each of 1 and 3 items by turns."""
 
     def __init__(self) -> None:
         self.limits = LimitsInForce(limits_of(SPEC))
@@ -36,13 +36,13 @@ class Bench:
     def shown(self) -> BatchTuning | None:
         return self.statistics.snapshot().tuning
 
-    def execute(self, count: int, period_ms: int) -> None:
+    def execute(self, count: int, period_ms: int, item_ns: int = MS // 2) -> None:
         """`count` executions, one in each period."""
         for index in range(count):
             size = 1 + index % 2 * 2
             self.now_ns += period_ms * MS
             requests = [pending_request(enqueue_ns=self.now_ns)] * size
-            self.tuner.note(requests, self.now_ns, self.now_ns + 2 * MS + size * MS // 2)
+            self.tuner.note(requests, self.now_ns, self.now_ns + 2 * MS + size * item_ns)
 
 
 @pytest.fixture
@@ -68,6 +68,17 @@ def test_a_window_of_half_a_second_changes_the_limits(bench: Bench, caplog: pyte
     ]
     bench.execute(250, period_ms=5)
     assert len(caplog.messages) == 1
+
+
+def test_the_log_has_at_most_a_line_in_ten_seconds(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trident.scheduling")
+    settings = set()
+    for _ in range(3):  # 5 s each, in which items become dearer and cheaper
+        for item_ns in (MS // 2, 2 * MS):
+            bench.execute(250, period_ms=10, item_ns=item_ns)
+            settings.add(bench.limits.current.max_batch_size)
+    assert len(settings) > 1
+    assert len(caplog.messages) == 2
 
 
 def test_a_window_with_few_requests_lasts_five_seconds(bench: Bench) -> None:
