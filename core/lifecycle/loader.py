@@ -366,7 +366,12 @@ class ModelLoader:
 
 def _samples(config: ModelConfig, spec: ModelSpec, directory: ModelDirectory) -> list[WarmupSample]:
     samples = warmup_samples(config, directory.path)
-    return [*samples, *bucket_samples(spec, samples)]
+    buckets = bucket_samples(spec, samples)
+    if buckets:  # the reason why the load takes longer, perhaps much longer
+        _log.info(
+            "model '%s': each instance runs its %d batch buckets once before it is ready", spec.name, len(buckets)
+        )
+    return [*samples, *buckets]
 
 
 def _initial_states(version: ModelVersion, directory: ModelDirectory) -> InitialStates:
