@@ -33,8 +33,8 @@ class Execution:
     """The result of one executed batch.
 
     `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone, or
-    LATER from an instance that answers later. The times are monotonic ns: when the inputs were gathered, and when the
-    model had run. The scheduler notes when the execution started and ended, and how many items it had.
+    LATER or AGAIN from an instance that answers later. The times are monotonic ns: when the inputs were gathered, and
+    when the model had run. The scheduler notes when the execution started and ended, and how many items it had.
     """
 
     outputs: Sequence[Outputs | Exception | Later]
@@ -92,8 +92,8 @@ class BackendInstance(Protocol):
     ) -> Execution:
         """Execute `requests` as one batch, and block until all results exist. `batch_sizes` are the items of each.
 
-        `senders` has one for each request if the instance answers later. An outcome that is not LATER is the final
-        response. An instance that can no longer answer a request must send an error as its final response.
+        `senders` has one for each request if the instance answers later. An outcome that is neither LATER nor AGAIN is
+        the final response. An instance that can no longer answer a request must send an error as its final response.
         Raises if the whole batch failed: then every request without a final response is answered with the error.
         """
         ...

@@ -15,13 +15,16 @@ from core.inference.response import Outputs
 
 
 class Later(Enum):
-    """The type of LATER."""
+    """The type of LATER and AGAIN."""
 
     LATER = "the request is answered through its sender"
+    AGAIN = "the request is to be executed again"
 
 
 LATER: Final = Later.LATER
 """An outcome of an execution: the request is answered through its sender, or has been already."""
+AGAIN: Final = Later.AGAIN
+"""An outcome of an execution: the request is to be executed again. Its sender sends nothing any more."""
 
 
 class ResponseSender(Protocol):

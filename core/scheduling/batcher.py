@@ -29,7 +29,7 @@ from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import LENT, RUNNING, InstanceThread
 from core.scheduling.limits_in_force import LimitsInForce
 from core.scheduling.open_execution import OpenExecution
-from core.scheduling.open_requests import OpenRequests
+from core.scheduling.open_requests import Again, OpenRequests, refuse_again
 from core.scheduling.policy import IDLE, Idle, Run, Wait, limits_of, may_end
 from core.scheduling.queue import RequestQueue
 from core.scheduling.rate_limiter.claim import Claim
@@ -53,7 +53,8 @@ class DynamicBatcher:
     `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
     called on the thread that executed, and must not raise. `times_for` says for whom responses carry their times.
     `window` is how much of a request's responses may be sent and not taken. `claims` are those of the instances on the
-    resources that their executions hold. `through` makes what executes in place of an instance.
+    resources that their executions hold. `through` makes what executes in place of an instance. `again` submits
+    or refuses a request that its model wants to execute again.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class DynamicBatcher:
         window: WindowLimits = DEFAULT_WINDOW,
         claims: InstanceClaims | None = None,
         through: Through | None = None,
+        again: Again = refuse_again,
     ) -> None:
         self._spec = spec
         self._statistics = statistics
@@ -80,6 +82,7 @@ class DynamicBatcher:
         self._window = window
         self._claims = claims or InstanceClaims()
         self._through = through
+        self._again = again
         answers_later = any(instance.answers_later for instance in instances)
         self._dropped = DroppedSenders(spec.name) if answers_later else None
         self._short = ShortExecutions(spec)
@@ -106,7 +109,7 @@ class DynamicBatcher:
         executing = instance if self._through is None else self._through(instance)
         if self._dropped is not None:
             spec, statistics = self._spec, self._statistics
-            requests = OpenRequests(spec, statistics, self._respond, self._pool, self._window, self._clock)
+            requests = OpenRequests(spec, statistics, self._respond, self._pool, self._window, self._clock, self._again)
             execution = OpenExecution(executing, requests, self._dropped, statistics, self._clock)
         claim = self._claims.of(instance)
         if claim is not None:
@@ -316,10 +319,12 @@ class DynamicBatcher:
             queued = self._queue.clear()
             self._pool.in_flight += len(queued)
             self._pool.close()
+            opened = [thread.open_requests for thread in threads if thread.open_requests is not None]
         for pending in queued:
-            reject(
-                Rejection(pending, stopping(pending, self._spec.name)), self._statistics, self._respond, self._clock()
-            )
+            respond = next((each.respond_unrun for each in opened if each.has(pending)), self._respond)
+            reject(Rejection(pending, stopping(pending, self._spec.name)), self._statistics, respond, self._clock())
+        for requests in opened:
+            requests.resume_all()
         with self._lock:
             self._pool.count_off(len(queued))
         ended = [thread.join(timeout_s) for thread in threads]

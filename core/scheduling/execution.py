@@ -11,7 +11,7 @@ from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs, OutputTensor
-from core.inference.response_sender import LATER, Later
+from core.inference.response_sender import AGAIN, Later
 from core.observability.statistics import ModelStatistics
 from core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
 
@@ -78,7 +78,8 @@ def run_once(
 ) -> list[list[OutputTensor]]:
     """Check `requests` and execute them as one batch, without a queue: for warmup and golden requests.
 
-    Nothing is counted, because no client sent them. Blocks until each request is answered. Returns the outputs of each
+    Nothing is counted, because no client sent them. Blocks until each request is answered or, if the model wants to
+    execute it again, has had its first execution. Returns the outputs of each
     request, the first ones of a request with several responses; raises the first error. Must not run while the
     instance's thread does.
     """
@@ -89,8 +90,11 @@ def run_once(
     execution = checked(
         backend.execute(requests, batch_sizes, [CollectingSender(answer) for answer in answers]), len(requests)
     )
-    pairs = zip(answers, execution.outputs, strict=True)
-    return [_outputs(answer.wait() if outcome is LATER else outcome) for answer, outcome in pairs]
+    pairs = list(zip(answers, execution.outputs, strict=True))
+    for answer, outcome in pairs:
+        if outcome is AGAIN:
+            answer.note(None, True)
+    return [_outputs(answer.wait() if isinstance(outcome, Later) else outcome) for answer, outcome in pairs]
 
 
 def _outputs(outcome: Outputs | Exception | Later) -> list[OutputTensor]:

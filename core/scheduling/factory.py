@@ -12,6 +12,7 @@ from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
 from core.scheduling.instance import OnPoisoned
+from core.scheduling.open_requests import Again, refuse_again
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.sequence.scheduler import SequenceScheduler
@@ -43,7 +44,11 @@ def make_scheduler(
     """
 
     def batcher(
-        of: ModelSpec, using: Sequence[BackendInstance], held: int, through: Through | None = None
+        of: ModelSpec,
+        using: Sequence[BackendInstance],
+        held: int,
+        through: Through | None = None,
+        again: Again = refuse_again,
     ) -> DynamicBatcher:
         return DynamicBatcher(
             of,
@@ -55,6 +60,7 @@ def make_scheduler(
             window=window,
             claims=claims,
             through=through,
+            again=again,
         )
 
     if spec.sequence is None:

@@ -63,6 +63,7 @@ class ModelInstance:
         self._short = short
         self._clock = clock
         self._open_execution = open_execution
+        self._respond_unrun = respond if open_execution is None else open_execution.respond_unrun
         self._execute_batch = execute_batch if spec.buckets is None else execute_in_bucket
         self._on_poisoned = on_poisoned
         self._tuner = tuner
@@ -81,7 +82,7 @@ class ModelInstance:
         hold nothing.
         """
         for rejection in work.rejections:
-            reject(rejection, self._statistics, self._respond, self._clock())
+            reject(rejection, self._statistics, self._respond_unrun, self._clock())
         if work.batch:
             begin_ns = self._clock()
             self.execute(work.batch, work.reason)

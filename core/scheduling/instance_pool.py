@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class InstancePool:
-    """Moves the threads between their states. Every method but `close_one` is called under the scheduler's lock.
+    """Moves the threads between their states.
+
+    Every method but `open_one` and `close_one` is called under the scheduler's lock.
 
     `idle` are the IDLE threads, the one that went to rest last at the end. `holder` is the HOLDING thread, one at most.
     `waking` counts the WOKEN and the WAITING threads, which will take requests. `in_flight` counts requests that were
@@ -182,6 +184,12 @@ class InstancePool:
         """Note that `count` requests in flight are done which no thread has taken."""
         self.in_flight -= count
         self._drained.notify_all()
+
+    def open_one(self, requests: OpenRequests) -> None:
+        """Note that one more of `requests` is open. Not under the lock."""
+        with self._drained:
+            requests.size += 1
+            self.in_flight += 1
 
     def close_one(self, requests: OpenRequests) -> None:
         """Note that one of `requests` is done. Not under the lock."""

@@ -9,8 +9,9 @@ from core.backends.base import BackendInstance, Execution
 from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import Outputs
-from core.inference.response_sender import LATER
+from core.inference.response_sender import AGAIN, LATER
 from core.observability.statistics import ModelStatistics
+from core.scheduling.delivery import Respond
 from core.scheduling.dropped_senders import DroppedSenders
 from core.scheduling.execution import Clock, checked
 from core.scheduling.open_request import OpenRequest
@@ -41,18 +42,19 @@ class OpenExecution:
         self._dropped = dropped
         self._statistics = statistics
         self._clock = clock
+        self.respond_unrun: Respond = requests.respond_unrun
 
     def run(self, batch: Sequence[PendingRequest], reason: CloseReason) -> tuple[Execution | None, list[Claimed]]:
         """Execute `batch`, which was closed for `reason`, and claim the requests that it answers itself: all that are
         open if it raises.
 
         Counts the batch and its successful requests; the caller counts the failed ones, and answers. Such a batch is
-        never executed again: a part of it may have been answered.
+        never executed again: a part of it may have been answered. Requests that the model gives back are queued again.
         """
-        opened = self._requests.open(batch)
+        start_ns = self._clock()
+        opened = self._requests.open(batch, start_ns)
         senders = [RequestSender(request, self._dropped) for request in opened]
         batch_sizes = [pending.batch_size or 1 for pending in batch]
-        start_ns = opened[0].start_ns
         try:
             execution = checked(
                 self._backend.execute([pending.request for pending in batch], batch_sizes, senders), len(batch)
@@ -64,14 +66,20 @@ class OpenExecution:
         execution.items = items = sum(batch_sizes)
         input_end_ns = execution.input_end_ns
         claimed: list[Claimed] = []
-        for request, outcome in zip(opened, execution.outputs, strict=True):
+        again: list[OpenRequest] = []
+        for request, sender, outcome in zip(opened, senders, execution.outputs, strict=True):
             if outcome is LATER:
                 request.input_end_ns = input_end_ns
+            elif outcome is AGAIN:
+                sender.end()
+                again.append(request)
             elif request.claim():
                 claimed.append(Claimed(request, outcome))
         # Until here the senders had to live: a request whose sender is gone is failed.
-        del senders
+        del senders, sender
         successful = [each.request.pending for each in claimed if not isinstance(each.outcome, Exception)]
         output_start_ns = execution.output_start_ns
         self._statistics.record_batch(successful, items, start_ns, input_end_ns, output_start_ns, end_ns, reason)
+        for request in again:
+            self._requests.give_back(request)
         return execution, claimed

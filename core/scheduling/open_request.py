@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from core.errors import ServerError
@@ -134,6 +135,23 @@ class OpenRequest:
         self._deliver()
         if pending.flush is not None:
             flush((pending.flush,))
+
+    def pause(self) -> bool:
+        """Its sender is over, and the next one comes when it is executed again.
+
+        False if that must wait, because the client has taken too little: then `OpenRequests.resume` is called when it
+        has, or when the request is cancelled.
+        """
+        pending, requests = self.pending, self._requests
+        with self._lock:
+            self._watchers = ()
+            pending.on_cancel = None
+            window = self._window
+            if window is None or not window.is_full:
+                return True
+            self._watchers = (partial(requests.resume, self),)
+        pending.on_cancel = self._on_cancel
+        return False
 
     def watch(self, callback: Callable[[], None]) -> None:
         """See ResponseSender."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
-from core.errors import RequestCancelled, ServerError
+from core.errors import InvalidRequest, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs
@@ -17,9 +17,24 @@ from core.observability.statistics import FailureReason, ModelStatistics
 from core.scheduling.delivery import Respond
 from core.scheduling.execution import Clock
 from core.scheduling.open_request import OpenRequest
+from core.scheduling.rejection import Rejection, reject
 
 if TYPE_CHECKING:
     from core.scheduling.instance_pool import InstancePool
+
+# Queues a request that its model gave back to be executed again. Raises a ServerError if that cannot be.
+Again = Callable[[PendingRequest], None]
+
+
+def refuse_again(pending: PendingRequest) -> None:
+    """Of a model without iterative sequences. Raises InvalidRequest, with Triton's text."""
+    raise InvalidRequest(
+        "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured to handle "
+        "such a flag.",
+        hint="add sequence_batching { iterative_sequence: true } to config.pbtxt",
+        model=pending.request.model_name,
+    )
+
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -39,6 +54,7 @@ class OpenRequests:
         pool: InstancePool,
         window: WindowLimits,
         clock: Clock,
+        again: Again,
     ) -> None:
         self.size = 0
         self.window = window
@@ -49,11 +65,66 @@ class OpenRequests:
         self._pool = pool
         self.clock = clock
         self._has_noted_late = False
+        self._again = again
+        # Those to be executed again, by their pending requests, and those of them whose client must take more first.
+        self._given_back: dict[PendingRequest, OpenRequest] = {}
+        self._paused: set[OpenRequest] = set()
+        self._waits_for_nobody = False
 
-    def open(self, batch: Sequence[PendingRequest]) -> list[OpenRequest]:
-        """Open the requests of a batch that is executed now."""
-        now_ns = self.clock()
-        return [OpenRequest(pending, now_ns, self) for pending in batch]
+    def open(self, batch: Sequence[PendingRequest], now_ns: int) -> list[OpenRequest]:
+        """Open the requests of a batch that is executed now; those that are executed again are open already."""
+        if not self._given_back:
+            return [OpenRequest(pending, now_ns, self) for pending in batch]
+        return [
+            self._given_back.pop(pending) if pending in self._given_back else OpenRequest(pending, now_ns, self)
+            for pending in batch
+        ]
+
+    def give_back(self, request: OpenRequest) -> None:
+        """Execute `request` again, when its client has taken enough of what was sent."""
+        if request.is_closed:  # the model ended it nevertheless
+            return
+        self._given_back[request.pending] = request
+        self._paused.add(request)
+        if request.pause() or request.is_cancelled or self._waits_for_nobody:
+            self.resume(request)
+
+    def resume(self, request: OpenRequest) -> None:
+        """Queue a paused request to be executed again. Any thread; more than one may try."""
+        try:
+            self._paused.remove(request)
+        except KeyError:
+            return
+        pending = request.pending
+        try:
+            self._again(pending)
+        except ServerError as error:
+            reject(Rejection(pending, error), self._statistics, self._end, self.clock())
+        else:
+            self._pool.close_one(self)
+
+    def resume_all(self) -> None:
+        """Let no request wait for its client any more."""
+        self._waits_for_nobody = True
+        for request in list(self._paused):
+            self.resume(request)
+
+    def has(self, pending: PendingRequest) -> bool:
+        """Whether `pending` was executed, and is to be executed again."""
+        return pending in self._given_back
+
+    def respond_unrun(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Answer a request that left the queue without being executed, or without being executed again."""
+        if self.has(pending):
+            self._pool.open_one(self)
+            self._end(pending, response)
+        else:
+            self._respond(pending, response)
+
+    def _end(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        request = self._given_back.pop(pending)
+        if request.claim():
+            request.answer(response)
 
     def response(
         self,

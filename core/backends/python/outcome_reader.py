@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 import orjson
 
+from core.backends.python.stub.trident_stub.wire import AGAIN as MARKED_AGAIN
 from core.backends.python.stub.trident_stub.wire import (
-    AGAIN,
     EMPTY,
     FAILED,
     FINAL,
-    LATER,
     RECORD,
     WAITS,
     BadFrame,
@@ -23,6 +22,7 @@ from core.backends.python.stub.trident_stub.wire import (
     read_record,
     tensors_of,
 )
+from core.backends.python.stub.trident_stub.wire import LATER as MARKED_LATER
 from core.backends.tensors.client_shape import client_shape
 from core.config.model_spec import ModelSpec
 from core.errors import (
@@ -38,6 +38,7 @@ from core.errors import (
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import Parameter
 from core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
+from core.inference.response_sender import AGAIN, LATER, Later
 from core.inference.tensors import Shape
 
 # By the numbers of TritonError.
@@ -101,13 +102,13 @@ class OutcomeReader:
         self._view_of = view_of
         self._table = LayoutTable(lambda tensors, requested: _Outputs(tensors, requested, spec))
 
-    def result(self, content: memoryview, count: int) -> list[Outcome | None]:
-        """The outcome of each of `count` requests of a batch; None if its sender answers it. Raises BadFrame."""
+    def result(self, content: memoryview, count: int) -> list[Outcome | Later]:
+        """The outcome of each of `count` requests of a batch. Raises BadFrame."""
         records, at = self._table.read_head(content)
         if records != count:
             raise BadFrame(f"{records} outcomes for {count} requests")
         layouts, unpack = self._table.layouts, RECORD.unpack_from
-        found: list[Outcome | None] = []
+        found: list[Outcome | Later] = []
         end = len(content)
         for _ in range(count):
             if end - at < 32:
@@ -123,7 +124,10 @@ class OutcomeReader:
                     found.append(Outcome(PackedOutputs(layout.packed, content[start : start + size]), None, None, True))
                     continue
             record, at = read_record(content, at)
-            found.append(None if record.flags & LATER else self.outcome(record))
+            if record.flags & (MARKED_LATER | MARKED_AGAIN):
+                found.append(AGAIN if record.flags & MARKED_AGAIN else LATER)
+            else:
+                found.append(self.outcome(record))
         return found
 
     def response(self, content: memoryview) -> Outcome:
@@ -143,9 +147,6 @@ class OutcomeReader:
         is_final, waits = bool(record.flags & FINAL), bool(record.flags & WAITS)
         if record.flags & FAILED:
             return Outcome(None, self._error(record), None, is_final, waits)
-        if record.flags & AGAIN:
-            text = "the model gave a request back to be executed again, which only iterative sequences can do"
-            return Outcome(None, Unsupported(text, model=self._model), None, True)
         if record.flags & EMPTY:
             return Outcome(None, None, None, is_final)
         parameters = orjson.loads(record.fields) if record.fields else None

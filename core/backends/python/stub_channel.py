@@ -48,7 +48,7 @@ from core.errors import BackendFailed, ServerError
 from core.inference.flushing import OneFlush
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
-from core.inference.response_sender import LATER, Later, ResponseSender
+from core.inference.response_sender import AGAIN, LATER, Later, ResponseSender
 from core.inference.tensors import Buffer
 from core.interprocess.descriptors import wait_readable, wait_writable
 from core.interprocess.outbox import Outbox
@@ -120,7 +120,7 @@ class StubChannel:
         self._senders: Sequence[ResponseSender] = ()
         self._first = 0
         self._finished: set[int] = set()
-        self._result: list[Outcome | None] | None = None
+        self._result: list[Outcome | Later] | None = None
         self._open: dict[int, _OpenRequest] = {}
         self._started: tuple[bool, Any] | None = None
         self._on_frame: Mapping[int, OnFrame] = {}
@@ -180,12 +180,15 @@ class StubChannel:
             self._finished.clear()
             self._watched.arm()
 
-    def _outcomes_of(self, result: list[Outcome | None]) -> list[Outputs | Exception | Later]:
+    def _outcomes_of(self, result: list[Outcome | Later]) -> list[Outputs | Exception | Later]:
         found: list[Outputs | Exception | Later] = []
         for index, outcome in enumerate(result):
-            if outcome is None:
+            if outcome is LATER:
                 self._keep_open(index)
                 found.append(LATER)
+                continue
+            if outcome is AGAIN:
+                found.append(AGAIN)
             elif outcome.error is not None:
                 found.append(outcome.error)
             elif outcome.parameters:
@@ -194,7 +197,7 @@ class StubChannel:
                 found.append(LATER)
             else:
                 found.append(outcome.outputs if outcome.outputs is not None else [])
-            if outcome is not None and self._open:
+            if self._open:
                 self._open.pop(self._first + index, None)
         return found
 

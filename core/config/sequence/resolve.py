@@ -53,6 +53,7 @@ def resolve_sequence_spec(config: ModelConfig) -> SequenceSpec | None:
         ready=flags.get(_Control.CONTROL_SEQUENCE_READY),
         correlation_id=id_control and IdControl(name=id_control[0], datatype=BY_CONFIG_NUMBER[id_control[1].data_type]),
         states=tuple(_state(state) for state in batching.state),
+        is_iterative=batching.iterative_sequence,
     )
 
 

@@ -46,8 +46,8 @@ class SequenceSpec:
     """`sequence_batching`.
 
     `is_direct`: a sequence has a place in the batch, not only on an instance. `slots` is how many sequences an instance
-    has at once. The requests that are ready on an instance form batches of `preferred_batch_sizes`, within
-    `max_queue_delay_ns`.
+    has at once. `is_iterative`: a sequence is one request, which the model may ask to execute again. The
+    requests that are ready on an instance form batches of `preferred_batch_sizes`, within `max_queue_delay_ns`.
     """
 
     is_direct: bool
@@ -61,3 +61,4 @@ class SequenceSpec:
     ready: FlagControl | None = None
     correlation_id: IdControl | None = None
     states: tuple[StateSpec, ...] = ()
+    is_iterative: bool = False

@@ -23,9 +23,6 @@ def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool =
     batching = config.sequence_batching
     suffix = f" for {model_name}"
     problems: list[Problem] = []
-    if batching.iterative_sequence:
-        text = f"iterative sequences are not supported yet for {model_name}"
-        problems.append(Problem("sequence_batching.iterative_sequence", text, "remove it from config.pbtxt"))
     problems += _strategy_problems(config, suffix, completed)
     problems += _control_problems(batching, suffix)
     problems += _state_problems(config)

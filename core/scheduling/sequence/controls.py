@@ -53,6 +53,10 @@ class Controls:
         flags = self._flag_bytes[request.sequence_start, request.sequence_end]
         return flags + self._id_bytes(request.correlation_id) if self._id_size else flags
 
+    def id_of(self, number: int) -> int | str:
+        """A correlation id of the type that the model takes."""
+        return str(number) if self._has_text else number
+
     def check(self, request: InferenceRequest) -> None:
         """Raise InvalidRequest if the model takes correlation ids of another type than that of `request`."""
         control = self._id

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
 from core.inference.request import InferenceRequest
-from core.inference.response_sender import LATER, ResponseSender
+from core.inference.response_sender import Later, ResponseSender
 from core.inference.tensors import BYTES
 from core.scheduling.sequence.controls import Controls
 from core.scheduling.sequence.placing import Placing
@@ -48,9 +48,7 @@ class SequenceProbe:
         if states is not None:
             pairs = zip(requests, execution.outputs, strict=True)
             execution.outputs = [
-                outcome
-                if outcome is LATER or isinstance(outcome, Exception)
-                else states.for_client(outcome, request.outputs)
+                outcome if isinstance(outcome, Later | Exception) else states.for_client(outcome, request.outputs)
                 for request, outcome in pairs
             ]
         return execution

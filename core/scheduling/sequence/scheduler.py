@@ -8,6 +8,7 @@ Source: docs/spec/schedulers.md sections 3.3 and 3.4; docs/spec/repository.md se
 
 from __future__ import annotations
 
+import itertools
 import logging
 import sys
 import threading
@@ -27,6 +28,7 @@ from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
 from core.scheduling.delivery import Respond, deliver
 from core.scheduling.execution import Clock
+from core.scheduling.open_requests import Again, refuse_again
 from core.scheduling.rejection import reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.sequence.change import Change
@@ -48,7 +50,7 @@ class MakeBatcher(Protocol):
     """Makes the batcher of instances, which executes nothing until `held` requests are queued."""
 
     def __call__(
-        self, of: ModelSpec, using: Sequence[BackendInstance], held: int, through: Through | None, /
+        self, of: ModelSpec, using: Sequence[BackendInstance], held: int, through: Through | None, again: Again, /
     ) -> DynamicBatcher: ...
 
 
@@ -59,6 +61,9 @@ class SequenceScheduler:
     of its requests is cancelled. The instance's batcher has at most one request of it; the next one enters when that is
     answered. So requests run in their order, and the states are known. No lock is held while a request enters a batcher
     or is answered.
+
+    An iterative sequence is one request, whose id the scheduler may choose. It has its slot until its final response;
+    whenever its model gives it back, it enters the batcher again, together with those that are new.
 
     `initial` are the first values of the states, by input. `delay_until` and `backlog_delay_until` are the requests in
     slots and in the backlog for which it waits, once, before the first batch.
@@ -99,6 +104,7 @@ class SequenceScheduler:
         self._seating.lanes = [self._make_lane(instance) for instance in instances]
         self._first = FirstBatch(delay_until, backlog_delay_until) if sequence.is_direct and delay_until else None
         self._unanswered = 0
+        self._numbers = itertools.count(1)
         self._watchers = 0
         self._started = False
         self._stopped = False
@@ -109,7 +115,8 @@ class SequenceScheduler:
         through: Through | None = None
         if self._sequence.is_direct:
             through = partial(DirectInstance, controls=self._controls, sequences=lane.sequences)
-        lane.batcher = self._make_batcher(_batched(self._spec), [instance], self._lane_delay, through)
+        again = partial(self._again, lane) if self._sequence.is_iterative else refuse_again
+        lane.batcher = self._make_batcher(_batched(self._spec), [instance], self._lane_delay, through, again)
         return lane
 
     @property
@@ -137,10 +144,13 @@ class SequenceScheduler:
 
     def submit(self, pending: PendingRequest) -> None:
         """Queue `pending` in its sequence. Raises InvalidRequest or ServerStopping. See Scheduler."""
-        request = pending.request
-        if pending.batch_size > 1 or not request.correlation_id:
+        request, is_iterative = pending.request, self._sequence.is_iterative
+        if pending.batch_size > 1 or not (request.correlation_id or is_iterative):
             raise form_problem(pending)
-        self._controls.check(request)
+        if request.correlation_id:
+            self._controls.check(request)
+        else:
+            request.sequence_start = True
         now_ns = self._clock()
         pending.enqueue_ns = now_ns
         if not pending.start_ns:
@@ -150,7 +160,7 @@ class SequenceScheduler:
             sequence = self._seating.open.get(request.correlation_id)
             if sequence is None or self._stopped or request.sequence_start:
                 sequence = self._begin(sequence, pending)
-            if request.sequence_end:
+            if request.sequence_end or is_iterative:
                 self._seating.forget(sequence)
             self._unanswered += 1
             if sequence.lane is None:
@@ -174,6 +184,8 @@ class SequenceScheduler:
         refusal = self._refusal(pending, sequence)
         if refusal is not None:
             raise refusal
+        if not request.correlation_id:
+            request.correlation_id = self._controls.id_of(next(self._numbers))
         if sequence is None:
             sequence = OpenSequence(self, request.correlation_id, self._first_states)
             if self._seating.begin(sequence, pending.enqueue_ns):
@@ -217,6 +229,23 @@ class SequenceScheduler:
             lane.batcher.submit(pending)
         except ServerError as error:
             sequence.respond(InferenceResponse.failed(sent, error))
+
+    def _again(self, lane: Lane, pending: PendingRequest) -> None:
+        """Let the request inside a sequence, which its model gave back, enter once more. See `Again`."""
+        if pending.cancelled:
+            raise _cancelled(pending)
+        with self._lock:
+            sequence = next(sequence for sequence in lane.sequences.values() if sequence.inside is pending)
+        sent, states = sequence.sent, self._states
+        assert sent is not None
+        begun = sent.with_inputs(sent.inputs, model_version=sent.model_version, id=sent.id)
+        begun.sequence_start, begun.arrived_ns = False, sent.arrived_ns
+        if states is not None and states.are_variable:
+            shapes = states.shapes(sequence.states)
+            pending.batch_key = (*(pending.batch_key or ())[: -len(shapes)], *shapes)
+        pending.request = sequence.executed = self._placing.placed(begun, sequence.states)
+        pending.defer = None  # it is for the thread that submitted the request first
+        lane.batcher.submit(pending)
 
     def answered(self, sequence: OpenSequence, response: InferenceResponse) -> None:
         """Pass a response to the request inside `sequence` on; after the final one the next request enters."""

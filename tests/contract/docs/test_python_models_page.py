@@ -1,4 +1,4 @@
-"""docs/python-models.md: its model is served, and its examples answer as written."""
+"""docs/python-models.md: its models are served, and their examples answer as written."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ EXAMPLES = [example for example in examples(PAGE) if ADDRESS in example.text]
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("python")
     write_model(PAGE, folder / "models" / "ratio" / "1")
+    write_model(PAGE.partition("## Iterations")[2], folder / "models" / "countdown" / "1")
     with ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as running:
         yield running
 
@@ -28,5 +29,5 @@ def test_example_answers_as_written(example: Example, server: ServerProcess) -> 
     assert_answers(example, server)
 
 
-def test_page_shows_an_answer_and_an_error() -> None:
-    assert ['"error"' in example.answer for example in EXAMPLES] == [False, True]
+def test_page_shows_answers_and_an_error() -> None:
+    assert ['"error"' in example.answer for example in EXAMPLES] == [False, True, False]

@@ -58,6 +58,7 @@ from core.repository.stores.cloud_credentials import GcsCredential, read_cloud_c
 from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
 from core.repository.stores.s3.call import S3Call
+from core.scheduling.open_requests import refuse_again
 from core.scheduling.queue import RequestQueue
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 from core.scheduling.rate_limiter.resource_limit import ResourceLimit
@@ -114,6 +115,10 @@ def provoke_limits(texts: ProvokedTexts, _: Path) -> None:
     texts.raised_by(limiter.enter, placed("m_0", limit(R=2)), "m")
     limiter.enter(placed("m_0", limit(R=1)), "m")
     texts.raised_by(limiter.enter, placed("n_0", limit(R=1, everywhere=True)), "n")
+
+
+def provoke_again(texts: ProvokedTexts, _: Path) -> None:
+    texts.raised_by(refuse_again, pending_request("m"))
 
 
 def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
@@ -257,7 +262,6 @@ FULL = 'backend: "onnxruntime" max_batch_size: 8 ' + "".join(
 )
 MODELS = {
     "typo": "max_batch_size: 8 inptu {}",
-    "sequence": "max_batch_size: 8 sequence_batching { iterative_sequence: true }",
     "ensemble": _ensemble("nowhere", "damaged"),
     "ensemble_mixed": _ensemble("simple", "text"),
     "ensemble_unused": _ensemble("simple").replace("output_map", 'output_map { key: "OUTPUT1" value: "U" } output_map'),
@@ -537,6 +541,7 @@ def provoked_texts(folder: Path) -> str:
         for provoke in (
             provoke_options,
             provoke_limits,
+            provoke_again,
             provoke_storage,
             provoke_processes,
             provoke_scheduling,

@@ -14,7 +14,7 @@ from . import metrics, running_model, server
 from .errors import TritonError, TritonModelException
 from .event_loop import EventLoop
 from .exception_text import exception_text
-from .inference_request import RELEASE_RESCHEDULE, InferenceRequest
+from .inference_request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .inference_response import InferenceResponse
 from .logger import LogLevel
 from .model_config import ModelConfig
@@ -108,8 +108,8 @@ class ModelHost:
         return responses
 
     def is_rescheduled(self, request: InferenceRequest) -> bool:
-        """Whether the model gave the request back, to be queued again (section 4.8), instead of answering it."""
-        return request._release_flags == RELEASE_RESCHEDULE
+        """Whether the model gave the request back, to be queued again (section 4.8), instead of ending it."""
+        return _is_given_back(request)
 
     def is_ready(self) -> bool:
         """What the model's `is_ready` says; true if it has none. Any thread. Raises ModelFailed with the reason."""
@@ -154,7 +154,7 @@ class ModelHost:
         """
         if returned is None:
             for request in requests:
-                request.get_response_sender()
+                _leave_open(request)
             responses += [None] * len(requests)
             return
         if self._decoupled:
@@ -178,9 +178,8 @@ class ModelHost:
                 else:
                     _answer_through(request._sender)
                 response = response._with_outputs(request._requested)
-            elif request._release_flags != RELEASE_RESCHEDULE:
-                # It notices when nobody can answer any more.
-                request.get_response_sender()
+            else:
+                _leave_open(request)
             responses.append(response)
 
     def _failed(
@@ -190,7 +189,10 @@ class ModelHost:
         reason = f"Failed to process the request(s) for model '{self._instance_name}', message: {_reason(error)}"
         failure = InferenceResponse(error=TritonError(reason))
         kept = [*responses, *[None] * (len(requests) - len(responses))]
-        return [failure if answer or _close(request) else None for request, answer in zip(requests, kept)]
+        return [
+            failure if answer or _close(request) or _take_back(request) else None
+            for request, answer in zip(requests, kept)
+        ]
 
     def _end_in_background(self, future: Future[Any], requests: list[InferenceRequest]) -> None:
         """On the thread of the event loop."""
@@ -217,6 +219,25 @@ def _check_element(request: InferenceRequest, response: object) -> None:
             "Expected an 'InferenceResponse' object in the execute function return list, found type "
             f"'{type(response)}'."
         )
+
+
+def _leave_open(request: InferenceRequest) -> None:
+    """`execute` has returned no response for `request`: its sender answers it or, if it is given back, that is over."""
+    sender = request.get_response_sender()  # it notices when nobody can answer any more
+    if request._release_flags == RELEASE_RESCHEDULE and sender._close():
+        request._sender = CLOSED_SENDER
+
+
+def _is_given_back(request: InferenceRequest) -> bool:
+    """Not if the model has ended it nevertheless."""
+    return request._release_flags == RELEASE_RESCHEDULE and request._sender is CLOSED_SENDER
+
+
+def _take_back(request: InferenceRequest) -> bool:
+    """Let the model have `request` again, if it gave it back. Returns whether it did."""
+    was_given_back = _is_given_back(request)
+    request._release_flags = RELEASE_ALL
+    return was_given_back
 
 
 def _answer_through(sender: InferenceResponseSender) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import re
@@ -228,6 +229,38 @@ def test_a_rescheduled_request_is_not_answered(make_host: MakeHost) -> None:
     assert first is None
     assert second is not None
     assert [host.is_rescheduled(request) for request in requests] == [True, False]
+
+
+def test_a_rescheduled_request_has_answers_but_no_end(make_host: MakeHost, memory_server: MemoryServer) -> None:
+    """Its sender is over: that of the next execution ends it, and nobody misses this one."""
+    lines = ["sender = requests[0].get_response_sender()", "sender.send(answers[0])", "self.sender = sender"]
+    host = make_host(model("\n".join([*lines, "requests[0].set_release_flags(2)", "return None"])), **DECOUPLED)
+    host.initialize()
+    (request,) = batch(1)
+    assert host.execute([request]) == [None]
+    assert host.is_rescheduled(request)
+    with pytest.raises(Exception, match="Response sender has been closed"):
+        host._instance.sender.send(InferenceResponse([]))
+    del request, host._instance.sender
+    gc.collect()
+    assert [final for _, _, final in memory_server.sent] == [False]
+
+
+def test_a_request_that_was_ended_is_not_rescheduled(make_host: MakeHost) -> None:
+    lines = ["requests[0].get_response_sender().send(answers[0], 1)", "requests[0].set_release_flags(2)"]
+    host = make_host(model("\n".join([*lines, "return None"])), **DECOUPLED)
+    host.initialize()
+    (request,) = batch(1)
+    assert host.execute([request]) == [None]
+    assert not host.is_rescheduled(request)
+
+
+def test_a_rescheduled_request_fails_with_its_batch(make_host: MakeHost) -> None:
+    host = make_host(model("requests[0].set_release_flags(2)\nreturn [None, 'text']"))
+    host.initialize()
+    requests = batch()
+    assert all(error_of(response)[0].startswith(PREFIX) for response in host.execute(requests))
+    assert not host.is_rescheduled(requests[0])
 
 
 def test_a_decoupled_model_returns_none(make_host: MakeHost, memory_server: MemoryServer) -> None:
