@@ -6,6 +6,7 @@ from typing import Protocol
 
 from core.config.model_spec import ModelSpec
 from core.inference.pending_request import PendingRequest
+from core.inference.response import AnswerAtHand
 
 
 class ServedModel(Protocol):
@@ -20,6 +21,14 @@ class ServedModel(Protocol):
 
     @property
     def handover(self) -> int: ...
+
+    @property
+    def answer_at_hand(self) -> AnswerAtHand | None:
+        """Answers requests from the response cache of this process, without a wait. Any thread; never raises.
+
+        None for a model without one; decided when it is loaded.
+        """
+        ...
 
     def submit(self, pending: PendingRequest) -> None:
         """Run a request that names this model and the version that was asked for. Any thread; does not block.

@@ -127,3 +127,5 @@ class InferenceResponse:
 
 
 OnResponse = Callable[[InferenceResponse], None]
+# Gives the whole response to a request, or None: then it has to be submitted.
+AnswerAtHand = Callable[[InferenceRequest], InferenceResponse | None]

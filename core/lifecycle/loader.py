@@ -317,7 +317,9 @@ class ModelLoader:
             return scheduler
         cache = self._response_cache
         scope = cache.open_scope(version.name, version.version, partial(answer_identity, version))
-        return CachingScheduler(scheduler, cache, scope, version.spec, version.statistics, version.submit)
+        return CachingScheduler(
+            scheduler, cache, scope, version.spec, version.statistics, version.submit, times_for=self._options.times_for
+        )
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""

@@ -17,6 +17,7 @@ from core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, Serv
 from core.inference.pending_request import PendingRequest
 from core.inference.region_tensors import RegionRequest
 from core.inference.request import InferenceRequest
+from core.inference.response import AnswerAtHand, InferenceResponse
 from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.metrics.snapshot import ModelProcessMetrics
@@ -26,6 +27,7 @@ from core.observability.tracing.tracer import Tracer
 from core.repository.content_digest import ContentDigest
 from core.repository.layout import ModelDirectory
 from core.repository.sources.source import Fetched
+from core.scheduling.caching_scheduler import CachingScheduler
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.shared_memory.attachment import attach
@@ -85,6 +87,8 @@ class ModelVersion:
         self._trace_gate = _SHUT
         self._validator: RequestValidator | None = None
         self._scheduler: Scheduler | None = None
+        # The same one, if it answers requests from the memory of this process.
+        self._answers: CachingScheduler | None = None
         self._model: BackendModel | None = None
         self._instances: list[BackendInstance] = []
         self._resting: RestingInstances | None = None
@@ -168,6 +172,8 @@ class ModelVersion:
         self._model = model
         self._instances = list(instances)
         self._scheduler = scheduler
+        if isinstance(scheduler, CachingScheduler) and scheduler.has_answers_at_hand:
+            self._answers = scheduler
         self._fetched = fetched
         self.description = model.describe()
         self.load_seconds = time.monotonic() - self._started
@@ -218,6 +224,23 @@ class ModelVersion:
         """Validate `request` and make the arrays of its inputs; see RequestValidator. Raises InvalidRequest."""
         assert self._validator is not None
         return self._validator.check(request)
+
+    @property
+    def answer_at_hand(self) -> AnswerAtHand | None:
+        """See ServedModel."""
+        return self._answer_at_hand if self._answers is not None else None
+
+    def _answer_at_hand(self, request: InferenceRequest) -> InferenceResponse | None:
+        answers, validator = self._answers, self._validator
+        if answers is None or validator is None:
+            return None
+        if self._trace_gate.is_open or request.trace is not None or request.needs_regions:
+            return None
+        try:
+            batch_size, _ = validator.check(request)
+        except ServerError:
+            return None  # `submit` answers it
+        return answers.answer_at_hand(request, batch_size)
 
     def submit(self, pending: PendingRequest) -> None:
         """Check and queue a request. Never raises: an error is a response. See ServedModel."""
@@ -323,6 +346,7 @@ class ModelVersion:
         if self._fetched is not None:
             self._fetched.release()
         self._scheduler = None
+        self._answers = None
         self._model = None
         self._instances = []
         self._resting = None

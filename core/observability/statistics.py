@@ -245,17 +245,18 @@ class ModelStatistics:
         with self._lock:
             self._buckets.count(use)
 
-    def record_cache_hit(self, pending: PendingRequest, lookup_ns: int, now_ns: int) -> None:
+    def record_cache_hit(self, request_id: str, lookup_ns: int, now_ns: int) -> None:
         """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
         now_ms = self._wall_clock() // 1_000_000
         with self._lock:
-            self._last_inference_ms = max(self._last_inference_ms, now_ms)
+            if now_ms > self._last_inference_ms:
+                self._last_inference_ms = now_ms
             self._success_count += 1
             self._success_ns += lookup_ns
             self._cache_hit_count += 1
             self._cache_hit_ns += lookup_ns
             if self._latencies is not None:
-                self._latencies.observe_hit(pending, lookup_ns, now_ns, now_ms)
+                self._latencies.observe_hit(request_id, lookup_ns, now_ns, now_ms)
 
     def record_cache_miss(self, lookup_ns: int) -> None:
         """Count one request that the response cache has no answer for."""

@@ -64,6 +64,7 @@ class RemoteModel(NamedTuple):
     spec: ModelSpec
     submit: Callable[[PendingRequest], None]
     handover: int = ENOUGH
+    answer_at_hand: None = None
 
 
 class RemoteEngine:

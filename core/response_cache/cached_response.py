@@ -11,7 +11,7 @@ from core.inference.close_reason import CloseReason
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, PackedOutputs
-from core.inference.times import InferenceTimes, asks_for_times
+from core.inference.times import InferenceTimes
 
 _TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0, CloseReason.IDLE).parameters())
 
@@ -45,15 +45,11 @@ class CachedResponse:
         kept = {name: value for name, value in (response.parameters or {}).items() if name not in _TIMES}
         return cls(layout, content, kept or None)
 
-    def answer(self, request: InferenceRequest, name: str, version: int, times: InferenceTimes) -> InferenceResponse:
-        """The response to `request`, which `name` and `version` of a model gave before. `times` are those of now."""
+    def answer(self, request: InferenceRequest, name: str, version: int) -> InferenceResponse:
+        """The response to `request`, which `name` and `version` of a model gave before."""
         parameters = None if self.parameters is None else self.parameters.copy()
-        if asks_for_times(request):
-            parameters = {**(parameters or {}), **times.parameters()}
         outputs = PackedOutputs(self.layout, memoryview(self.content))
-        response = InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
-        response.times = times
-        return response
+        return InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
 
 
 def block_size(nbytes: int) -> int:

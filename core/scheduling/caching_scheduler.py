@@ -16,8 +16,9 @@ from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.errors import RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes
+from core.inference.times import InferenceTimes, TimesFor, asks_for_times
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.request_key import request_key
@@ -36,7 +37,8 @@ class CachingScheduler:
 
     Answers from this process are delivered on the submitting thread, those from another process on a thread of the
     cache, those of a flight on the thread that executed its first request. `resubmit` is the version's own `submit`.
-    `scope` is the version's own part of the cache, which ends with `close`.
+    `scope` is the version's own part of the cache, which ends with `close`. `times_for` says for whom responses carry
+    their times.
     """
 
     def __init__(
@@ -49,9 +51,13 @@ class CachingScheduler:
         resubmit: Callable[[PendingRequest], None],
         *,
         clock: Clock = time.monotonic_ns,
+        times_for: TimesFor = TimesFor.NOBODY,
     ) -> None:
         self._scheduler = scheduler
+        self._notes_times = times_for is not TimesFor.NOBODY
+        self._tells_clients = times_for is TimesFor.CLIENTS
         self._cache = cache
+        self.has_answers_at_hand = not cache.answers_later
         self._spec = spec
         self._statistics = statistics
         self._resubmit = resubmit
@@ -83,6 +89,14 @@ class CachingScheduler:
 
     def remove(self, instance: BackendInstance) -> None:
         self._scheduler.remove(instance)
+
+    def answer_at_hand(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
+        """The answer to a validated request, if this process has it: on the calling thread, without a wait."""
+        if self._stopped or request.nbytes >= LARGE:
+            return None
+        start_ns = self._clock()
+        found = self._cache.get(request_key(self._scope, request))
+        return None if found is None else self._hit(request, found, start_ns, batch_size, wants_times=False)
 
     def submit(self, pending: PendingRequest) -> None:
         """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""
@@ -265,11 +279,28 @@ class CachingScheduler:
             error = RequestCancelled("the client went away")
             deliver(pending, InferenceResponse.failed(pending.request, error))
             return
+        wants_times = pending.wants_times
+        deliver(pending, self._hit(pending.request, cached, start_ns, pending.batch_size, wants_times=wants_times))
+
+    def _hit(
+        self,
+        request: InferenceRequest,
+        cached: CachedResponse,
+        start_ns: int,
+        batch_size: int | None,
+        *,
+        wants_times: bool,
+    ) -> InferenceResponse:
+        """The response with what is cached; counts the hit, which began at `start_ns`."""
         now_ns = self._clock()
         lookup_ns = now_ns - start_ns
-        self._statistics.record_cache_hit(pending, lookup_ns, now_ns)
-        times = InferenceTimes(lookup_ns, 0, 0, 0, pending.batch_size or 1)
-        deliver(pending, cached.answer(pending.request, self._spec.name, self._spec.version, times))
+        self._statistics.record_cache_hit(request.id, lookup_ns, now_ns)
+        response = cached.answer(request, self._spec.name, self._spec.version)
+        if self._notes_times or wants_times:
+            response.times = times = InferenceTimes(lookup_ns, 0, 0, 0, batch_size or 1)
+            if self._tells_clients and asks_for_times(request):
+                response.parameters = {**(response.parameters or {}), **times.parameters()}
+        return response
 
     def _fail(self, followers: list[PendingRequest], error: ServerError) -> None:
         for pending in followers:

@@ -13,7 +13,7 @@ from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
 from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
+from core.inference.response import AnswerAtHand, InferenceResponse, OnResponse
 from core.inference.tensors import BY_NAME
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import Phase, ServingPhase
@@ -43,6 +43,8 @@ def identity_spec(name: str, version: int = 1) -> ModelSpec:
 
 class FakeModel:
     """A ServedModel whose requests its engine answers."""
+
+    answer_at_hand: AnswerAtHand | None = None
 
     def __init__(self, engine: FakeEngine, spec: ModelSpec) -> None:
         self._engine = engine

@@ -61,23 +61,23 @@ class Histograms:
                 queue.exemplars[queue_index] = (request_id, queue_ns, now_ms)
                 compute.exemplars[compute_index] = (request_id, compute_ns, now_ms)
 
-    def observe_hit(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
+    def observe_hit(self, request_id: str, duration_ns: int, now_ms: int) -> None:
         """Count a request that the response cache answered: it never waited in a queue."""
-        _count(self._requests, duration_ns, pending, now_ms)
-        _count(self._queue, 0, pending, now_ms)
+        _count(self._requests, duration_ns, request_id, now_ms)
+        _count(self._queue, 0, request_id, now_ms)
 
     def observe_failure(self, pending: PendingRequest, duration_ns: int, now_ms: int) -> None:
         """Count a request that was answered with an error: that is a first response, too."""
-        _count(self._failures, duration_ns, pending, now_ms)
+        _count(self._failures, duration_ns, pending.request.id, now_ms)
 
     def observe_many(
         self, pending: PendingRequest, compute_start_ns: int, first_ns: int, end_ns: int, now_ms: int
     ) -> None:
         """Count a successful request whose first response was sent at `first_ns` and the last one at `end_ns`."""
-        _count(self._first_of_many, first_ns - pending.start_ns, pending, now_ms)
-        _count(self._many, end_ns - pending.start_ns, pending, now_ms)
-        _count(self._queue, compute_start_ns - pending.enqueue_ns, pending, now_ms)
-        _count(self._compute, end_ns - compute_start_ns, pending, now_ms)
+        _count(self._first_of_many, first_ns - pending.start_ns, pending.request.id, now_ms)
+        _count(self._many, end_ns - pending.start_ns, pending.request.id, now_ms)
+        _count(self._queue, compute_start_ns - pending.enqueue_ns, pending.request.id, now_ms)
+        _count(self._compute, end_ns - compute_start_ns, pending.request.id, now_ms)
         self._after_first_ns += end_ns - first_ns
 
     def metrics(self, sums: LatencySums) -> tuple[HistogramMetrics, ...]:
@@ -93,10 +93,9 @@ class Histograms:
         )
 
 
-def _count(buckets: Buckets, duration_ns: int, pending: PendingRequest, now_ms: int) -> None:
+def _count(buckets: Buckets, duration_ns: int, request_id: str, now_ms: int) -> None:
     index = bisect_left(buckets.limits, duration_ns)
     buckets.counts[index] += 1
-    request_id = pending.request.id
     if request_id and len(request_id) <= _LONGEST_ID:
         buckets.exemplars[index] = (request_id, duration_ns, now_ms)
 

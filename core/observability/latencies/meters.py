@@ -62,10 +62,10 @@ class LatencyMeters:
         if self._summaries is not None:
             self._summaries.observe((pending,), compute_start_ns, input_end_ns, end_ns, end_ns)
 
-    def observe_hit(self, pending: PendingRequest, duration_ns: int, now_ns: int, now_ms: int) -> None:
+    def observe_hit(self, request_id: str, duration_ns: int, now_ns: int, now_ms: int) -> None:
         """Count a request that the response cache answered at `now_ns`."""
         if self._histograms is not None:
-            self._histograms.observe_hit(pending, duration_ns, now_ms)
+            self._histograms.observe_hit(request_id, duration_ns, now_ms)
         if self._summaries is not None:
             self._summaries.observe_hit(duration_ns, now_ns)
 

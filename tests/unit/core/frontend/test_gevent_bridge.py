@@ -119,6 +119,28 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
     on_a_hub(test)
 
 
+def test_an_answer_at_hand_is_given_without_a_switch() -> None:
+    submitted: list[str] = []
+
+    class Engine(FakeEngine):
+        def submit(self, pending: PendingRequest) -> None:
+            submitted.append(pending.request.id)
+            pending.on_response(empty_response(pending.request))
+
+    def test(bridge: GeventBridge) -> None:
+        model = Engine().model("simple")
+        model.answer_at_hand = lambda request: empty_response(request) if request.id == "known" else None
+        passed: list[str] = []
+        other = gevent.spawn(passed.append, "another greenlet")
+        assert bridge.infer(model, request("known")).id == "known"
+        assert (passed, submitted) == ([], [])
+        assert bridge.infer(model, request("simple")).id == "simple"
+        assert submitted == ["simple"]
+        other.join(LIMIT)
+
+    on_a_hub(test)
+
+
 def test_deferred_calls_run_on_the_hub_after_all_requests_were_submitted() -> None:
     events: list[str] = []
     waiting: list[Callable[[], None]] = []

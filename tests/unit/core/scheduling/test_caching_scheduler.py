@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError,
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.times import TimesFor
 from core.observability.statistics import FailureReason, ModelStatistics
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.local_cache import LocalCache
@@ -101,6 +103,11 @@ class Asked:
             on_found(found)
 
 
+def request_of(id: str, value: int = 0, size: int = 1, **fields: Any) -> InferenceRequest:
+    tensor = InputTensor("IN", "INT32", (size,), np.full(size, value, np.int32))
+    return InferenceRequest("m", [tensor], id=id, **fields)
+
+
 class Bench:
     def __init__(self, cache: LocalCache | None = None) -> None:
         self.executor = Executor()
@@ -110,10 +117,12 @@ class Bench:
         self.answers: dict[str, list[InferenceResponse]] = {}
         self.scheduler = self.open()
 
-    def open(self) -> CachingScheduler:
+    def open(self, times_for: TimesFor = TimesFor.NOBODY) -> CachingScheduler:
         """The scheduler of another load."""
         scope = self.cache.open_scope("m", 1, lambda: None)
-        return CachingScheduler(self.executor, self.cache, scope, spec(), self.statistics, self._resubmit)
+        return CachingScheduler(
+            self.executor, self.cache, scope, spec(), self.statistics, self._resubmit, times_for=times_for
+        )
 
     def _resubmit(self, pending: PendingRequest) -> None:
         self.resubmitted.append(pending.request.id)
@@ -123,8 +132,8 @@ class Bench:
             pending.refuse(error)
 
     def submit(self, id: str, value: int = 0, size: int = 1, timeout_us: int = 0) -> PendingRequest:
-        tensor = InputTensor("IN", "INT32", (size,), np.full(size, value, np.int32))
-        request = InferenceRequest("m", [tensor], id=id, timeout_us=timeout_us)
+        request = request_of(id, value, size)
+        request.timeout_us = timeout_us
         pending = PendingRequest(request, self.answers.setdefault(id, []).append)
         self.scheduler.submit(pending)
         return pending
@@ -284,6 +293,42 @@ def test_each_load_has_its_own_answers(bench: Bench) -> None:
     bench.submit("b", 1)
     assert len(bench.executor.submitted) == 1
     first.close()
+
+
+# --- answers at hand
+
+
+def test_an_answer_at_hand_is_a_hit_without_a_wait(bench: Bench) -> None:
+    assert bench.scheduler.answer_at_hand(request_of("a", 1), 1) is None
+    assert bench.statistics.snapshot().cache_miss_count == 0  # `submit` counts it
+    bench.submit("a", 1)
+    bench.executor.answer(10)
+    answer = bench.scheduler.answer_at_hand(request_of("b", 1), 1)
+    assert answer is not None
+    assert (answer.id, answer.outputs[0].array.tolist(), answer.final, answer.times) == ("b", [10], True, None)
+    counted = bench.statistics.snapshot()
+    assert (counted.cache_hit_count, counted.request_success) == (1, 1)
+
+
+def test_large_requests_and_those_of_an_ended_version_have_no_answer_at_hand(bench: Bench) -> None:
+    bench.submit("a", 1)
+    bench.executor.answer(10)
+    assert bench.scheduler.answer_at_hand(request_of("large", 1, LARGE), 1) is None
+    bench.scheduler.stop()
+    assert bench.scheduler.answer_at_hand(request_of("b", 1), 1) is None
+
+
+def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:
+    asking = {"timing": True}
+    bench.scheduler = bench.open(TimesFor.CLIENTS)
+    pending = PendingRequest(request_of("a", parameters=asking), bench.answers.setdefault("a", []).append)
+    bench.scheduler.submit(pending)
+    bench.executor.answer(10)
+    answer = bench.scheduler.answer_at_hand(request_of("b", parameters=asking), 4)
+    assert answer is not None
+    assert answer.times is not None
+    assert answer.times.batch_size == 4
+    assert answer.parameters == answer.times.parameters()
 
 
 # --- a cache in another process

@@ -127,7 +127,7 @@ def test_the_first_of_many_responses_is_not_the_end_of_its_request() -> None:
 
 def test_a_hit_of_the_cache_is_a_request_that_was_not_executed() -> None:
     statistics = measured()
-    statistics.record_cache_hit(request(0, "second"), 90 * MS, 0)
+    statistics.record_cache_hit("second", 90 * MS, 0)
     found = histograms(statistics)
     assert (found[FIRST_RESPONSE].counts, found[FIRST_RESPONSE].sum) == ((1, 0, 0, 0, 0), 90)
     assert (found[REQUEST].count, found[QUEUE].count, found[COMPUTE].count) == (1, 1, 0)

@@ -10,7 +10,6 @@ import pytest
 
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.times import InferenceTimes
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.redis.response_frame import LARGEST, BadFrame, decode, encode
 
@@ -38,7 +37,7 @@ def test_a_response_comes_back_as_it_was() -> None:
     value = encode(NAME, response(parameters=parameters))
     assert value is not None
     found = decode(NAME, value)
-    answer = found.answer(InferenceRequest("m", [], id="7"), "m", 1, InferenceTimes(0, 0, 0, 0, 1))
+    answer = found.answer(InferenceRequest("m", [], id="7"), "m", 1)
     assert [(out.name, out.datatype, out.shape, out.array.tolist()) for out in answer.outputs] == [
         ("N", "INT32", (1, 3), [[0, 1, 2]]),
         ("W", "BYTES", (2,), [b"a", b"bcd"]),
