@@ -7,6 +7,7 @@
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
     │   └── ModelLoading       UNAVAILABLE     it is still being loaded
     ├── ModelLoadFailed        INTERNAL        loading ended with a failure
+    │   └── NotInstalled       INTERNAL        its packages are not installed, and must not be
     ├── AlreadyLoaded          ALREADY_EXISTS  the model is loaded or being loaded
     ├── QueueFull              UNAVAILABLE     the model's queue is full
     ├── DeadlineExceeded       UNAVAILABLE     the request waited longer than its queue policy allows
@@ -94,6 +95,10 @@ class ModelLoadFailed(ServerError):
     code = ErrorCode.INTERNAL
 
 
+class NotInstalled(ModelLoadFailed):
+    """The model needs packages that may not be installed here."""
+
+
 class AlreadyLoaded(ServerError):
     code = ErrorCode.ALREADY_EXISTS
 
@@ -137,7 +142,15 @@ class RegionFailed(ServerError):
 
 
 class BackendFailed(ServerError):
+    """Its message has all there is to say, for a model in Python with the model's traceback, unless it has a cause."""
+
     code = ErrorCode.INTERNAL
+
+
+def has_telling_traceback(error: BaseException) -> bool:
+    """Whether the traceback of `error` says more than its text: that of a model's own failure shows only how its
+    response came back to the client."""
+    return not isinstance(error, BackendFailed) or error.__cause__ is not None
 
 
 class RepositoryUnavailable(ServerError):

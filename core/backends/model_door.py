@@ -39,13 +39,14 @@ class ModelDoor(Protocol):
         """The spec of the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady."""
         ...
 
-    def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
-        """Load or reload a model; see `Engine.load_model`. Blocks until it serves. Raises a ServerError."""
+    def load(self, name: str, parameters: Mapping[str, str | bytes], *, asker: str) -> None:
+        """Load or reload a model; see `Engine.load_model`. Blocks until it serves. Raises a ServerError, also if
+        the model `asker` is being loaded and this load would wait for that."""
         ...
 
-    def unload(self, name: str, unload_dependents: bool = False) -> None:
+    def unload(self, name: str, unload_dependents: bool = False, *, asker: str) -> None:
         """Begin to unload a model; requests in flight are still answered. Raises ModelNotReady unless the control mode
-        is explicit.
+        is explicit, ModelLoadFailed as `load`.
         """
         ...
 

@@ -49,11 +49,13 @@ class EngineDoor:
     def spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec
 
-    def load(self, name: str, parameters: Mapping[str, str | bytes]) -> None:
-        self._lifecycle.load(name, dict(parameters))
+    def load(self, name: str, parameters: Mapping[str, str | bytes], *, asker: str) -> None:
+        with self._lifecycle.load_slots.lent(asker, name):
+            self._lifecycle.load(name, dict(parameters))
 
-    def unload(self, name: str, unload_dependents: bool = False) -> None:
-        self._lifecycle.unload(name, unload_dependents)
+    def unload(self, name: str, unload_dependents: bool = False, *, asker: str) -> None:
+        with self._lifecycle.load_slots.lent(asker, name):
+            self._lifecycle.unload(name, unload_dependents)
 
     def is_ready(self, name: str, version: int = -1) -> bool:
         try:

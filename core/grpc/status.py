@@ -12,7 +12,7 @@ import logging
 import re
 from enum import IntEnum
 
-from core.errors import ErrorCode, ServerError
+from core.errors import ErrorCode, ServerError, has_telling_traceback
 from core.frontend.auth_tokens import Unauthenticated
 
 LONGEST_TEXT = 4096
@@ -109,6 +109,6 @@ def log_error(error: Exception, status: Status, method: str, request_id: str = "
         message[:_LONGEST_LOGGED],
         f" (hint: {hint[:_LONGEST_LOGGED]})" if hint else "",
         f" (request id: {request_id[:_LONGEST_LOGGED]})" if request_id else "",
-        exc_info=error if is_fault else None,
+        exc_info=error if is_fault and has_telling_traceback(error) else None,
         extra={"code": status.name, "hint": hint, "request_id": request_id},
     )

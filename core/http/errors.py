@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import orjson
 from werkzeug.exceptions import HTTPException
 
-from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported
+from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported, has_telling_traceback
 from core.frontend.auth_tokens import Unauthenticated
 from core.frontend.restricted_apis import ApiRestricted
 from core.http.generate.events import EVENT_STREAM, event
@@ -188,6 +188,6 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
         message[:_LONGEST_LOGGED],
         f" (hint: {hint[:_LONGEST_LOGGED]})" if hint else "",
         f" (request id: {request_id[:_LONGEST_LOGGED]})" if request_id else "",
-        exc_info=error if is_fault else None,
+        exc_info=error if is_fault and has_telling_traceback(error) else None,
         extra={"code": status, "hint": hint, "request_id": request_id},
     )

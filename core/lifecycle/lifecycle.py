@@ -27,6 +27,7 @@ from core.errors import (
 )
 from core.lifecycle.load_counts import LoadCause, LoadCounts
 from core.lifecycle.load_request import LoadRequest, check_model_name
+from core.lifecycle.load_slots import LoadSlots
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.loads import Loads
@@ -193,6 +194,10 @@ class Lifecycle:
     @property
     def load_counts(self) -> LoadCounts:
         return self._loads.counts
+
+    @property
+    def load_slots(self) -> LoadSlots:
+        return self._loader.slots
 
     def _locate(self, name: str) -> list[Located]:
         """Where `name` is, in the repositories of now."""

@@ -7,7 +7,6 @@ Source: docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,6 +36,7 @@ from core.lifecycle.answer_identity import answer_identity
 from core.lifecycle.composed_model import compose_model, compose_scheduler
 from core.lifecycle.ensemble_probe import EnsembleProbe
 from core.lifecycle.golden_check import check_golden
+from core.lifecycle.load_slots import LoadSlots
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.steps import FindSteps
 from core.lifecycle.version import ModelVersion
@@ -102,7 +102,7 @@ class ModelLoader:
         self._backends = backends
         self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
-        self._slots = threading.BoundedSemaphore(max(1, options.load_threads))
+        self.slots = LoadSlots(options.load_threads)
         self._on_poisoned = on_poisoned
         self.models: ModelDoor | None = None
         self._metrics = metrics or CustomMetrics()
@@ -162,7 +162,7 @@ class ModelLoader:
         `find_steps` finds the versions that the steps of an ensemble run on. Waits for its turn: the options limit how
         many versions load at the same time.
         """
-        with self._slots:
+        with self.slots.taken(version.name):
             for attempt in range(self._options.load_retries + 1):
                 _log.info("loading: %s:%d%s", version.name, version.version, version.origin)
                 # No variable keeps the error: with its traceback it would be a cycle around the session, which would

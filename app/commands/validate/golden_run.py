@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.errors import ServerError
+from core.errors import NotInstalled, ServerError
 
 if TYPE_CHECKING:
     from core.backends.base import BackendInstance
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from core.config.model_spec import ModelSpec
     from core.config.problem import Problem
     from core.config.schema import ModelConfig
+
+_log = logging.getLogger("trident.validate")
 
 
 def golden_problems(
@@ -43,6 +46,8 @@ def golden_problems(
                 loaded.callback(instance.close)
                 for request in golden:
                     problems += _golden_problem(instance, spec, request)
+    except NotInstalled as error:
+        _log.warning("the golden requests of model '%s' were not run: %s (%s)", config.name, error.message, error.hint)
     except ServerError as error:
         problems.append(_problem(str(path), error))
     return problems

@@ -27,9 +27,13 @@ if TYPE_CHECKING:
 def make_check(options: ValidateOptions) -> RepositoryCheck:
     """The check of models with these options. Raises BadOption."""
     from core.backends.devices.cuda import gpu_ids
-    from core.backends.registry import DEFAULT_MAX_BATCH_SIZE, BackendRegistry
+    from core.backends.python.environment.environment_settings import CACHED, INSTALL
+    from core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
 
     settings = split_backend_settings(options.backend_config)
+    settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)
+    # A check must not change the machine unless it is asked to.
+    settings.setdefault("python", {}).setdefault(INSTALL, CACHED)
     try:
         for values in settings.values():
             integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))

@@ -33,14 +33,18 @@ _GRAPH = Option(
 _REPORTED = (
     _FORMAT,
     _GRAPH,
-    *(SERVER_OPTIONS[name] for name in ("model_config_name", "disable_auto_complete_config", "backend_config")),
+    *(
+        SERVER_OPTIONS[name]
+        for name in ("model_config_name", "disable_auto_complete_config", "backend_config", "backend_directory")
+    ),
 )
 ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateOptions:
-    """`repositories` are values of --model-repository; `backend_config` as in ServerSettings. `graph` is the form of
+    """`repositories` are values of --model-repository; `backend_config` and `backend_directory` as in
+    ServerSettings. `graph` is the form of
     the drawings of ensembles, "" for none.
     """
 
@@ -50,6 +54,7 @@ class ValidateOptions:
     config_name: str = ""
     auto_complete: bool = True
     backend_config: tuple[str, ...] = ()
+    backend_directory: str = SERVER_OPTIONS["backend_directory"].default
     cache: CloudCache = field(default_factory=CloudCache)
 
 
@@ -77,5 +82,6 @@ def read_validate_options(
         config_name=values.get("model-config-name", ""),
         auto_complete=not values.get("disable-auto-complete-config", False),
         backend_config=values.get("backend-config", ()),
+        backend_directory=values.get("backend-directory", SERVER_OPTIONS["backend_directory"].default),
         cache=read_cloud_cache(values, environment),
     )

@@ -5,6 +5,7 @@ Source: docs/spec/python-backend.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,9 @@ from core.config.config_json import config_json
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed
+from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
+
+_log = logging.getLogger("trident.backends.python")
 
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
@@ -75,7 +78,11 @@ class PythonBackend:
                 outputs={},
                 batching=None,
             )
-            plan = self._plan(path, config, spec)
+            try:
+                plan = self._plan(path, config, spec)
+            except NotInstalled as error:
+                _log.warning("model '%s' was not asked to complete its configuration: %s", config.name, _said(error))
+                return
             placement = Placement(config.name, DeviceKind.CPU)
             complete(config, lambda: ModelProcess(plan, placement, self._watcher, _nothing))
 
@@ -130,6 +137,10 @@ def _check_parameters(config: ModelConfig) -> None:
     if text.lower() not in ("yes", "no"):
         # The quote at the end is Triton's.
         raise ConfigInvalid(f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", model=config.name)
+
+
+def _said(error: ServerError) -> str:
+    return f"{error.message} ({error.hint})"
 
 
 def _nothing() -> None: ...

@@ -57,7 +57,11 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 class ModelAsks:
     """Implements Asked, for one process. Called on the thread that reads its channel, which must not wait."""
 
-    def __init__(self, channel: StubChannel, log: ModelLog, models: ModelDoor | None, metrics: OwnMetrics) -> None:
+    def __init__(
+        self, channel: StubChannel, log: ModelLog, models: ModelDoor | None, metrics: OwnMetrics, name: str
+    ) -> None:
+        """`name` is that of the model that asks."""
+        self._name = name
         self._channel = channel
         self._log = log
         self._models = models
@@ -142,7 +146,7 @@ class ModelAsks:
         call = _MODEL_CALLS.get(name)
         if call is None or self._models is None:
             raise Unsupported(f"this server does not have '{name}' for models")
-        return call(self._models, fields)
+        return call(self._models, self._name, fields)
 
     def _answer(self, number: int, name: str, call: Callable[[], Fields]) -> None:
         failed = 0
@@ -174,20 +178,20 @@ def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumber
     return frame_of(REPLY, number, [numbers.head(1), *records])
 
 
-def _load(models: ModelDoor, fields: Fields) -> Fields:
+def _load(models: ModelDoor, asker: str, fields: Fields) -> Fields:
     parameters: dict[str, str | bytes] = {"config": fields["config"]} if fields["config"] else {}
     for path, content in fields["files"].items():
         parameters[path] = base64.b64decode(content)
-    models.load(fields["model_name"], parameters)
+    models.load(fields["model_name"], parameters, asker=asker)
     return {}
 
 
-def _unload(models: ModelDoor, fields: Fields) -> Fields:
-    models.unload(fields["model_name"], fields["unload_dependents"])
+def _unload(models: ModelDoor, asker: str, fields: Fields) -> Fields:
+    models.unload(fields["model_name"], fields["unload_dependents"], asker=asker)
     return {}
 
 
-def _is_ready(models: ModelDoor, fields: Fields) -> Fields:
+def _is_ready(models: ModelDoor, asker: str, fields: Fields) -> Fields:
     return {"ready": models.is_ready(fields["model_name"], int(fields["model_version"] or -1))}
 
 
@@ -224,7 +228,7 @@ def _delete(metrics: OwnMetrics, fields: Fields) -> Fields:
     return {}
 
 
-_MODEL_CALLS: dict[str, Callable[[ModelDoor, Fields], Fields]] = {
+_MODEL_CALLS: dict[str, Callable[[ModelDoor, str, Fields], Fields]] = {
     "load_model": _load,
     "unload_model": _unload,
     "is_model_ready": _is_ready,

@@ -80,7 +80,8 @@ class ModelProcess:
         self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher)
         self._channel.on_lost = on_gone
         self._metrics = plan.metrics.owner()
-        self._channel.answer(ModelAsks(self._channel, self._log, plan.models, self._metrics))
+        asks = ModelAsks(self._channel, self._log, plan.models, self._metrics, plan.spec.name)
+        self._channel.answer(asks)
         self._readiness = ReadinessQuestion(self._process.readiness, placement.name)
         self._ending = threading.Lock()
         self._how: str | None = None

@@ -118,6 +118,21 @@ def load(server: ServerProcess, name: str) -> tuple[int, str]:
     return status, json.loads(body)["error"] if body else ""
 
 
+def test_a_model_may_load_others_while_it_is_loaded_but_not_itself(tmp_path: Path) -> None:
+    asking = f"{METHODS}\n    def initialize(self, args):\n        pb_utils.load_model('OTHER')\n"
+    for name, other in (("first", "second"), ("second", "third"), ("own", "own"), ("one", "two"), ("two", "one")):
+        write(tmp_path / "models", name, asking.replace("OTHER", other), CONFIG + IN_OUT)
+    write(tmp_path / "models", "third", ECHO, CONFIG + IN_OUT)
+    options = ("--model-control-mode=explicit", "--model-load-thread-count=1", "--shutdown-grace-secs=0")
+    with ServerProcess(tmp_path / "models", tmp_path / "log", *options) as server:
+        assert load(server, "first")[0] == 200
+        assert call(server, "third", "echo", "there") == "there"
+        for name, asked in (("own", "own"), ("one", "one")):
+            status, reason = load(server, name)
+            assert status == 400
+            assert f"cannot ask for '{asked}' while it is being loaded itself" in reason
+
+
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -23,9 +23,9 @@ from core.backends.python.environment.activation import (
 from core.backends.python.environment.conda_archive import extracted
 from core.backends.python.environment.environment_settings import EnvironmentSettings
 from core.backends.python.environment.interpreter import check_interpreter, interpreter_of
-from core.backends.python.environment.requirements import FILE_NAME, installed
+from core.backends.python.environment.requirements import FILE_NAME, installed, is_installed
 from core.backends.python.environment.stub_environment import StubEnvironment
-from core.errors import ConfigInvalid, ModelLoadFailed
+from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 
 PATH_PARAMETER = "EXECUTION_ENV_PATH"
 INSTALL_PARAMETER = "INSTALL_REQUIREMENTS"
@@ -44,6 +44,11 @@ def prepare(model_directory: Path, parameters: Mapping[str, str], settings: Envi
     if text:
         return _checked(_given(_absolute(text, model_directory), settings))
     if requirements.is_file() and settings.install_requirements and _wants_install(parameters):
+        if not settings.may_install and not is_installed(requirements, settings.cache):
+            raise NotInstalled(
+                f"'{requirements}' is not installed",
+                hint="--backend-config=python,install-requirements=true installs it",
+            )
         return _checked(_of_folder(installed(requirements, settings.cache, uv=shutil.which("uv"))))
     return StubEnvironment(sys.executable)
 

@@ -35,9 +35,7 @@ def installed(requirements: Path, cache: Path, *, uv: str | None = None) -> Path
     """
     make_private(cache)
     try:
-        content = requirements.read_bytes()
-        key = b"\0".join([os.fsencode(os.path.realpath(sys.executable)), sys.version.encode(), content])
-        folder = cache / f"requirements-{hashlib.sha256(key).hexdigest()[:24]}"
+        folder = _folder_of(requirements, cache)
         lock = lock_exclusive(folder.with_suffix(".lock"))
         try:
             if not (folder / _COMPLETE).exists():
@@ -49,6 +47,19 @@ def installed(requirements: Path, cache: Path, *, uv: str | None = None) -> Path
     except OSError as error:
         raise ModelLoadFailed(f"failed to install '{requirements}': {error}") from error
     return folder
+
+
+def is_installed(requirements: Path, cache: Path) -> bool:
+    """Whether `installed` has nothing left to do. Raises ModelLoadFailed."""
+    try:
+        return (_folder_of(requirements, cache) / _COMPLETE).exists()
+    except OSError as error:
+        raise ModelLoadFailed(f"failed to read '{requirements}': {error}") from error
+
+
+def _folder_of(requirements: Path, cache: Path) -> Path:
+    key = b"\0".join([os.fsencode(os.path.realpath(sys.executable)), sys.version.encode(), requirements.read_bytes()])
+    return cache / f"requirements-{hashlib.sha256(key).hexdigest()[:24]}"
 
 
 def _install(requirements: Path, folder: Path, uv: str | None, lock: int) -> None:

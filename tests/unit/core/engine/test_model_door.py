@@ -175,7 +175,7 @@ def test_requests_in_flight_may_still_ask_other_models_while_the_server_stops(re
 
 def test_a_call_after_the_unload_of_its_model_is_an_error_response(repository: Path) -> None:
     with living(repository, control_mode="explicit", load_models=("*",)) as bench:
-        bench.door.unload("simple")
+        bench.door.unload("simple", asker="asker")
         assert "'simple' is not ready" in failure(bench, request()).message
         assert not bench.door.is_ready("simple")
 
@@ -183,22 +183,25 @@ def test_a_call_after_the_unload_of_its_model_is_an_error_response(repository: P
 def test_models_load_and_unload_in_explicit_mode(repository: Path) -> None:
     with living(repository, control_mode="explicit") as bench:
         assert not bench.door.is_ready("simple")
-        bench.door.load("simple", {})
+        bench.door.load("simple", {}, asker="asker")
         assert bench.door.is_ready("simple")
         assert bench.door.is_ready("simple", 1)
         assert not bench.door.is_ready("simple", 2)
         config = '{"backend": "onnxruntime", "max_batch_size": 2}'
-        bench.door.load("simple", {"config": config})
+        bench.door.load("simple", {"config": config}, asker="asker")
         assert bench.door.spec("simple").max_batch_size == 2
-        bench.door.unload("simple")
+        bench.door.unload("simple", asker="asker")
         assert not bench.door.is_ready("simple")
         with pytest.raises(ModelLoadFailed, match="failed to load 'ghost', failed to poll from model repository"):
-            bench.door.load("ghost", {})
+            bench.door.load("ghost", {}, asker="asker")
 
 
 def test_models_load_and_unload_in_no_other_mode(repository: Path) -> None:
     with living(repository) as bench:
-        for change in (lambda: bench.door.load("simple", {}), lambda: bench.door.unload("simple")):
+        for change in (
+            lambda: bench.door.load("simple", {}, asker="asker"),
+            lambda: bench.door.unload("simple", asker="asker"),
+        ):
             with pytest.raises(
                 ModelNotReady, match="explicit model load / unload is not allowed if polling is enabled"
             ):

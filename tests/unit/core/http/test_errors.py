@@ -10,6 +10,7 @@ from core.errors import (
     BackendFailed,
     DeadlineExceeded,
     InvalidRequest,
+    ModelLoadFailed,
     ModelLoading,
     ModelNotFound,
     OutOfMemory,
@@ -128,7 +129,14 @@ def test_an_overload_is_logged_without_a_traceback(caplog: pytest.LogCaptureFixt
     assert (record.levelno, record.exc_info) == (logging.WARNING, None)
 
 
-@pytest.mark.parametrize("error", [BackendFailed("boom"), ValueError("boom")])
+def test_the_failure_of_a_model_is_logged_without_the_way_of_its_response(caplog: pytest.LogCaptureFixture) -> None:
+    error = BackendFailed("boom")
+    assert records(caplog, error).exc_info is None
+    error.__cause__ = ValueError("in the native library")
+    assert records(caplog, error).exc_info is not None
+
+
+@pytest.mark.parametrize("error", [ModelLoadFailed("boom"), ValueError("boom")])
 def test_a_server_fault_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture, error: Exception) -> None:
     record = records(caplog, error)
     assert record.levelno == logging.ERROR

@@ -162,7 +162,7 @@ def test_no_more_versions_load_at_once_than_there_are_load_threads(source: Count
         for thread in loading:
             thread.start()
         until(lambda: len(backend.loads) == 2)
-        assert not loader._slots.acquire(blocking=False)
+        assert not loader.slots._slots.acquire(blocking=False)
     for thread in loading:
         thread.join(LIMIT_S)
     assert len(backend.loads) == 3

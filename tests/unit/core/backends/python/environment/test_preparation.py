@@ -12,7 +12,7 @@ import pytest
 from core.backends.python.environment.environment_settings import EnvironmentSettings
 from core.backends.python.environment.preparation import prepare
 from core.backends.python.environment.stub_environment import StubEnvironment
-from core.errors import ConfigInvalid, ModelLoadFailed
+from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 from tests.unit.core.backends.python.environment.environment_parts import (
     FAKE_NUMPY,
     archive_of,
@@ -152,6 +152,17 @@ def test_requirements_are_not_installed_if_the_server_says_so(model: Path, tmp_p
         {"install-requirements": "false", "environment-cache-directory": str(tmp_path / "cache")}
     )
     assert prepare(model, {}, settings) == StubEnvironment(sys.executable)
+
+
+def test_requirements_that_are_not_installed_yet_may_be_left_so(model: Path, tmp_path: Path) -> None:
+    (model / "requirements.txt").write_text("ghost\n")
+    settings = EnvironmentSettings.read(
+        {"install-requirements": "cached", "environment-cache-directory": str(tmp_path / "cache")}
+    )
+    with pytest.raises(NotInstalled, match=r"requirements\.txt' is not installed"):
+        prepare(model, {}, settings)
+    assert not (tmp_path / "cache").exists()
+    assert prepare(model, {"INSTALL_REQUIREMENTS": "no"}, settings) == StubEnvironment(sys.executable)
 
 
 def test_a_value_that_is_neither_yes_nor_no_is_refused(model: Path, settings: EnvironmentSettings) -> None:
