@@ -143,7 +143,7 @@ class BackendRegistry:
     def _runtimes(self, name: str) -> tuple[str, ...]:
         """What a configuration may name as the `runtime` of a backend; () if there is no such backend."""
         if name in self._makers:
-            return (_library(name), *getattr(import_module(f"{backends.__name__}.{name}"), "RUNTIMES", ()))
+            return (_library(name), *_further_runtimes(name))
         return (_PYTHON_FILE,) if self._python_file(name) is not None else ()
 
     def _python_file(self, name: str) -> Path | None:
@@ -158,6 +158,12 @@ class BackendRegistry:
         """The backend's own settings win over those for all; one written in Python has those of `python`, too."""
         python = {} if name in self._makers else self._settings.get(_PYTHON, {})
         return {**self._settings.get("", {}), **python, **self._settings.get(name, {})}
+
+
+def _further_runtimes(name: str) -> tuple[str, ...]:
+    """What the package of a backend adds to its library's name; a maker that was given has no package."""
+    package = f"{backends.__name__}.{name}"
+    return getattr(import_module(package), "RUNTIMES", ()) if find_spec(package) is not None else ()
 
 
 def _module_of(name: str) -> str:
