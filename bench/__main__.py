@@ -8,6 +8,7 @@
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
     python -m bench sequences       sequences beside dynamic batching, and their memory
+    python -m bench shared_memory   tensors in shared memory beside binary ones
     python -m bench texts           health while large texts are read
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
@@ -27,6 +28,7 @@ from bench.python import run as python
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
 from bench.sequences import run as sequences
+from bench.shared_memory import run as shared_memory
 from bench.texts import run as texts
 from bench.vertex import run as vertex
 from bench.workers import run as workers
@@ -39,6 +41,7 @@ FAMILIES = {
     "repository": repository.main,
     "sagemaker": sagemaker.main,
     "sequences": sequences.main,
+    "shared_memory": shared_memory.main,
     "texts": texts.main,
     "vertex": vertex.main,
     "workers": workers.main,

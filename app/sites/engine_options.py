@@ -46,6 +46,7 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         response_cache_bytes=settings.response_cache_bytes,
         redis_cache=settings.redis_options,
         times_for=_times_for(settings),
+        shm_map_from=settings.client_shm_map_bytes,
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
         tracing=settings.trace_options,

@@ -205,7 +205,9 @@ class RequestValidator:
         if self._batching and not tensor.shape[0]:
             tensor.shape = (1, *tensor.shape[1:])
         if isinstance(tensor, RegionInput):
-            tensor.defer(partial(self._array, request, tensor, batch_size))
+            # Not the request, which has the tensor: the memory of an input must become free without the collector.
+            origin = InferenceRequest(request.model_name, [], id=request.id)
+            tensor.defer(partial(self._array, origin, batch_size=batch_size))
         else:
             tensor.array = self._array(request, tensor, batch_size)
 

@@ -297,7 +297,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
     rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
-    regions = Regions()
+    regions = Regions(options.shm_map_from)
     tracer = Tracer(options.tracing)
     loader = ModelLoader(
         options,

@@ -27,21 +27,23 @@ class RegionReference(NamedTuple):
 class RegionInput(InputTensor):
     """An input in a region. It is read once, when it is first needed: for most models on the thread that executes.
 
-    The engine sets `source`, which reads the bytes, before anything looks at `data`. What `source` raises, `data` and
-    `array` raise.
+    The engine sets `source`, which copies the bytes, before anything looks at `data`, and `in_place` if a model may
+    read them where they lie. What these raise, `data` and `array` raise. `data` is always a copy: what was looked at
+    there is what the model gets, whatever the client does meanwhile.
     """
 
-    __slots__ = ("_content", "_make", "reference", "source")
+    __slots__ = ("_content", "_make", "in_place", "reference", "source")
 
     def __init__(self, name: str, datatype: str, shape: Shape, reference: RegionReference) -> None:
         self._array = None
         self._content: memoryview | None = None
-        self._make: Callable[[], Array] | None = None
+        self._make: Callable[[InputTensor], Array] | None = None
         self.name = name
         self.datatype = datatype
         self.shape = shape
         self.reference = reference
         self.source: Callable[[], memoryview] | None = None
+        self.in_place: Callable[[], memoryview] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -60,15 +62,17 @@ class RegionInput(InputTensor):
         array = self._array
         if array is None:
             assert self._make is not None
-            array = self._array = self._make()
+            if self._content is None and self.in_place is not None:
+                self._content = self.in_place()
+            array = self._array = self._make(self)
         return array
 
     @array.setter
     def array(self, array: Array) -> None:
         self._array = array
 
-    def defer(self, make: Callable[[], Array]) -> None:
-        """Let `make` make the array when it is first needed."""
+    def defer(self, make: Callable[[InputTensor], Array]) -> None:
+        """Let `make` make the array when it is first needed. It gets this input, to which it must not refer."""
         self._array, self._make = None, make
 
 

@@ -28,7 +28,7 @@ class EngineOptions:
     whom responses carry the times of their executions. `latencies` are the distributions of durations that every
     version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may
     send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter, None
-    without it.
+    without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
     """
 
     repositories: tuple[str, ...]
@@ -61,6 +61,7 @@ class EngineOptions:
     redis_cache: RedisOptions | None = None
     times_for: TimesFor = TimesFor.NOBODY
     response_window: WindowLimits = DEFAULT_WINDOW
+    shm_map_from: int = 0
     latencies: LatencyOptions = field(default_factory=LatencyOptions)
     resource_limits: tuple[ResourceLimit, ...] | None = None
     tracing: TraceOptions = field(default_factory=TraceOptions)

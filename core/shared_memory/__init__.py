@@ -1,13 +1,15 @@
 """The shared memory of clients: regions that they register by name, and the tensors of requests that lie in them.
 
-The regions belong to the engine, whichever front end was asked to register them. They are never mapped: a client that
-shrinks the object under a map would end the server with SIGBUS. They are read and written through their descriptors,
-which fails with an error instead.
+The regions belong to the engine, whichever front end was asked to register them. They are mapped on request only: a
+client that shrinks the object under a map ends the server with SIGBUS. Otherwise they are read and written through
+their descriptors, which fails with an error instead.
 
     Regions            the regions by their names, and the requests that use them
     └── Region         a name, a size, and the memory behind it
-        └── RegionMemory       the protocol: read and write
+        └── RegionMemory       the protocol: read, write, view
             └── SystemMemory   an object of POSIX shared memory
+    Attachment         the regions that one request uses
+    ReadBuffers        memory into which inputs are copied
 
 Source: docs/spec/shared-memory.md.
 """

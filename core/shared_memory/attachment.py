@@ -12,6 +12,7 @@ from core.errors import RegionFailed, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.region_tensors import PlacedOutput, RegionInput, RegionRequest
 from core.inference.response import InferenceResponse, OnResponse, OutputTensor
+from core.shared_memory.read_buffers import ReadBuffers
 from core.shared_memory.region import Region
 from core.shared_memory.regions import Regions
 
@@ -64,7 +65,10 @@ class Attachment:
                     f"shared memory size specified with the request for output '{output.name}' ({byte_size} bytes) "
                     f"should be at least {len(content)} bytes to hold the results"
                 )
-            region.memory.write(start, content)
+            if self._regions.maps(len(content)):
+                region.memory.view(start, len(content))[:] = memoryview(content)
+            else:
+                region.memory.write(start, content)
             outputs.append(PlacedOutput(output.name, output.datatype, output.shape))
         placed = InferenceResponse(
             response.model_name,
@@ -78,6 +82,16 @@ class Attachment:
         return placed
 
 
+def _read(buffers: ReadBuffers, region: Region, start: int, size: int) -> memoryview:
+    content = buffers.take(size)
+    region.memory.read(start, content)
+    return content
+
+
+def _view(region: Region, start: int, size: int) -> memoryview:
+    return region.memory.view(start, size).toreadonly()
+
+
 def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) -> None:
     """Find the regions of `request`, which is that of `pending`, and use them until its final response.
 
@@ -87,7 +101,10 @@ def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) ->
     outputs = request.output_regions
     used = regions.use([*(tensor.reference for tensor in inputs), *outputs.values()])
     for tensor, (region, start) in zip(inputs, used, strict=False):
-        tensor.source = partial(region.memory.read, start, tensor.reference.byte_size)
+        size = tensor.reference.byte_size
+        tensor.source = partial(_read, regions.buffers, region, start, size)
+        if regions.maps(size):
+            tensor.in_place = partial(_view, region, start, size)
     places = {
         name: (region, start, reference.byte_size)
         for (name, reference), (region, start) in zip(outputs.items(), used[len(inputs) :], strict=True)

@@ -45,12 +45,19 @@ class CudaRegion:
 class RegionMemory(Protocol):
     """The memory behind a region. Any thread; it is freed with the last reference to it."""
 
-    def read(self, offset: int, size: int) -> memoryview:
-        """A copy of `size` bytes at `offset`. Raises ServerError if they are no longer there."""
+    def read(self, offset: int, content: memoryview) -> None:
+        """Fill `content` with the bytes at `offset`. Raises ServerError if they are no longer there."""
         ...
 
     def write(self, offset: int, content: Buffer) -> None:
         """Put `content` at `offset`. Raises ServerError if it no longer fits there."""
+        ...
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The memory itself, writable: a client that shrinks it while it is used ends the process.
+
+        Raises ServerError if it is not there now.
+        """
         ...
 
 

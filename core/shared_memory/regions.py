@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from core.errors import InvalidRequest, RegionExists, RegionNotFound
 from core.inference.region_tensors import RegionReference
+from core.shared_memory.read_buffers import ReadBuffers
 from core.shared_memory.region import CudaRegion, Region, RegionKind, SystemRegion
 from core.shared_memory.system_memory import SystemMemory, name_of, open_object
 
@@ -22,12 +23,17 @@ _WORDS = {RegionKind.SYSTEM: "system", RegionKind.CUDA: "CUDA"}
 
 
 class Regions:
-    """Any thread. Both kinds of regions share the names."""
+    """Any thread. Both kinds of regions share the names. Inputs are read into `buffers`.
 
-    def __init__(self) -> None:
+    System memory is mapped for tensors of at least `map_from` bytes, 0 for none: see RegionMemory.view.
+    """
+
+    def __init__(self, map_from: int = 0) -> None:
+        self._map_from = map_from
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
         # Each object is opened once, however many regions are in it.
+        self.buffers = ReadBuffers()
         self._objects: weakref.WeakValueDictionary[tuple[int, int], SystemMemory] = weakref.WeakValueDictionary()
 
     # --- clients register regions
@@ -91,6 +97,9 @@ class Regions:
                     region.is_leaving = True
                 else:
                     del self._regions[each]
+            is_last = not self._regions
+        if is_last:
+            self.buffers.drop()
 
     def system_regions(self, name: str) -> list[SystemRegion]:
         """The system regions by name, the region `name` if it is not empty. Raises RegionNotFound."""
@@ -140,6 +149,10 @@ class Regions:
 
     # --- requests use regions
 
+    def maps(self, size: int) -> bool:
+        """Whether a tensor of `size` bytes is used where it lies."""
+        return 0 < self._map_from <= size
+
     def use(self, places: Iterable[RegionReference]) -> list[tuple[Region, int]]:
         """The region of each place, and where the place begins in its memory; all of them, or none if it raises.
 
@@ -161,11 +174,15 @@ class Regions:
 
     def release(self, regions: Iterable[Region]) -> None:
         """End uses. A region that was unregistered leaves with its last one."""
+        is_last = False
         with self._lock:
             for region in regions:
                 region.users -= 1
                 if region.is_leaving and not region.users:
                     del self._regions[region.status.name]
+                    is_last = not self._regions
+        if is_last:
+            self.buffers.drop()
 
 
 def _too_many(name: str, reason: str) -> InvalidRequest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option
-from app.settings.option_types import BOOLEAN, TEXT, Kind, at_least, number
+from app.settings.option_types import BOOLEAN, INT64_MAX, TEXT, Kind, at_least, integer, number
 
 _SECTION = "Server"
 # A boolean, as in tritonserver, or auto.
@@ -64,6 +64,15 @@ class GeneralSettings:
         BOOLEAN,
         "Whether clients may register regions of shared memory, in which inputs and outputs of their requests lie.",
         section=_SECTION,
+    )
+    client_shm_map_bytes: int = option(
+        0,
+        "client-shm-map-bytes",
+        integer(0, INT64_MAX),
+        "Tensors of at least so many bytes in the shared memory of clients are read and written through a map of it, "
+        "which saves copies. A client that shrinks the memory while a model reads it then ends the engine. 0: never.",
+        section=_SECTION,
+        own=True,
     )
     strict_readiness: str = option(
         "auto",

@@ -39,7 +39,9 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_version(identity("FP32"), repository, "same_FP32")
     write_version(identity("BYTES"), repository, "same_BYTES")
     write_version(waiting(), repository, "waiting", "instance_group [{ count: 1, kind: KIND_CPU }]")
-    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--allow-client-shm=true") as running:
+    # With front ends, larger tensors are used where they lie.
+    options = ("--allow-client-shm=true", f"--client-shm-map-bytes={0 if http_workers == '0' else 1000}")
+    with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", *options) as running:
         yield running
         assert "Traceback" not in running.log_text()
 

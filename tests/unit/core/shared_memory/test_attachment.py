@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from core.config.request_validator import RequestValidator
 from core.errors import BackendFailed, InvalidRequest, RegionFailed, RegionNotFound
 from core.inference.pending_request import PendingRequest
 from core.inference.region_tensors import PlacedOutput, RegionInput, RegionReference, RegionRequest
@@ -16,6 +19,7 @@ from core.inference.tensors import Array, bytes_array
 from core.shared_memory.attachment import attach
 from core.shared_memory.region import RegionKind
 from core.shared_memory.regions import Regions
+from tests.unit.packed_tensors import spec
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 
 SIZE = 64
@@ -66,6 +70,53 @@ def test_inputs_are_read_when_they_are_needed(regions: Regions, key: str) -> Non
     assert bytes(given.data) == b"defg"
     path_of(key).write_bytes(b"ABCDEFGH" + bytes(56))
     assert bytes(given.data) == b"defg"  # and once
+
+
+@pytest.mark.parametrize(("map_from", "seen"), [(0, b"defg"), (4, b"DEFG"), (5, b"defg")])
+def test_large_tensors_are_used_where_they_lie(key: str, map_from: int, seen: bytes) -> None:
+    regions = Regions(map_from)
+    regions.register_system("r", key, 0, SIZE)
+    given = RegionInput("IN", "UINT8", (4,), RegionReference("r", 3, 4))
+    request = RegionRequest.of(InferenceRequest("m", [given]), {"OUT": RegionReference("r", 20, 8)})
+    pending, responses = attached(regions, request)
+    given.defer(lambda tensor: np.frombuffer(tensor.data, np.uint8))  # type: ignore[arg-type]
+    path_of(key).write_bytes(b"abcdefgh" + bytes(56))
+    array = given.array
+    path_of(key).write_bytes(b"ABCDEFGH" + bytes(56))
+    assert array.tobytes() == given.data == seen
+    assert array.flags.writeable is (seen == b"defg")
+    pending.on_response(InferenceResponse("m", 1, [output(np.full(4, 9, np.uint8))]))
+    assert responses[0].error is None
+    assert path_of(key).read_bytes()[19:25] == bytes((0, 9, 9, 9, 9, 0))
+
+
+def test_what_was_looked_at_is_what_the_model_gets(key: str) -> None:
+    regions = Regions(1)
+    regions.register_system("r", key, 0, SIZE)
+    given = RegionInput("IN", "UINT8", (4,), RegionReference("r", 3, 4))
+    attached(regions, RegionRequest.of(InferenceRequest("m", [given]), {}))
+    given.defer(lambda tensor: np.frombuffer(tensor.data, np.uint8))  # type: ignore[arg-type]
+    assert bytes(given.data) == bytes((3, 4, 5, 6))  # as the key of the response cache looks at it
+    path_of(key).write_bytes(bytes(SIZE))
+    assert given.array.tolist() == [3, 4, 5, 6]
+
+
+def test_an_input_is_freed_without_the_collector(regions: Regions) -> None:
+    validator = RequestValidator(spec(A=("UINT8", (64,))))
+    request = RegionRequest.of(
+        InferenceRequest("m", [RegionInput("A", "UINT8", (1, 64), RegionReference("r", 0, 64))]), {}
+    )
+    attached(regions, request)
+    validator.check(request)
+    tensor = request.inputs[0]
+    assert tensor.array.tolist() == [list(range(64))]
+    gone = weakref.ref(tensor.array)
+    gc.disable()
+    try:
+        del tensor, request
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

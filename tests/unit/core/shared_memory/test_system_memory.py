@@ -9,25 +9,47 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidRequest, RegionFailed
-from core.shared_memory import system_memory
-from core.shared_memory.system_memory import DIRECTORY, open_object
+from core.shared_memory.system_memory import DIRECTORY, SystemMemory, open_object
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 
 
+def content_of(memory: SystemMemory, offset: int, size: int) -> bytes:
+    content = bytearray(size)
+    memory.read(offset, memoryview(content))
+    return bytes(content)
+
+
 def open_files() -> int:
+    gc.collect()  # errors of other tests may still hold some
     return len(os.listdir("/proc/self/fd"))
 
 
 def test_bytes_are_read_and_written_where_they_lie() -> None:
     with shared_memory_object(100, b"abcdef") as key:
         memory = open_object(key)
-        assert bytes(memory.read(2, 3)) == b"cde"
+        assert content_of(memory, 2, 3) == b"cde"
         memory.write(98, b"yz")
         memory.write(3, memoryview(bytearray(b"XY")))
         memory.write(5, b"")
         assert path_of(key).read_bytes() == b"abcXYf" + bytes(92) + b"yz"
         path_of(key).unlink()  # its client may, at any time
-        assert bytes(memory.read(98, 2)) == b"yz"
+        assert content_of(memory, 98, 2) == b"yz"
+        assert memory.view(98, 2) == b"yz"
+
+
+def test_a_view_is_the_memory_itself() -> None:
+    with shared_memory_object(8192, b"abc") as key:
+        memory = open_object(key)
+        view = memory.view(1, 2)
+        path_of(key).write_bytes(b"ABC" + bytes(9000))
+        assert view == b"BC"
+        view[:] = b"yz"
+        assert path_of(key).read_bytes()[:3] == b"Ayz"
+        last = memory.view(9002, 1)  # it has grown
+        del memory
+        gc.collect()
+        assert bytes(last) == bytes(1)
+        assert view == b"yz"
 
 
 @pytest.mark.parametrize("key", ["/{}", "{}", "///{}"])
@@ -41,23 +63,23 @@ def test_a_shrunken_object_is_an_error_and_does_not_grow_again() -> None:
         memory = open_object(key)
         os.truncate(path_of(key), 10)
         with pytest.raises(InvalidRequest, match=r"^8 bytes at 4 of .* cannot be read, it has only 10 bytes$"):
-            memory.read(4, 8)
+            content_of(memory, 4, 8)
         with pytest.raises(InvalidRequest, match=r"^8 bytes at 4 of .* cannot be written, it has only 10 bytes$"):
             memory.write(4, bytes(8))
+        with pytest.raises(InvalidRequest, match=r"^8 bytes at 4 of .* cannot be used, it has only 10 bytes$"):
+            memory.view(4, 8)
         assert path_of(key).stat().st_size == 10
 
 
 def test_the_descriptor_is_closed_with_the_last_reference() -> None:
-    gc.collect()
     before = open_files()
     with shared_memory_object(8) as key:
         memory = open_object(key)
         read = memory.read
         del memory
         assert open_files() == before + 1
-        assert len(read(0, 8)) == 8
+        read(0, memoryview(bytearray(8)))
         del read
-        gc.collect()
         assert open_files() == before
 
 
@@ -112,10 +134,9 @@ def test_the_superuser_opens_no_object_of_another_user(tmp_path: Path) -> None:
 
 def test_no_room_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     # A file system without room, which every Linux has: each write fails with ENOSPC.
-    monkeypatch.setattr(os, "fstat", os.stat)
     full = os.open("/dev/full", os.O_RDWR)
-    memory = system_memory.SystemMemory(full, "/full", (0, 0))
-    monkeypatch.setattr(system_memory.SystemMemory, "size", 100)
+    memory = SystemMemory(full, "/full", (0, 0))
+    monkeypatch.setattr(SystemMemory, "size", 100)
     with pytest.raises(RegionFailed, match=r"^unable to write 8 bytes at 0 of .*: No space left on device$") as refusal:
         memory.write(0, bytes(8))
     assert DIRECTORY in (refusal.value.hint or "")

@@ -1,0 +1,1 @@
+"""Tensors in shared memory beside tensors in the request."""

@@ -1,0 +1,167 @@
+"""A tensor that is echoed through shared memory beside the same tensor in the request, and the ways to the memory."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import statistics
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from bench import wrk
+from bench.cases import CASES as MODEL_CASES
+from bench.cases import DATATYPES, Case
+from bench.figures import Figures
+from bench.servers.server import Server
+from bench.turns import HttpLoad, Turns
+from core.shared_memory.system_memory import DIRECTORY, open_object
+
+SHARED, BINARY = "shared memory", "binary"
+_MEDIUM = next(case for case in MODEL_CASES if case.key == "b")
+_LARGE = Case("large", "16 MB tensor echoed", "identity", (("INPUT", "FP32", (4 << 20,)),), ("OUTPUT",), binary=True)
+# wrk sends these bodies in turn, so that connections use their own places.
+_ROTATED = """\
+local bodies = {{{bodies}}}
+local turn = 0
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "application/json"
+request = function()
+  turn = turn % #bodies + 1
+  return wrk.format(nil, nil, nil, bodies[turn])
+end
+"""
+_SIZES = (4 << 10, 64 << 10, 600_000, 4 << 20, 16 << 20)
+_TIMES = 60
+
+
+@contextmanager
+def shared_object(size: int) -> Iterator[str]:
+    """The key of an object of `size` bytes."""
+    key = f"trident_bench_{uuid.uuid4().hex}"
+    path = Path(DIRECTORY, key)
+    try:
+        path.touch(mode=0o600)
+        os.truncate(path, size)
+        yield key
+    finally:
+        path.unlink(missing_ok=True)
+
+
+class Bench:
+    """One server; `pairs` turns of `seconds` for each comparison."""
+
+    def __init__(self, results: Figures, server: Server, build: Path, *, pairs: int, seconds: float) -> None:
+        self.results = results
+        self._server = server
+        self._build = build
+        self._pairs = pairs
+        self._seconds = seconds
+
+    def compare(self, case: Case, connections: int, goal: float, stretch: int = 1) -> None:
+        """Echo the tensor of `case` both ways; each connection has a place for its input and one for its output."""
+        ((name, datatype, _),) = case.inputs
+        content = case.arrays()[name].astype(DATATYPES[datatype]).tobytes()
+        size = len(content)
+        with shared_object(2 * connections * size) as key:
+            with Path(DIRECTORY, key).open("r+b") as memory:
+                memory.write(content * connections)
+            self._register(key, 2 * connections * size)
+            try:
+                bodies = [self._body(case, size, 2 * index, connections) for index in range(connections)]
+                self._check(case, bodies[-1], Path(DIRECTORY, key), content)
+                script = self._build / f"{case.key}-shared.lua"
+                script.write_text(wrk.SCRIPT.format(request=_ROTATED.format(bodies=",".join(map(wrk.quoted, bodies)))))
+                loads = {
+                    SHARED: HttpLoad(self._server, case.model, self._server.url(case.path), script),
+                    BINARY: HttpLoad(
+                        self._server,
+                        case.model,
+                        self._server.url(case.path),
+                        wrk.write_script(self._build / f"{case.key}.lua", *case.body()),
+                    ),
+                }
+                with Turns(loads, connections=connections, seconds=self._seconds * stretch) as turns:
+                    pairs = [turns.round(number) for number in range(self._pairs)]
+            finally:
+                self._server.exchange("POST", "/v2/systemsharedmemory/unregister")
+        title = f"{case.title.removesuffix(', binary')}, {connections} connections"
+        for way in loads:
+            self.results.note(title, f"requests/s; {way}", "requests/s", [p[way].requests_per_second for p in pairs])
+            self.results.note(title, f"CPU per request; {way}", "µs", [p[way].cpu_us for p in pairs])
+        ratio = statistics.median(p[SHARED].requests_per_second / p[BINARY].requests_per_second for p in pairs)
+        self.results.at_least(title, "requests/s over those of the binary way", goal, ratio)
+        self.results.at_most(title, "errors", 0, turns.errors)
+
+    def _register(self, key: str, size: int) -> None:
+        body = json.dumps({"key": key, "byte_size": size}).encode()
+        status, _, content = self._server.exchange("POST", "/v2/systemsharedmemory/region/bench/register", body)
+        if status != 200:
+            raise RuntimeError(f"the region was not registered: {content.decode()}")
+
+    def _body(self, case: Case, size: int, index: int, connections: int) -> str:
+        ((name, datatype, shape),) = case.inputs
+        place = {"shared_memory_region": "bench", "shared_memory_byte_size": size}
+        given = place | {"shared_memory_offset": index // 2 * size}
+        wanted = place | {"shared_memory_offset": (connections + index // 2) * size}
+        document = {
+            "inputs": [{"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": given}],
+            "outputs": [{"name": case.outputs[0], "parameters": wanted}],
+        }
+        return json.dumps(document, separators=(",", ":"))
+
+    def _check(self, case: Case, body: str, path: Path, content: bytes) -> None:
+        """RuntimeError unless the last place has the echo."""
+        status, _, answer = self._server.exchange("POST", case.path, body.encode())
+        with path.open("rb") as memory:
+            memory.seek(-len(content), os.SEEK_END)
+            if status != 200 or memory.read() != content:
+                raise RuntimeError(f"'{case.model}' does not echo through shared memory: {status} {answer.decode()}")
+
+
+def medium(bench: Bench) -> None:
+    for connections in (1, 16):
+        bench.compare(_MEDIUM, connections, 1.5)
+
+
+def large(bench: Bench) -> None:
+    for connections in (1, 4):
+        bench.compare(_LARGE, connections, 5, stretch=4)
+
+
+def ways(bench: Bench) -> None:
+    """What a copy through the descriptor costs, beside one through a map, and beside none."""
+    for size in _SIZES:
+        with shared_object(size) as key, Path(DIRECTORY, key).open("r+b") as file:
+            file.write(os.urandom(size))
+            file.flush()
+            memory = open_object(key)
+            with mmap.mmap(file.fileno(), size) as mapping:
+                mapped = np.frombuffer(mapping, np.uint8)
+                kept = mapped.copy()
+                ways = {
+                    "preadv": lambda memory=memory, kept=kept: memory.read(0, kept.data),
+                    "copy from a map": lambda mapped=mapped, kept=kept: np.copyto(kept, mapped),
+                    "pwritev": lambda memory=memory, kept=kept: memory.write(0, kept.data),
+                    "copy into a map": lambda mapped=mapped, kept=kept: np.copyto(mapped, kept),
+                }
+                for name, way in ways.items():
+                    bench.results.note(f"{size:,} bytes", name, "µs", _times_us(way))
+                del mapped, ways, way
+
+
+def _times_us(call: Callable[[], object]) -> list[float]:
+    found: list[float] = []
+    for _ in range(_TIMES):
+        start = time.perf_counter_ns()
+        call()
+        found.append((time.perf_counter_ns() - start) / 1000)
+    return found
+
+
+CASES: dict[str, Callable[[Bench], None]] = {"medium": medium, "large": large, "ways": ways}

@@ -1,0 +1,82 @@
+"""Memory into which inputs are copied from shared memory, kept for the inputs after them.
+
+Fresh memory has to be cleared by the kernel, page by page: that takes longer than the copy (16 MB: 40 ms of CPU on a
+busy machine, where the kernel also looks for huge pages, instead of 2).
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from collections import OrderedDict, deque
+
+import numpy as np
+
+from core.errors import OutOfMemory
+
+KEPT = 64 << 20
+# The C library keeps smaller ones.
+_SMALL = 65536
+_PAGE = mmap.PAGESIZE
+
+
+class ReadBuffers:
+    """Any thread. `kept` is how many bytes of unused memory stay at most, the sizes that were used last."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._most = kept
+        self._lock = threading.Lock()
+        # Those that are no longer used, as they come back. The garbage collector may bring one in the middle of
+        # anything, so that must not wait for a lock.
+        self._returned: deque[mmap.mmap] = deque()
+        self._free: OrderedDict[int, list[mmap.mmap]] = OrderedDict()
+        self._kept = 0
+
+    def take(self, size: int) -> memoryview:
+        """`size` bytes of any content. They come back when the view, and all that was made of it, is gone.
+
+        Raises OutOfMemory.
+        """
+        try:
+            if size < _SMALL:
+                return np.empty(size, np.uint8).data
+            block = self._find(-(-size // _PAGE) * _PAGE)
+        except (MemoryError, OSError):
+            raise OutOfMemory(f"there is no memory for an input of {size} bytes in shared memory") from None
+        # Not a slice of another array: a view of a view refers to the first array only, which is watched here.
+        array = np.frombuffer(block, np.uint8, size)
+        weakref.finalize(array, self._returned.append, block).atexit = False
+        return array.data
+
+    def drop(self) -> None:
+        """Free what is not used now."""
+        with self._lock:
+            self._returned.clear()
+            self._free.clear()
+            self._kept = 0
+
+    def _find(self, size: int) -> mmap.mmap:
+        with self._lock:
+            while self._returned:
+                self._keep(self._returned.popleft())
+            blocks = self._free.get(size)
+            if blocks:
+                self._kept -= size
+                return blocks.pop()
+        return mmap.mmap(-1, size)
+
+    def _keep(self, block: mmap.mmap) -> None:
+        size = len(block)
+        if size > self._most:
+            return
+        self._free.setdefault(size, []).append(block)
+        self._free.move_to_end(size)
+        self._kept += size
+        while self._kept > self._most:
+            oldest, blocks = next(iter(self._free.items()))
+            if blocks:
+                blocks.pop()
+                self._kept -= oldest
+            else:
+                del self._free[oldest]
