@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -251,8 +252,19 @@ def _check_tracing(settings: ServerSettings) -> None:
         return
     from core.observability.tracing.options import TraceMode
 
-    if settings.trace_options.mode is TraceMode.OPENTELEMETRY:
-        raise BadOption.of("--trace-config mode", "this server has no opentelemetry mode yet")
+    if settings.trace_options.mode is TraceMode.OPENTELEMETRY and not _has_otlp_exporter():
+        raise BadOption.of(
+            "--trace-config mode",
+            "the mode opentelemetry needs packages that are not installed: pip install 'trident-inference[otel]'",
+        )
+
+
+def _has_otlp_exporter() -> bool:
+    """Whether the packages of the extra `otel` are installed. Does not import them."""
+    try:
+        return all(version(name) for name in ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"))
+    except PackageNotFoundError:
+        return False
 
 
 _TRACING = ("trace_config", "trace_file", "trace_level", "trace_rate", "trace_count", "trace_log_frequency")

@@ -1,11 +1,15 @@
-"""What a front end adds to the trace of a request: when it received the request, and when it sent the answer.
+"""What a front end adds to the trace of a request: to which trace of its client it belongs, when it was received, and
+when the answer was sent.
 
-Source: docs/spec/trace-and-log.md section 3.
+Source: docs/spec/trace-and-log.md sections 3 and 4.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
+
+from core.inference.request_trace import RequestTrace
+from core.observability.tracing.trace_context import parse_traceparent
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -13,6 +17,8 @@ if TYPE_CHECKING:
 # Nanoseconds of the monotonic clock at the start and at the end; 0 for a time that was not noted.
 Span = tuple[int, int]
 NOT_NOTED: Span = (0, 0)
+# Characters: what every program must pass on; longer ones are left out.
+_LONGEST_STATE = 512
 
 
 class EventNames(NamedTuple):
@@ -24,6 +30,14 @@ class EventNames(NamedTuple):
 
 HTTP = EventNames(("HTTP_RECV_START", "HTTP_RECV_END"), ("HTTP_SEND_START", "HTTP_SEND_END"))
 GRPC = EventNames(("GRPC_WAITREAD_START", "GRPC_WAITREAD_END"), ("GRPC_SEND_START", "GRPC_SEND_END"))
+
+
+def client_trace(traceparent: str | None, tracestate: str | None) -> RequestTrace | None:
+    """The trace that the client of a request has begun; None without a valid one."""
+    if traceparent is None or parse_traceparent(traceparent) is None:
+        return None
+    state = tracestate or ""
+    return RequestTrace(traceparent=traceparent.strip(), tracestate=state if len(state) <= _LONGEST_STATE else "")
 
 
 def end_trace(engine: Engine, number: int, names: EventNames, received: Span, sent: Span = NOT_NOTED) -> None:

@@ -5,6 +5,7 @@ Source: docs/spec/trace-and-log.md sections 2 and 4.
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 
@@ -18,6 +19,15 @@ class RequestTrace(NamedTuple):
     has_begun: bool = False
     traceparent: str = ""
     tracestate: str = ""
+
+    def context_json(self) -> str | None:
+        """The W3C context as Triton gives it to models; None without one."""
+        if not self.traceparent:
+            return None
+        context = {"traceparent": self.traceparent}
+        if self.tracestate:
+            context["tracestate"] = self.tracestate
+        return json.dumps(context, separators=(",", ":"))
 
     def child(self) -> RequestTrace:
         """For a request that this one leads to."""

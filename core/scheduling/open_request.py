@@ -14,6 +14,7 @@ from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs
 from core.inference.response_window import ResponseWindow
 from core.inference.streamed_request import StreamedRequest
+from core.inference.times import InferenceTimes
 from core.observability.response_statistics import ResponseKind
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ class OpenRequest:
                 if final:
                     self._is_closed = True
                     requests.count(self, now_ns)
+                    if pending.request.trace is not None and error is None:
+                        response.times = self._times(now_ns)
                 elif is_unwanted:
                     return
                 if self._put(response):
@@ -172,6 +175,17 @@ class OpenRequest:
         self._waiting.append(response)
         was_delivering, self._delivering = self._delivering, True
         return was_delivering
+
+    def _times(self, now_ns: int) -> InferenceTimes:
+        """The times of a traced request, as the statistics count them. An ensemble's step has no others."""
+        pending, first_ns = self.pending, self.first_ns or now_ns
+        return InferenceTimes(
+            self.start_ns - pending.enqueue_ns,
+            self.input_end_ns - self.start_ns,
+            first_ns - self.input_end_ns,
+            now_ns - first_ns,
+            pending.batch_size or 1,
+        )
 
     def _deliver(self) -> None:
         """Deliver what waits, until nothing does."""

@@ -41,6 +41,7 @@ from core.errors import ErrorCode, ServerError, Unsupported
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
+from core.inference.request_trace import RequestTrace
 from core.inference.response import InferenceResponse
 from core.inference.streamed_request import StreamedRequest
 from core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
@@ -102,6 +103,9 @@ class ModelAsks:
             sequence_start=bool(sequence & _SEQUENCE_START),
             sequence_end=bool(sequence & _SEQUENCE_END),
         )
+        trace = fields.get("trace")
+        if trace:
+            request.trace = RequestTrace(int(trace[0]))
         if self._models is None:
             error = Unsupported("this server has no other models")
             self._reply(number, InferenceResponse.failed(request, error))

@@ -94,6 +94,7 @@ def request_fields(request: InferenceRequest) -> bytes:
         or request.timeout_us
         or request.sequence_start
         or request.sequence_end
+        or request.trace
     ):
         return b""
     fields: dict[str, object] = {}
@@ -108,6 +109,9 @@ def request_fields(request: InferenceRequest) -> bytes:
     flags = (_SEQUENCE_START if request.sequence_start else 0) | (_SEQUENCE_END if request.sequence_end else 0)
     if flags:
         fields["flags"] = flags
+    trace = request.trace
+    if trace is not None:
+        fields["trace"] = [trace.number, trace.context_json()]
     try:
         return orjson.dumps(fields)
     except TypeError:  # half a surrogate pair, an integer of more than 64 bits

@@ -18,12 +18,14 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
+from core.frontend.trace_events import client_trace
 from core.grpc.compression import deflate, inflate
 from core.grpc.counted_stream import CountedStream
 from core.grpc.header_sections import OK, ONLY_OK, error_trailers
 from core.grpc.message_reader import PREFIX, Message, MessageReader
 from core.grpc.status import GrpcError, Status, log_error, status_of
 from core.grpc.transport import Stream
+from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 
@@ -87,6 +89,12 @@ class Call:
         self.opened_ns = monotonic_ns() if front_end.trace_gate.is_open else 0
         if head.timeout_s is not None:
             self._tick = front_end.deadlines.add(head.timeout_s, self)
+
+    def note_client_trace(self, request: InferenceRequest) -> None:
+        """Note to which trace of its client a request belongs."""
+        if self.front_end.trace_gate.reads_context:
+            metadata = self.head.metadata
+            request.trace = client_trace(metadata.text("traceparent"), metadata.text("tracestate"))
 
     # --- what a subclass has
 

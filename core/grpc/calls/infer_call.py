@@ -67,6 +67,7 @@ class InferCall(UnaryCall):
         self._decoded = decoded
         self.busy += 1
         request = decoded.request
+        self.note_client_trace(request)
         self._is_slow = size >= LARGE and request.may_be_passed
         pending = self.front_end.bridge.submit(decoded.model, request, self._respond, is_slow=self._is_slow)
         if self._decoded is not None:  # it has not been answered yet

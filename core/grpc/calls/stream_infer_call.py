@@ -278,6 +278,7 @@ class StreamInferCall(Call):
         turn = _Turn(self, decoded, size)
         if self.front_end.trace_gate.is_open:
             turn.read_ns = monotonic_ns()
+            self.note_client_trace(decoded.request)
         self._in_flight[turn] = None
         self._held += size
         if not turn.is_decoupled:

@@ -23,7 +23,7 @@ from core.http.generate.request_object import decode_object
 from core.http.generate.response_object import ObjectEncoder, encode_object
 from core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
 from core.http.trace_note import TRACES_KEY, note_traces
-from core.http.views.infer import CONTENT_ENCODING, note_arrival, off_hub, read_whole, run
+from core.http.views.infer import CONTENT_ENCODING, begin, off_hub, read_whole, run
 from core.http.views.long_text import is_long, slicing_of
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
@@ -102,7 +102,7 @@ def _only_response(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
 ) -> InferenceResponse:
     """The response of a model that may send any number of them. Raises BackendFailed unless it sends one."""
-    note_arrival(environ, model, request)
+    begin(front_end, environ, model, request)
     stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
     only: InferenceResponse | None = None
     try:
@@ -142,7 +142,7 @@ def stream_events(
 
     Raises as `answer_events`.
     """
-    note_arrival(environ, model, request)
+    begin(front_end, environ, model, request)
     stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
     body = EventBody(stream, environ, front_end.status_of, encode)
     try:

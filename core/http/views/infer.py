@@ -1,7 +1,7 @@
 """The infer view: one HTTP body in, one HTTP body out.
 
 The steps that views of other formats share with it are functions here: `servable`, `read_whole`, `prepare`, `run`,
-`note_arrival`, `finish` and `off_hub`.
+`begin`, `finish` and `off_hub`.
 Source: docs/spec/http.md section 4 "Processing order".
 """
 
@@ -18,6 +18,7 @@ from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
 from core.frontend.header_pattern import HeaderPattern
 from core.frontend.request_parameters import forward_header
+from core.frontend.trace_events import client_trace
 from core.frontend.version_text import LATEST, version_number
 from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
@@ -108,7 +109,7 @@ def run(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest, *, is_slow: bool = False
 ) -> InferenceResponse:
     """The model's one response; `is_slow` is that of `Bridge.infer`. Raises the ServerError of a failed one."""
-    note_arrival(environ, model, request)
+    begin(front_end, environ, model, request)
     response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY), is_slow=is_slow)
     if response.trace:
         note_traces(environ, (response,))
@@ -120,11 +121,13 @@ def run(
     return response
 
 
-def note_arrival(environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
-    """Note when `request` arrived, if that matters to `model`. Not for one of many requests in a body: those come to
-    the engine one after the other, and the delay of each begins there."""
+def begin(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
+    """Note when `request` arrived, if that matters to `model`, and to which trace of its client it belongs. Not for one
+    of many requests in a body: those come to the engine one after the other, and the delay of each begins there."""
     if model.spec.counts_arrival:
         request.arrived_ns = environ.get(ARRIVED_KEY, 0)
+    if front_end.trace_gate.reads_context:
+        request.trace = client_trace(environ.get("HTTP_TRACEPARENT"), environ.get("HTTP_TRACESTATE"))
 
 
 def finish(

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from core.inference.pending_request import PendingRequest
 from core.inference.request_trace import RequestTrace
+from core.observability.tracing.destination import Destination
 from core.observability.tracing.options import TraceMode, TraceOptions, shown_settings
 from core.observability.tracing.setting import Setting
 from core.observability.tracing.settings import Changes, TraceTable
@@ -41,7 +42,7 @@ class Tracer:
         self.gate = TraceGate()
         self._has_spans = options.mode is TraceMode.OPENTELEMETRY
         self._counts = TraceCounts()
-        self._thread = TraceThread(TraceFiles(options.file, self._counts), self._counts, self._give_up_waiting)
+        self._thread = TraceThread(self._destination(), self._counts, self._give_up_waiting)
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -53,6 +54,13 @@ class Tracer:
         self._unanswered: dict[int, int] = {}
         # ---
         self._look_at_levels()
+
+    def _destination(self) -> Destination:
+        if not self._has_spans:
+            return TraceFiles(self._options.file, self._counts)
+        from core.observability.tracing.opentelemetry.span_exporter import SpanExporter
+
+        return SpanExporter(self._options.export, self._counts)
 
     # --- the settings
 

@@ -80,7 +80,7 @@ class InferenceRequest:
             "correlation_id": correlation_id,
             "model_name": model_name,
             **{name: _index(name, number) for name, number in numbers.items()},
-            "trace": trace.get_context(),
+            "trace": trace._field(),
             "parameters": checked_parameters(parameters),
         }
 
@@ -92,8 +92,8 @@ class InferenceRequest:
 
         `requested` are the names of the requested outputs, or of all configured ones; requests may share it. `fields`
         is a JSON object with those that the request has of `id` (str), `correlation_id` (int or str), `flags`,
-        `timeout` (µs), `parameters` (object) and `trace` (str, the context); b"" if it has none. It is parsed when the
-        model asks for one of them.
+        `timeout` (µs), `parameters` (object) and `trace` (a list: its number, and its context as str or null); b"" if
+        it has none. It is parsed when the model asks for one of them.
         """
         request = cls.__new__(cls)
         request._number = number
@@ -146,7 +146,7 @@ class InferenceRequest:
         return json.dumps(self._description().get("parameters") or {})
 
     def trace(self) -> InferenceTrace:
-        return InferenceTrace(self._description().get("trace"))
+        return InferenceTrace._of(self._description().get("trace"))
 
     def is_cancelled(self) -> bool:
         """Whether the client went away. The request must be answered nevertheless."""
