@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-COMMANDS = ("serve", "validate", "doctor", "emulate", "completion", "version")
+COMMANDS = ("serve", "validate", "doctor", "emulate", "trace", "completion", "version")
 _HELP = frozenset({"--help", "-h"})
 _VERSION = frozenset({"--version", "version"})
 _FAILED = 1
@@ -97,6 +97,10 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         from app.commands.emulate.command import emulate
 
         return emulate(arguments)
+    if command == "trace":
+        from app.commands.trace.command import trace
+
+        return trace(arguments)
     if command == "completion":
         from app.commands.completion.command import completion
 

@@ -28,6 +28,7 @@ from core.observability.metrics.snapshot import (
 )
 from core.observability.metrics_log.report import FIGURES
 from core.observability.statistics import BatchTuning, FailureReason, ModelStatistics
+from core.observability.tracing.trace_counts import TraceCounts
 
 
 class Row(NamedTuple):
@@ -140,6 +141,11 @@ one in memory, `up` and faults of one in Redis. The metrics by model belong to e
 version, with the labels of [models](#models); they are 0 for a model that does not use the cache. A request that waits
 for the answer to an equal one is a hit.
 """,
+    "trident_trace_": """\
+## Tracing
+
+Where requests can be [traced](tracing.md): a server with a trace file, or in the mode `opentelemetry`.
+""",
     "trident_resource_": """\
 ## Resources
 
@@ -238,6 +244,8 @@ NOTES = {
     FIRST_RESPONSE: "whole milliseconds, also of failed requests; by default 100, 500, 2000 and 5000",
     REQUEST: "by default 16 bounds from 0.0001 to 10; the queue and the execution have the same",
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
+    "trident_trace_lost_total": "`reason` is one of queue_full (a disk or a collector is slow), not_written (a "
+    "disk is full, a collector is gone)",
     "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (not asked, "
     "being gone or slow), lost (the connection broke), damaged (what was found is no answer of this server) and "
     "unwritten (an answer that was not kept)",
@@ -330,6 +338,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         downloads=DownloadMetrics(),
         response_cache=ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0),
         remote_cache=RemoteCacheMetrics(is_up=True, faults={"late": 0}),
+        traces=TraceCounts().metrics(),
         resources=(ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),),
     )
     return list(metric_families(snapshot, MetricsOptions()))

@@ -17,6 +17,7 @@ Usage: trident serve REPO [options]                     serve the models of a re
        trident doctor REPO [options]                    print whether this machine can serve the models, and cures
        trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
        trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
+       trident trace FILE                               show the requests of a trace file as trees, with their times
        trident completion bash|zsh|fish                 print a script by which the shell completes these commands
        trident version                                  print the version, as trident --version does
        trident --help
@@ -100,6 +101,16 @@ copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR
   --model-parameters=JSON           the parameters of every request
 """
 
+TRACE_USAGE = """\
+Usage: trident trace [options] FILE
+
+Prints each request of a trace file, of this server or of Triton, as a tree: a line for each model and each part of its
+work, with its duration and a bar that shows when in the request it was. The server may still be writing the file.
+
+  --request=string   only requests with this id
+  --slowest=integer  only this many requests, those that took longest first
+"""
+
 COMPLETION_USAGE = """\
 Usage: trident completion bash|zsh|fish
 
@@ -126,6 +137,7 @@ _USAGES = {
     "validate": VALIDATE_USAGE,
     "doctor": DOCTOR_USAGE,
     "emulate": EMULATE_USAGE,
+    "trace": TRACE_USAGE,
     "completion": COMPLETION_USAGE,
 }
 

@@ -244,6 +244,7 @@ class InferenceEngine:
             response_cache=cache if isinstance(cache, ResponseCacheMetrics) else None,
             remote_cache=cache if isinstance(cache, RemoteCacheMetrics) else None,
             resources=self._rate_limiter.metrics() if self._rate_limiter is not None else (),
+            traces=self._tracer.metrics(),
             custom=self._custom_metrics.snapshot(),
         )
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from app.commands.doctor.command import JSON
 from app.commands.emulate import sagemaker, vertex_options
+from app.commands.trace import command as trace_command
 from app.commands.validate import options as validate_options
 from app.settings.option import Option
-from app.settings.option_types import FLAG, REPOSITORY, TEXT, Kind, Paths
+from app.settings.option_types import FILE, FLAG, REPOSITORY, TEXT, Kind, Paths
 from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -75,6 +76,7 @@ SUBCOMMANDS = (
         further=tuple(Described(each.words[-1], each.help) for each in _PLATFORMS),
     ),
     *_PLATFORMS,
+    Subcommand(("trace",), "Show the requests of a trace file as trees", (*trace_command.ACCEPTED, HELP), FILE),
     Subcommand(
         ("completion",),
         "Print the completion script of a shell",

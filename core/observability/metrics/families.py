@@ -31,6 +31,7 @@ from core.observability.metrics.snapshot import (
     VersionStateMetrics,
 )
 from core.observability.statistics import BatchTuning, FailureReason, StatisticsSnapshot
+from core.observability.tracing.trace_counts import TraceMetrics
 
 # A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
 _FAILURES_ON_DEVICE = {FailureReason.BACKEND}
@@ -203,6 +204,8 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     yield from _process_families(snapshot.models)
     if snapshot.downloads is not None:
         yield from _download_families(snapshot.downloads)
+    if snapshot.traces is not None:
+        yield from _trace_families(snapshot.traces)
     yield from custom_families(snapshot.custom)
 
 
@@ -276,6 +279,21 @@ def _remote_cache_families(cache: RemoteCacheMetrics) -> Iterator[MetricFamily]:
         "counter",
         "Answers that the response cache did not find or keep because something was wrong",
         (({"kind": kind}, count) for kind, count in cache.faults.items()),
+    )
+
+
+def _trace_families(traces: TraceMetrics) -> Iterator[MetricFamily]:
+    yield _family(
+        "trident_trace_written_total",
+        "counter",
+        "Traces that were written to a file, or spans that a collector has taken",
+        [({}, traces.written)],
+    )
+    yield _family(
+        "trident_trace_lost_total",
+        "counter",
+        "Traces or spans that were lost",
+        (({"reason": reason.value}, count) for reason, count in traces.lost.items()),
     )
 
 

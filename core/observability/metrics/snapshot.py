@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from core.observability.hardware.gauges import HardwareReading
 from core.observability.latencies.meters import LatencyMetrics
 from core.observability.statistics import StatisticsSnapshot
+from core.observability.tracing.trace_counts import TraceMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +130,8 @@ class MetricsSnapshot:
     """Everything that the page shows, at one moment.
 
     `downloads` is None if nothing was ever requested from cloud storage. The response cache of the server is one of
-    `response_cache`, in its own memory, and `remote_cache`; without any, both are None.
+    `response_cache`, in its own memory, and `remote_cache`; without any, both are None. `traces` is None if
+    nothing can be traced.
     """
 
     models: tuple[ModelMetrics, ...] = ()
@@ -140,4 +142,5 @@ class MetricsSnapshot:
     response_cache: ResponseCacheMetrics | None = None
     remote_cache: RemoteCacheMetrics | None = None
     resources: tuple[ResourceMetrics, ...] = ()
+    traces: TraceMetrics | None = None
     custom: tuple[CustomFamilyMetrics, ...] = ()

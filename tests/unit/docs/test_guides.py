@@ -20,6 +20,7 @@ from google.protobuf.descriptor import Descriptor
 from werkzeug.serving import make_server
 
 from app.cli import main
+from app.commands.trace import command as trace_command
 from app.commands.validate.options import read_validate_options
 from app.docs.metrics_page import metric_rows
 from app.settings.command_line import CommandLine
@@ -184,6 +185,8 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
             )
         elif command == "validate":
             read_validate_options(arguments)
+        elif command == "trace":
+            CommandLine(trace_command.ACCEPTED).split(arguments)
         else:
             assert command == "emulate"
 

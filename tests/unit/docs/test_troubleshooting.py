@@ -32,6 +32,10 @@ QUOTE = re.compile(r"`([^`]+)`")
 
 # Texts that appear only after a crash, a lost GPU or a race, with a cloud, or on a full disk.
 ONLY_IN_SOURCE = {
+    "traces cannot be written to …: …",
+    "spans cannot be sent to …: …",
+    "the mode opentelemetry needs packages that are not installed: …",
+    "trace file name is not given: …",
     "the directory that HTTP workers and engine share …",
     "cannot share … bytes of memory with the engine: …",
     "Internal - failed to load all models",

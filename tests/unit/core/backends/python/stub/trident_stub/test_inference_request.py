@@ -26,7 +26,7 @@ def test_a_request_that_arrived() -> None:
             "flags": 3,
             "timeout": 5,
             "parameters": {"a": [1, 0.5]},
-            "trace": '{"traceparent": "00-1"}',
+            "trace": [7, '{"traceparent": "00-1"}'],
         }
     )
     request = InferenceRequest._arrived(7, [T], ("A", "B"), fields.encode())
@@ -73,7 +73,7 @@ def test_a_request_of_the_model() -> None:
         1,
         1000,
         PreferredMemory(MemoryType.TRITONSERVER_MEMORY_CPU),
-        InferenceTrace("{}"),
+        InferenceTrace("{}", 7),
         {"p": True},
     )
     assert request._description() == {
@@ -83,7 +83,7 @@ def test_a_request_of_the_model() -> None:
         "model_version": 2,
         "flags": 1,
         "timeout": 1000,
-        "trace": "{}",
+        "trace": [7, "{}"],
         "parameters": {"p": True},
     }
     assert request.inputs() == [T]

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.commands.trace.trace_file import Span, read_requests
+from app.settings.option import BadOption
+
+
+def names(span: Span) -> list[Any]:
+    return [span.name, *map(names, span.spans)]
+
+
+def write(path: Path, *objects: Any) -> Path:
+    path.write_text(json.dumps(objects))
+    return path
+
+
+def times(number: int, **events: int) -> list[dict[str, Any]]:
+    return [{"id": number, "timestamps": [{"name": name, "ns": ns}]} for name, ns in events.items()]
+
+
+STEP = {"QUEUE_START": 12, "COMPUTE_START": 13, "COMPUTE_INPUT_END": 14, "COMPUTE_OUTPUT_START": 15, "COMPUTE_END": 16}
+
+
+def test_an_ensemble_in_any_order(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "t",
+        {"id": 2, "model_name": "step", "model_version": 3, "parent_id": 1},
+        *times(2, REQUEST_START=11, **STEP, REQUEST_END=17),
+        *times(1, HTTP_RECV_START=1, HTTP_RECV_END=2, REQUEST_START=10, QUEUE_START=10, REQUEST_END=18),
+        *times(1, HTTP_SEND_START=19, HTTP_SEND_END=20),
+        {"id": 1, "model_name": "all", "model_version": 1, "request_id": "r"},
+        {"id": 1, "activity": "TENSOR_QUEUE_INPUT", "tensor": {}},
+    )
+    (request,) = read_requests(path)
+    parts = [["queue"], ["compute_input"], ["compute_infer"], ["compute_output"]]
+    assert names(request.span) == ["request r", ["receive"], ["all v1", ["step v3", *parts]], ["send"]]
+    assert (request.request_id, request.span.duration_ns) == ("r", 19)
+    assert [span.duration_ns for span in request.span.spans] == [1, 8, 1]
+
+
+def test_a_file_of_triton_with_all_events_in_one_object(tmp_path: Path) -> None:
+    events = [{"name": "GRPC_WAITREAD_START", "ns": 1}, {"name": "GRPC_WAITREAD_END", "ns": 2}]
+    events += [{"name": "REQUEST_START", "ns": 3}, {"name": "REQUEST_END", "ns": 9}]
+    path = write(tmp_path / "t", {"model_name": "m", "model_version": -1, "id": 7, "timestamps": events})
+    assert [names(request.span) for request in read_requests(path)] == [["trace 7", ["receive"], ["m v-1"]]]
+
+
+def test_a_file_that_is_still_written(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", *times(1, REQUEST_START=1, REQUEST_END=2))
+    path.write_text(path.read_text().removesuffix("]"))
+    assert len(read_requests(path)) == 1
+
+
+def test_parents_in_a_circle_are_no_endless_tree(tmp_path: Path) -> None:
+    headers = [{"id": number, "model_name": "m", "parent_id": 3 - number} for number in (1, 2)]
+    path = write(tmp_path / "t", *headers, *times(1, REQUEST_START=1), *times(2, REQUEST_START=1))
+    assert read_requests(path) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("x", "is no trace file"),
+        ("{}", "has no traces with timestamps"),
+        ("[1]", "is no trace file"),
+        ('[{"id": 1, "timestamps": [{"name": "X"}]}]', "is no trace file"),
+        ('[{"id": 1, "model_name": "m"}]', "has no traces with timestamps"),
+        ("[]", "has no traces with timestamps"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, reason: str) -> None:
+    (tmp_path / "t").write_text(text)
+    with pytest.raises(BadOption, match=reason):
+        read_requests(tmp_path / "t")
+    with pytest.raises(BadOption, match="cannot be read"):
+        read_requests(tmp_path / "missing")
