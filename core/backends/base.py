@@ -34,7 +34,8 @@ class Execution:
 
     `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone, or
     LATER or AGAIN from an instance that answers later. The times are monotonic ns: when the inputs were gathered, and
-    when the model had run. The scheduler notes when the execution started and ended, and how many items it had.
+    when the model had run. The scheduler notes when the execution started and ended, and how many items it had
+    unless an instance knows of more than those of the requests.
     """
 
     outputs: Sequence[Outputs | Exception | Later]

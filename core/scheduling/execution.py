@@ -38,7 +38,7 @@ def execute_batch(
     execution = checked(backend.execute([pending.request for pending in requests], batch_sizes), len(requests))
     execution.start_ns = start_ns
     execution.end_ns = end_ns = clock()
-    execution.items = items = sum(batch_sizes)
+    execution.items = items = execution.items or sum(batch_sizes)
     outcomes = execution.outputs
     successful = requests
     for outcome in outcomes:

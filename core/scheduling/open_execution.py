@@ -63,7 +63,7 @@ class OpenExecution:
             return None, [Claimed(request, error) for request in opened if not request.is_closed and request.claim()]
         execution.start_ns = start_ns
         execution.end_ns = end_ns = self._clock()
-        execution.items = items = sum(batch_sizes)
+        execution.items = items = execution.items or sum(batch_sizes)
         input_end_ns = execution.input_end_ns
         claimed: list[Claimed] = []
         again: list[OpenRequest] = []
