@@ -94,11 +94,13 @@ class States:
         return [output for output in outputs if output.name in names]
 
     def _cut(self, layout: TensorLayout, wanted: tuple[str, ...]) -> _Cut | None:
-        """None if the states are not all there, after the client's outputs and in their order."""
+        """None if the states are not all there, after the client's outputs and in their order, or are among them."""
         count = len(layout.entries) - len(self._names)
         client, own = layout.entries[:count], layout.entries[count:]
-        names = wanted or self._client_outputs
-        if [name for name, *_ in own] != list(self._names) or any(name not in names for name, *_ in client):
+        names = frozenset(wanted) or self._client_outputs
+        if tuple(name for name, *_ in own) != self._names or not names.isdisjoint(self._names):
+            return None
+        if any(name not in names for name, *_ in client):
             return None
         as_inputs = [
             (spec.input_name, datatype, shape, end - start)

@@ -1,0 +1,137 @@
+"""Sequences that clients get wrong or abandon, and sequences whose model changes.
+
+Source: docs/spec/schedulers.md sections 3.3 and 3.4.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.contract.sequences.sequence_models import write_echoes
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    models = write_echoes(tmp_path_factory.mktemp("models"))
+    options = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0", "--exit-timeout-secs=5")
+    with ServerProcess(models, tmp_path_factory.mktemp("log") / "log", *options) as running:
+        yield running
+
+
+def body(sequence: int | str | None, place: str = "", *, items: int = 1, **parameters: Any) -> bytes:
+    marks: dict[str, Any] = {"sequence_start": "s" in place, "sequence_end": "e" in place, **parameters}
+    if sequence is not None:
+        marks["sequence_id"] = sequence
+    tensor = {"name": "INPUT", "datatype": "INT32", "shape": [items, 1], "data": [1] * items}
+    return json.dumps({"parameters": marks, "inputs": [tensor]}).encode()
+
+
+def ask(server: ServerProcess, model: str, sequence: int | str | None, place: str = "", **more: Any) -> tuple[int, str]:
+    """The status, and the error or the flags START and END that the model saw."""
+    status, _, content = server.request("POST", f"/v2/models/{model}/infer", body(sequence, place, **more))
+    answer = json.loads(content)
+    if status != 200:
+        return status, answer["error"]
+    outputs = {each["name"]: each["data"] for each in answer["outputs"]}
+    return status, "".join(letter for letter, name in (("s", "OUT_START"), ("e", "OUT_END")) if outputs[name] == [1])
+
+
+def waiting(server: ServerProcess, model: str) -> int:
+    """The requests that wait for an execution."""
+    text = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    (line,) = [line for line in text.splitlines() if line.startswith("nv_inference_pending") and f'"{model}"' in line]
+    return int(float(line.rpartition(" ")[2]))
+
+
+def start_missing(sequence: int | str, model: str) -> tuple[int, str]:
+    text = "must specify the START flag on the first request of the sequence"
+    return 400, f"inference request for sequence {sequence} to model '{model}' {text}"
+
+
+def test_a_request_that_fits_no_sequence_is_refused(server: ServerProcess) -> None:
+    assert ask(server, "numbers", 1) == start_missing(1, "numbers")
+    assert ask(server, "texts", "x") == start_missing("x", "texts")
+    no_id = "inference request to model 'numbers' must specify a non-zero or non-empty correlation ID"
+    assert ask(server, "numbers", None, "s") == ask(server, "numbers", 0, "s") == (400, no_id)
+    assert ask(server, "numbers", "", "s") == (400, no_id)
+    several = "inference request to model 'numbers' must specify batch-size 1 due to requirements of sequence batcher"
+    assert ask(server, "numbers", 1, "s", items=2) == (400, several)
+    other = "[request id: <id_unknown>] sequence batching control 'ID' data-type is '{}', but model '{}' expects '{}'"
+    assert ask(server, "numbers", "x", "s") == (400, other.format("BYTES", "numbers", "UINT64"))
+    assert ask(server, "texts", 1, "s") == (400, other.format("UINT64", "texts", "BYTES"))
+
+
+def test_a_sequence_that_ended_has_ended(server: ServerProcess) -> None:
+    assert [ask(server, "numbers", 2, place)[1] for place in ("s", "e")] == ["s", "e"]
+    assert ask(server, "numbers", 2, "e") == start_missing(2, "numbers")
+
+
+def test_a_sequence_that_starts_twice_begins_anew_in_its_slot(server: ServerProcess) -> None:
+    assert [ask(server, "single", 3, place)[1] for place in ("s", "s", "e")] == ["s", "s", "e"]
+    assert "sequence 3 for model 'single' has a conflict" in server.log_text()
+
+
+def test_one_sequence_on_many_connections_is_one_sequence(server: ServerProcess) -> None:
+    assert ask(server, "single", 4, "s") == (200, "s")
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: ask(server, "single", 4), range(64)))
+    assert found == [(200, "")] * 64
+    assert ask(server, "single", 4, "e") == (200, "e")
+
+
+def test_the_slot_of_a_client_that_is_gone_is_free_again(server: ServerProcess) -> None:
+    assert ask(server, "quick", 5, "s") == (200, "s")
+    # It waits until the first sequence has been idle for too long.
+    assert ask(server, "quick", 6, "se") == (200, "se")
+    assert ask(server, "quick", 5) == start_missing(5, "quick")
+
+
+def test_a_client_that_leaves_the_backlog_ends_its_sequence(server: ServerProcess) -> None:
+    assert ask(server, "single", 7, "s") == (200, "s")
+    content = body(8, "s")
+    with socket.create_connection((HOST, server.http_port)) as connection:
+        head = f"POST /v2/models/single/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n"
+        connection.sendall(head.encode() + content)
+        until(lambda: waiting(server, "single") == 1)
+    until(lambda: waiting(server, "single") == 0)
+    assert ask(server, "single", 8) == start_missing(8, "single")
+    assert ask(server, "single", 7, "e") == (200, "e")
+
+
+def test_a_request_waits_in_the_backlog_no_longer_than_its_timeout(server: ServerProcess) -> None:
+    assert ask(server, "single", 9, "s") == (200, "s")
+    late = (503, "timeout of the corresponding sequence has been expired")
+    assert ask(server, "single", 10, "s", timeout=20_000) == late
+    assert ask(server, "single", 9, "e", timeout=1) == (200, "e")
+
+
+def test_a_reload_ends_the_sequences_of_the_model(server: ServerProcess) -> None:
+    assert ask(server, "numbers", 11, "s") == (200, "s")
+    file = server.repository / "numbers" / "config.pbtxt"
+    file.write_text(file.read_text().replace("max_candidate_sequences: 8", "max_candidate_sequences: 9"))
+    assert server.request("POST", "/v2/repository/models/numbers/load")[0] == 200
+    assert ask(server, "numbers", 11) == start_missing(11, "numbers")
+    assert [ask(server, "numbers", 11, place)[1] for place in ("s", "e")] == ["s", "e"]
+
+
+def test_a_reload_answers_the_sequences_that_wait(server: ServerProcess) -> None:
+    assert ask(server, "single", 12, "s") == (200, "s")
+    with ThreadPoolExecutor(1) as threads:
+        behind = threads.submit(ask, server, "single", 13, "se")
+        until(lambda: waiting(server, "single") == 1)
+        file = server.repository / "single" / "config.pbtxt"
+        file.write_text(file.read_text().replace("max_candidate_sequences: 1", "max_candidate_sequences: 2"))
+        assert server.request("POST", "/v2/repository/models/single/load")[0] == 200
+        assert behind.result() == (200, "se")
+    assert ask(server, "single", 12) == start_missing(12, "single")
