@@ -22,7 +22,7 @@ class Platform:
     """One row of the table; `name` is "" for a backend without a platform name.
 
     `cpu_instances` is how many instances Triton makes on a CPU if the configuration gives no count. `pads`: this
-    server gathers the batches of the backend, so that it can pad them to buckets.
+    server gathers the batches itself, so that it can pad them to buckets.
     """
 
     name: str
@@ -39,11 +39,13 @@ PLATFORMS: tuple[Platform, ...] = (
     Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True),
     Platform("", "openvino", "model.xml", pads=True),
     Platform("pytorch_libtorch", "pytorch", "model.pt", pads=True),
-    Platform("torch_aoti", "pytorch", "model.pt2", pads=True),
+    Platform("torch_aoti", "pytorch", "model.pt2"),
     Platform("", "python", "model.py"),
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
-_PADDED = {row.backend for row in PLATFORMS if row.pads}
+_PADDED = [row for row in PLATFORMS if row.pads]
+# The runtime of a model that is Python code, which gets each request by itself.
+_PYTHON_CODE = "model.py"
 _CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
@@ -52,8 +54,10 @@ def is_ensemble(config: ModelConfig) -> bool:
 
 
 def pads_batches(config: ModelConfig) -> bool:
-    """Whether its backend can have batch buckets. To the others their parameters mean what they like."""
-    return config.backend in _PADDED
+    """Whether the model can have batch buckets. To the others their parameters mean what they like."""
+    if config.runtime == _PYTHON_CODE:
+        return False
+    return any(row.backend == config.backend and config.platform in ("", row.name) for row in _PADDED)
 
 
 def default_cpu_instances(config: ModelConfig) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.platforms import fill_platform, platform_problems
+from core.config.platforms import fill_platform, pads_batches, platform_problems
 from core.config.schema import ModelConfig
 
 
@@ -84,3 +84,21 @@ def test_a_model_file_under_another_name_is_proposed() -> None:
         "rename 'digits.onnx' to model.onnx, or write backend: \"onnxruntime\" and default_model_filename: "
         '"digits.onnx" into config.pbtxt'
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "pads"),
+    [
+        ({"platform": "onnxruntime_onnx"}, True),
+        ({"backend": "openvino"}, True),
+        ({"backend": "pytorch"}, True),
+        ({"backend": "pytorch", "runtime": "model.py"}, False),
+        ({"platform": "torch_aoti"}, False),
+        ({"backend": "python"}, False),
+        ({"backend": "mine"}, False),
+    ],
+)
+def test_batches_are_padded_where_the_server_gathers_them(given: dict[str, str], pads: bool) -> None:
+    config = ModelConfig(**given)
+    fill_platform(config, [])
+    assert pads_batches(config) is pads
