@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from types import ModuleType
 
+# What modules and packages of these names import, and not every checkout has.
+NEEDS = {"pytorch": "torch", "span_exporter": "opentelemetry.sdk"}
+
 
 def product_modules(*packages: ModuleType) -> Iterator[ModuleType]:
     """Every module of `packages`, except programs, what runs in the processes of models, and modules whose framework
@@ -16,5 +19,6 @@ def product_modules(*packages: ModuleType) -> Iterator[ModuleType]:
     for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             rooms = module.name.split(".")
-            if not {"stub", "__main__"} & {*rooms} and not ("pytorch" in rooms and find_spec("torch") is None):
+            needed = next((NEEDS[room] for room in rooms if room in NEEDS), None)
+            if not {"stub", "__main__"} & {*rooms} and (needed is None or find_spec(needed) is not None):
                 yield importlib.import_module(module.name)

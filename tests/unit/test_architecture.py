@@ -50,7 +50,16 @@ PLACES: dict[str, tuple[str, ...]] = {
     "treelite": ("core/backends/fil/",),
 }
 # Clients of other programs: whichever module it is, it is one.
-IN_ONE_MODULE = ("redis", "boto3", "botocore", "google.cloud", "google.auth", "google.api_core", "google_crc32c")
+IN_ONE_MODULE = (
+    "opentelemetry",
+    "redis",
+    "boto3",
+    "botocore",
+    "google.cloud",
+    "google.auth",
+    "google.api_core",
+    "google_crc32c",
+)
 # Frameworks are known to their backends alone, which the registry finds by their folders. The table of Triton's names
 # lists backends that this server does not have as well.
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
