@@ -1,4 +1,4 @@
-"""Why a batch was closed: each answer, the statistics and the metrics of a real server say it."""
+"""Why a batch was closed, and what a target sets: answers, statistics and metrics of a real server say it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ MODELS = {
     "preferred": (2, "dynamic_batching { max_queue_delay_microseconds: 60000000 preferred_batch_size: 2 }"),
     "full": (3, "dynamic_batching { max_queue_delay_microseconds: 60000000 }"),
 }
+TARGET = 'dynamic_batching { } parameters { key: "TARGET_P99_MS" value { string_value: "12.5" } }'
 INPUTS = "".join(f'input {{ name: "INPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
 OUTPUTS = "".join(f'output {{ name: "OUTPUT{n}" data_type: TYPE_INT32 dims: 16 }} ' for n in range(2))
 
@@ -30,13 +31,24 @@ OUTPUTS = "".join(f'output {{ name: "OUTPUT{n}" data_type: TYPE_INT32 dims: 16 }
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("close")
-    for name, (_, batching) in MODELS.items():
+    for name, batching in [("target", TARGET), *((name, batching) for name, (_, batching) in MODELS.items())]:
         shutil.copytree(GOLDEN_MODELS / "simple", folder / "m" / name)
         (folder / "m" / name / "config.pbtxt").write_text(
             f'backend: "onnxruntime" max_batch_size: 3 {INPUTS} {OUTPUTS} {batching} instance_group {{ count: 1 }}'
         )
     with ServerProcess(folder / "m", folder / "log", "--response-timing=true") as server:
         yield server
+
+
+def test_a_model_with_a_target_shows_what_its_batcher_sets(server: ServerProcess) -> None:
+    status, _, answer = server.request("POST", "/v2/models/target/infer", json.dumps(good_document()).encode())
+    assert status == 200, answer
+    _, _, page = server.request("GET", "/metrics", port=server.metrics_port)
+    lines = [line for line in page.decode().splitlines() if 'model="target"' in line]
+    assert 'trident_batch_target_p99_seconds{model="target",version="1"} 0.0125' in lines
+    assert 'trident_batch_delay_seconds{model="target",version="1"} 0' in lines
+    assert 'trident_batch_size_limit{model="target",version="1"} 3' in lines
+    assert 'trident_batch_size_limit{model="full",version="1"}' not in page.decode()
 
 
 @pytest.mark.parametrize("reason", MODELS)
