@@ -6,9 +6,7 @@ Source: docs/spec/shared-memory.md sections 1 and 3.
 from __future__ import annotations
 
 from core.errors import InvalidRequest, Unsupported
-
-HANDLE_SIZE = 64
-"""Bytes of a handle of CUDA IPC."""
+from core.shared_memory.cuda_driver import HANDLE_SIZE
 
 
 def check_allowed(*, allowed: bool) -> None:

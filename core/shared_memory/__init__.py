@@ -7,7 +7,8 @@ their descriptors, which fails with an error instead.
     Regions            the regions by their names, and the requests that use them
     └── Region         a name, a size, and the memory behind it
         └── RegionMemory       the protocol: read, write, view
-            └── SystemMemory   an object of POSIX shared memory
+            ├── SystemMemory   an object of POSIX shared memory
+            └── CudaMemory     an allocation on a GPU, through the handles of CUDA IPC (CudaDriver)
     Attachment         the regions that one request uses
     ReadBuffers        memory into which inputs are copied
 

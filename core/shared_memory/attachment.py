@@ -65,7 +65,7 @@ class Attachment:
                     f"shared memory size specified with the request for output '{output.name}' ({byte_size} bytes) "
                     f"should be at least {len(content)} bytes to hold the results"
                 )
-            if self._regions.maps(len(content)):
+            if self._regions.maps(region, len(content)):
                 region.memory.view(start, len(content))[:] = memoryview(content)
             else:
                 region.memory.write(start, content)
@@ -103,7 +103,7 @@ def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) ->
     for tensor, (region, start) in zip(inputs, used, strict=False):
         size = tensor.reference.byte_size
         tensor.source = partial(_read, regions.buffers, region, start, size)
-        if regions.maps(size):
+        if regions.maps(region, size):
             tensor.in_place = partial(_view, region, start, size)
     places = {
         name: (region, start, reference.byte_size)

@@ -9,10 +9,12 @@ import mmap
 import resource
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from core.errors import InvalidRequest, RegionExists, RegionNotFound
 from core.inference.region_tensors import RegionReference
+from core.shared_memory.cuda_driver import CudaDriver, CudaError
+from core.shared_memory.cuda_memory import CudaMemory
 from core.shared_memory.read_buffers import ReadBuffers
 from core.shared_memory.region import CudaRegion, Region, RegionKind, SystemRegion
 from core.shared_memory.system_memory import SystemMemory, name_of, open_object
@@ -28,8 +30,10 @@ class Regions:
     System memory is mapped for tensors of at least `map_from` bytes, 0 for none: see RegionMemory.view.
     """
 
-    def __init__(self, map_from: int = 0) -> None:
+    def __init__(self, map_from: int = 0, open_driver: Callable[[], CudaDriver | None] = CudaDriver.open) -> None:
         self._map_from = map_from
+        self._open_driver = open_driver
+        self._driver: CudaDriver | None = None
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
         # Each object is opened once, however many regions are in it.
@@ -79,8 +83,34 @@ class Regions:
         Raises InvalidRequest or RegionExists with Triton's texts.
         """
         with self._lock:
+            driver = self._cuda_driver()
+            if driver is None:
+                raise InvalidRequest(
+                    f"failed to register CUDA shared memory region: '{name}', GPUs not supported",
+                    hint="this machine has no NVIDIA driver, or no GPU that the server may use",
+                )
             self._check_name(name)
-        raise InvalidRequest(f"failed to register CUDA shared memory region: '{name}', GPUs not supported")
+            try:
+                memory = CudaMemory(driver, device_id, handle)
+                size = memory.size
+            except CudaError as error:
+                raise InvalidRequest(
+                    "failed to register shared memory region: invalid args",
+                    hint=f"{error}; client and server must be on one machine and see device {device_id} as the same",
+                ) from error
+            if byte_size > size:
+                raise InvalidRequest(
+                    f"failed to register shared memory region '{name}': invalid args",
+                    hint=f"the allocation has {size} bytes",
+                )
+            status = CudaRegion(name=name, device_id=device_id, byte_size=byte_size)
+            self._regions[name] = Region(status, memory)
+
+    def _cuda_driver(self) -> CudaDriver | None:
+        """Opened when the first region asks for it: never before a fork. Under the lock."""
+        if self._driver is None:
+            self._driver = self._open_driver()
+        return self._driver
 
     def unregister(self, kind: RegionKind, name: str) -> None:
         """Remove the region `name`, all of `kind` if it is empty. One that requests use stays until the last is done.
@@ -149,9 +179,9 @@ class Regions:
 
     # --- requests use regions
 
-    def maps(self, size: int) -> bool:
-        """Whether a tensor of `size` bytes is used where it lies."""
-        return 0 < self._map_from <= size
+    def maps(self, region: Region, size: int) -> bool:
+        """Whether a tensor of `size` bytes in the region is used where it lies."""
+        return 0 < self._map_from <= size and region.kind is RegionKind.SYSTEM
 
     def use(self, places: Iterable[RegionReference]) -> list[tuple[Region, int]]:
         """The region of each place, and where the place begins in its memory; all of them, or none if it raises.

@@ -13,8 +13,10 @@ import pytest
 from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
 from core.inference.region_tensors import RegionReference
 from core.shared_memory import regions as module
+from core.shared_memory.cuda_driver import CudaDriver
 from core.shared_memory.region import RegionKind, SystemRegion
 from core.shared_memory.regions import Regions
+from tests.unit.core.shared_memory.fake_cuda import FakeCuda
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 
 PAGE = mmap.ALLOCATIONGRANULARITY
@@ -105,10 +107,13 @@ def test_a_name_is_registered_once(regions: Regions, key: str) -> None:
     for other in (key, "/none"):  # the name is looked at first
         with pytest.raises(RegionExists, match=r"^shared memory region 'r' already in manager$"):
             regions.register_system("r", other, 0, PAGE)
-        with pytest.raises(RegionExists, match=r"^shared memory region 'r' already in manager$"):
-            regions.register_cuda("r", bytes(64), 0, PAGE)
     with pytest.raises(RegionFailed, match=r"^Unable to open shared memory region: '/none'$"):
         regions.register_system("s", "/none", 0, PAGE)
+    library = FakeCuda()
+    both = Regions(open_driver=lambda: CudaDriver(library))
+    both.register_system("r", key, 0, PAGE)
+    with pytest.raises(RegionExists, match=r"^shared memory region 'r' already in manager$"):
+        both.register_cuda("r", library.allocate(b"x"), 0, 1)
 
 
 def test_one_or_all_are_unregistered(regions: Regions, key: str) -> None:

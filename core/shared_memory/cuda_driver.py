@@ -1,0 +1,113 @@
+"""NVIDIA's driver, as far as memory of another process needs it.
+
+It is called through ctypes, so it needs no package. Source: NVIDIA's CUDA driver API reference, sections "Memory
+Management" and "Primary Context Management".
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+_LIBRARY = "libcuda.so.1"
+# Peer access between GPUs is enabled when it is needed.
+_LAZY_PEER_ACCESS = 1
+HANDLE_SIZE = 64
+
+
+class IpcHandle(ctypes.Structure):
+    """CUipcMemHandle, which the driver takes by value."""
+
+    _fields_ = (("reserved", ctypes.c_char * HANDLE_SIZE),)
+
+
+class DriverLibrary(Protocol):
+    """The functions of libcuda by their names; each returns a status, 0 for success."""
+
+    def __getitem__(self, name: str, /) -> Callable[..., int]: ...
+
+
+class CudaError(Exception):
+    """A call of the driver failed."""
+
+
+class CudaDriver:
+    """Any thread. Works in the primary contexts of the devices, which the frameworks use, too, and keeps them."""
+
+    def __init__(self, library: DriverLibrary) -> None:
+        self._library = library
+        self._lock = threading.Lock()
+        self._contexts: dict[int, ctypes.c_void_p] = {}
+
+    @classmethod
+    def open(cls, load: Callable[[str], DriverLibrary] = ctypes.CDLL) -> CudaDriver | None:
+        """The driver of this machine; None without one, or without a GPU."""
+        count = ctypes.c_int()
+        try:
+            library = load(_LIBRARY)
+        except OSError:
+            return None
+        if library["cuInit"](ctypes.c_uint(0)) or library["cuDeviceGetCount"](ctypes.byref(count)):
+            return None
+        return cls(library) if count.value else None
+
+    def open_handle(self, device_id: int, handle: bytes) -> int:
+        """The address of the allocation on the device to which `handle` refers. Raises CudaError."""
+        address = ctypes.c_uint64()
+        given = IpcHandle.from_buffer_copy(handle)
+        with self._on(device_id):
+            self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
+        return address.value
+
+    def close_handle(self, device_id: int, address: int) -> None:
+        """Raises CudaError."""
+        with self._on(device_id):
+            self._call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
+
+    def size_from(self, device_id: int, address: int) -> int:
+        """Bytes from `address` to the end of its allocation. Raises CudaError."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        with self._on(device_id):
+            self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+        return base.value + size.value - address
+
+    def copy_to_host(self, device_id: int, address: int, host: int, size: int) -> None:
+        """Copy from the device to the address `host`. Raises CudaError."""
+        with self._on(device_id):
+            self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(host), ctypes.c_uint64(address), ctypes.c_size_t(size))
+
+    def copy_to_device(self, device_id: int, address: int, host: int, size: int) -> None:
+        """Copy from the address `host` to the device; returns when it is there. Raises CudaError."""
+        with self._on(device_id):
+            self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), ctypes.c_void_p(host), ctypes.c_size_t(size))
+            # A copy from pageable memory returns when it has been read, not when it has arrived.
+            self._call("cuStreamSynchronize", ctypes.c_void_p())
+
+    @contextmanager
+    def _on(self, device_id: int) -> Iterator[None]:
+        """Make the device's primary context the thread's. Raises CudaError, also for an unknown device."""
+        self._call("cuCtxPushCurrent_v2", self._context(device_id))
+        try:
+            yield
+        finally:
+            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+    def _context(self, device_id: int) -> ctypes.c_void_p:
+        with self._lock:
+            context = self._contexts.get(device_id)
+            if context is None:
+                if not 0 <= device_id < 1 << 31:
+                    raise CudaError(f"there is no device {device_id}")
+                device, context = ctypes.c_int(), ctypes.c_void_p()
+                self._call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
+                self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+                self._contexts[device_id] = context
+        return context
+
+    def _call(self, name: str, *arguments: object) -> None:
+        status = self._library[name](*arguments)
+        if status:
+            raise CudaError(f"{name} failed with CUDA error {status}")
