@@ -73,7 +73,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patch:  # for this server only
             patch.setenv("TRITONSERVER_DELAY_SCHEDULER", str(HELD))
-            options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit")
+            options = ("--shutdown-grace-secs=0", "--model-control-mode=explicit", "--log-verbose=1")
             loads = [f"--load-model={name}" for name in ("streamed", "posted", "warm_numbers")]
             running = stack.enter_context(ServerProcess(repository, folder / "log", *options, *loads))
         yield running
@@ -98,6 +98,15 @@ def bucket_stats(server: ServerProcess, model: str) -> Any:
 
 
 FULL = {"batch_size": 4, "length": 8, "execution_count": 1, "element_count": 18, "padding_count": 14}
+
+
+def test_every_bucket_has_run_on_every_instance_before_the_model_is_ready(server: ServerProcess) -> None:
+    before, ready, _ = server.log_text().partition("successfully loaded 'streamed'")
+    assert ready
+    for instance in ("streamed_0", "streamed_1"):
+        for bucket in ("4, length 8", "4, length 4", "1, length 8", "1, length 4"):
+            line = f"instance {instance} is running warmup sample 'bucket of batch size {bucket}' for iteration 1"
+            assert before.count(line) == 1
 
 
 def test_a_batch_of_three_is_padded_to_four_over_grpc_and_counted(server: ServerProcess) -> None:
