@@ -27,7 +27,8 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self.is_open = True
         # --- guarded by the lock
-        self._reason = "not connected yet"
+        # Whether the log says that it is open: at the beginning it is not.
+        self._was_said = False
         self._late_in_a_row = 0
         self._pause_s = FIRST_PAUSE_S
         self._closed_at_s: float | None = None
@@ -45,12 +46,12 @@ class CircuitBreaker:
         self._late_in_a_row = 0
 
     def open(self, reason: str) -> None:
-        """Ask no more until `close`."""
+        """Ask no more until `close`. The first reason is logged."""
         with self._lock:
-            if self.is_open and reason == self._reason:
-                return
+            was_said, self._was_said = self._was_said, True
             self.is_open = True
-            self._reason = reason
+        if was_said:
+            return
         _log.warning(
             "the response cache at %s is left out, and every request is executed: %s; it is tried again",
             self._address,
@@ -63,8 +64,7 @@ class CircuitBreaker:
             self._late_in_a_row = 0
             if not self.is_open:
                 return
-            self.is_open = False
-            self._reason = ""
+            self.is_open = self._was_said = False
             self._closed_at_s = self._clock()
         _log.info("the response cache at %s answers", self._address)
 

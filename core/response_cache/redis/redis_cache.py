@@ -171,11 +171,8 @@ class RedisCache:
         try:
             found, errors = connection.exchange(names, LARGEST, values)
         except Unreachable:
-            with self._work:
-                self._faults["lost"] += len(look_ups)
-                self._faults["unwritten"] += len(values)
-            for look_up in look_ups:
-                look_up.end(None)
+            self._count("lost", sum([look_up.end(None) for look_up in look_ups]))
+            self._count("unwritten", len(values))
             raise
         in_time = False
         for look_up, name, value in zip(look_ups, names, found, strict=True):

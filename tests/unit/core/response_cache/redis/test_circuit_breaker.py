@@ -33,6 +33,13 @@ def test_it_is_open_until_there_is_a_connection() -> None:
     assert not breaker.is_open
 
 
+def test_a_redis_that_is_not_there_at_the_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    breaker = CircuitBreaker("cache:6379")
+    for _ in range(2):
+        breaker.open("refused")
+    assert caplog.text.count("is left out") == 1
+
+
 def test_late_answers_in_a_row_open_it(breaker: CircuitBreaker) -> None:
     breaker.note_late(MOST_LATE - 1)
     breaker.note_answer()
@@ -44,8 +51,8 @@ def test_late_answers_in_a_row_open_it(breaker: CircuitBreaker) -> None:
 
 def test_each_change_is_logged_once(breaker: CircuitBreaker, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "trident.cache"):
-        for _ in range(3):
-            breaker.open("refused")
+        for reason in ("refused", "refused", "timeout"):
+            breaker.open(reason)
         for _ in range(3):
             breaker.close()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
