@@ -69,7 +69,7 @@ class Loads:
             steps = self._loader.steps(located, override)
             self._models.note_steps(model.key, steps, home or model.key.namespace)
             if steps:
-                # From now on a step that is replaced leaves it to this load to notice.
+                # Until it serves, a step that is replaced leaves it to this load to notice.
                 model.is_awaited = True
                 for step in steps:
                     self._load_step(step, cause, (*above, model.key))
@@ -109,7 +109,9 @@ class Loads:
     def _reload_dependents(self, model: Model, cause: LoadCause, above: tuple[ModelKey, ...] = ()) -> None:
         """Load the ensembles again that run on versions of `model` that were replaced, or that waited for it."""
         for ensemble in self._models.dependents(model.key):
-            if ensemble.key not in above and not ensemble.is_awaited and self._is_stale(ensemble):
+            # One that is being loaded for the first time takes up the versions itself; one that serves must not wait.
+            is_left_to_its_load = ensemble.is_awaited and not ensemble.serving
+            if ensemble.key not in above and not is_left_to_its_load and self._is_stale(ensemble):
                 self._reload(ensemble, cause)
                 self._reload_dependents(ensemble, cause, (*above, model.key))
 

@@ -202,6 +202,21 @@ def test_a_reloaded_step_serves_the_ensemble(chain: Path) -> None:
         bench.until_index("a 1 READY", "b 1 READY", "e 1 READY", "outer 1 READY")
 
 
+def test_a_reloaded_step_serves_an_ensemble_that_is_just_being_loaded_again(chain: Path) -> None:
+    """The load of the step has ended, so its ensemble must not answer with the old version until another load ends."""
+    with explicit(chain, load_models=("e",)) as bench:
+        put(chain / "a" / "1" / "model.fake", "10")
+        with bench.backend.holding("a"):
+            loading = threading.Thread(target=bench.load, args=("e",))
+            loading.start()
+            until(lambda: "a:1=10" in bench.backend.loads)
+            put(chain / "b" / "1" / "model.fake", "20")
+            bench.load("b")
+            assert bench.ask("e") == 20
+        loading.join(LIMIT_S)
+        assert bench.ask("e") == 20
+
+
 def test_a_request_ends_on_the_versions_on_which_it_began(chain: Path) -> None:
     with explicit(chain, load_models=("e",)) as bench:
         a = next(model for model in bench.backend.models if model.weight == 1)
