@@ -43,6 +43,7 @@ ONLY_IN_SOURCE = {
     "failed to read repository …",
     "failed to read model '…': …",
     "the server could not be created",
+    "unable to import backend '…': …",
     "Python model file not found in '…'",
     "Stub process '…' is not healthy.",
     "Failed to process the request(s) for model '…', message: …",
