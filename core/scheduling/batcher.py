@@ -37,6 +37,7 @@ from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rejection import Rejection, reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.timer_slack import end_waits_in_time
 from core.scheduling.tuning.tuner import BatchTuner
 from core.scheduling.work import Work, take_work
 
@@ -188,6 +189,8 @@ class DynamicBatcher:
 
     def _serve(self, thread: InstanceThread) -> None:
         """The body of an instance thread."""
+        if self._spec.counts_arrival:
+            end_waits_in_time()
         while (work := self._next_work(thread)) is not None:
             thread.instance.perform(work)
             del work  # a resting thread must not keep the requests of its last work alive
