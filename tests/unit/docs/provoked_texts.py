@@ -262,6 +262,7 @@ FULL = 'backend: "onnxruntime" max_batch_size: 8 ' + "".join(
 )
 MODELS = {
     "typo": "max_batch_size: 8 inptu {}",
+    "limited": 'instance_group { kind: KIND_CPU rate_limiter { resources { name: "R" count: 1 } } }',
     "ensemble": _ensemble("nowhere", "damaged"),
     "ensemble_mixed": _ensemble("simple", "text"),
     "ensemble_unused": _ensemble("simple").replace("output_map", 'output_map { key: "OUTPUT1" value: "U" } output_map'),
