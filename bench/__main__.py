@@ -10,6 +10,7 @@
     python -m bench sequences       sequences beside dynamic batching, and their memory
     python -m bench shared_memory   tensors in shared memory beside binary ones
     python -m bench texts           health while large texts are read
+    python -m bench tracing         what tracing costs, off and on
     python -m bench tuning          a batcher with a target beside the best fixed setting
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
@@ -31,6 +32,7 @@ from bench.sagemaker import run as sagemaker
 from bench.sequences import run as sequences
 from bench.shared_memory import run as shared_memory
 from bench.texts import run as texts
+from bench.tracing import run as tracing
 from bench.tuning import run as tuning
 from bench.vertex import run as vertex
 from bench.workers import run as workers
@@ -45,6 +47,7 @@ FAMILIES = {
     "sequences": sequences.main,
     "shared_memory": shared_memory.main,
     "texts": texts.main,
+    "tracing": tracing.main,
     "tuning": tuning.main,
     "vertex": vertex.main,
     "workers": workers.main,

@@ -15,7 +15,8 @@ class Sampler:
     """
 
     def __init__(self, settings: TraceSettings) -> None:
-        self._rate = settings.rate
+        # 0: none.
+        self._rate = settings.rate if settings.levels else 0
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self.left = settings.count

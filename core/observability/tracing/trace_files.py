@@ -43,7 +43,7 @@ class TraceFiles:
         written: list[str] = []
         for trace in traces:
             setting = trace.setting
-            text = trace_text(trace, setting.settings.levels)
+            text = trace_text(trace, setting.levels)
             setting.collected += 1
             if not setting.settings.frequency and setting.settings.count == UNLIMITED:
                 if text:

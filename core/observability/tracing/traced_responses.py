@@ -34,7 +34,7 @@ class TracedResponses:
         self._on_response: OnResponse = pending.on_response
         self._is_composed = is_composed
         self._has_responded = False
-        if TENSORS in trace.setting.settings.levels:
+        if TENSORS in trace.setting.levels:
             note_inputs(trace, pending.request)
 
     def respond(self, response: InferenceResponse) -> None:
@@ -46,7 +46,7 @@ class TracedResponses:
         if not self._has_responded:
             self._has_responded = True
             trace.events.append(("INFER_RESPONSE_COMPLETE", now_ns))
-        if response.outputs and TENSORS in trace.setting.settings.levels:
+        if response.outputs and TENSORS in trace.setting.levels:
             note_outputs(trace, response)
         if response.final:
             self._end(response.times, now_ns)

@@ -6,6 +6,7 @@ Source: docs/spec/trace-and-log.md sections 1 and 2.
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import threading
 import time
@@ -16,7 +17,7 @@ from core.inference.request_trace import RequestTrace
 from core.observability.tracing.destination import Destination
 from core.observability.tracing.options import TraceMode, TraceOptions, shown_settings
 from core.observability.tracing.setting import Setting
-from core.observability.tracing.settings import Changes, TraceTable
+from core.observability.tracing.settings import TENSORS, TIMESTAMPS, Changes, TraceSettings, TraceTable
 from core.observability.tracing.trace import Event, SpanContext, Trace
 from core.observability.tracing.trace_context import parse_traceparent, traceparent_of
 from core.observability.tracing.trace_counts import TraceCounts, TraceMetrics
@@ -24,6 +25,8 @@ from core.observability.tracing.trace_files import TraceFiles
 from core.observability.tracing.trace_gate import TraceGate
 from core.observability.tracing.trace_thread import TraceThread
 from core.observability.tracing.traced_responses import TracedResponses
+
+_log = logging.getLogger("trident.trace")
 
 # A front end that has ended never says when it sent an answer; nor does one under another server than ours.
 _ANSWER_NS = 10 * 1_000_000_000
@@ -47,7 +50,7 @@ class Tracer:
         self._lock = threading.Lock()
         # --- guarded by the lock
         self._table = TraceTable(options.start, has_destination=options.has_destination)
-        self._setting = Setting(options.start)
+        self._setting = self._made(options.start)
         self._model_settings: dict[str, Setting] = {}
         self._open: dict[int, Trace] = {}
         # The roots that have ended and are not answered, with when they ended, the oldest first.
@@ -80,10 +83,10 @@ class Tracer:
             if not model:
                 replaced = [self._setting, *self._model_settings.values()]
                 self._model_settings.clear()
-                self._setting = Setting(self._table.of())
+                self._setting = self._made(self._table.of())
             for name in self._table.models:
                 if name not in self._model_settings:
-                    self._model_settings[name] = Setting(self._table.of(name))
+                    self._model_settings[name] = self._made(self._table.of(name))
             self._look_at_levels()
             for setting in replaced:
                 if setting is not None:
@@ -91,12 +94,19 @@ class Tracer:
                     if not setting.in_flight:
                         self._thread.put(setting)
 
+    def _made(self, settings: TraceSettings) -> Setting:
+        if not self._has_spans:
+            return Setting(settings)
+        if TENSORS in settings.levels:
+            _log.error("the trace level TENSORS is not supported in the mode opentelemetry")
+        return Setting(settings, (TIMESTAMPS,))
+
     def _setting_of(self, model: str) -> Setting:
         return self._model_settings.get(model, self._setting)
 
     def _look_at_levels(self) -> None:
         settings = (self._setting, *self._model_settings.values())
-        is_on = any(setting.settings.levels for setting in settings)
+        is_on = any(setting.levels for setting in settings)
         if is_on:
             self._thread.start()
         # The requests that models make for one that is traced are traced as well, though tracing was switched off.
@@ -109,28 +119,40 @@ class Tracer:
         """Begin to trace a request that is submitted to a model, if it is to be traced."""
         request = pending.request
         given = request.trace
-        if given is not None and given.has_begun:
+        if given is None:
+            # Nearly all requests end here while some are sampled.
+            if pending.is_nested or not self._setting_of(model).sampler.sample():
+                return
+        elif given.has_begun:
             return
         now_ns = time.monotonic_ns()
         trace = Trace(0, model, version, request.id, now_ns, self._setting_of(model))
-        if given is not None and given.number:
+        if given is None:
+            self._add_root(trace, None)
+        elif given.number:
             if not self._add_child(trace, given.number):
                 return
-        elif pending.is_nested or not self._add_root(trace, given):
+        elif pending.is_nested or not self._follows(trace, given):
             return
         trace.events.append(("REQUEST_START", now_ns))
         request.trace = self._noted(trace)
         pending.wants_times = True
         pending.on_response = TracedResponses(self, trace, pending, is_composed=is_composed).respond
 
-    def _add_root(self, trace: Trace, given: RequestTrace | None) -> bool:
-        """Whether it is traced: as its client does, or because it is sampled."""
+    def _follows(self, trace: Trace, given: RequestTrace) -> bool:
+        """Whether it is traced because its client traces it, or because it is sampled."""
         setting = trace.setting
-        if not setting.settings.levels:
+        if not setting.levels:
             return False
-        context = parse_traceparent(given.traceparent) if given is not None and self._has_spans else None
+        context = parse_traceparent(given.traceparent) if self._has_spans else None
         if context is None and not setting.sampler.sample():
             return False
+        self._add_root(trace, given, context)
+        return True
+
+    def _add_root(self, trace: Trace, given: RequestTrace | None, context: tuple[int, int] | None = None) -> None:
+        """Begin the trace of a client's request; `context` is the trace and the span of the client, if it traces."""
+        setting = trace.setting
         if self._has_spans:
             trace_id, parent = context or (random.getrandbits(128) or 1, 0)
             trace.context = SpanContext(trace_id, _span_id(), parent, given.tracestate if given and context else "")
@@ -139,7 +161,6 @@ class Tracer:
         with self._lock:
             self._open[trace.number] = trace
             setting.in_flight += 1
-        return True
 
     def _add_child(self, trace: Trace, number: int) -> bool:
         with self._lock:

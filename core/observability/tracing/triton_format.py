@@ -23,11 +23,11 @@ _CHARACTERS = frozenset({"INT8", "UINT8"})
 def trace_text(root: Trace, levels: tuple[str, ...]) -> str:
     """The objects of a request and of those that it led to, separated by commas; empty if there is nothing to show."""
     return ",".join(
-        [_compact(each) for trace in root.family() for each in _objects(trace, TIMESTAMPS in levels, TENSORS in levels)]
+        [each for trace in root.family() for each in _objects(trace, TIMESTAMPS in levels, TENSORS in levels)]
     )
 
 
-def _objects(trace: Trace, has_times: bool, has_tensors: bool) -> Iterator[dict[str, Any]]:
+def _objects(trace: Trace, has_times: bool, has_tensors: bool) -> Iterator[str]:
     number = trace.number
     if has_times:
         for event in trace.ahead:
@@ -43,7 +43,7 @@ def _objects(trace: Trace, has_times: bool, has_tensors: bool) -> Iterator[dict[
             yield _timestamp(number, event)
 
 
-def _header(trace: Trace) -> dict[str, Any]:
+def _header(trace: Trace) -> str:
     header: dict[str, Any] = {
         "id": trace.number,
         "model_name": trace.model_name,
@@ -53,22 +53,23 @@ def _header(trace: Trace) -> dict[str, Any]:
         header["request_id"] = trace.request_id
     if trace.parent is not None:
         header["parent_id"] = trace.parent.number
-    return header
+    return _compact(header)
 
 
-def _timestamp(number: int, event: Event) -> dict[str, Any]:
+def _timestamp(number: int, event: Event) -> str:
+    # The names are the server's own. JSON's encoder takes ten times as long.
     name, ns = event
-    return {"id": number, "timestamps": [{"name": name, "ns": ns}]}
+    return f'{{"id":{number},"timestamps":[{{"name":"{name}","ns":{ns}}}]}}'
 
 
-def _tensor(number: int, tensor: TracedTensor) -> dict[str, Any]:
+def _tensor(number: int, tensor: TracedTensor) -> str:
     shown = {
         "name": tensor.name,
         "data": _elements(tensor),
         "shape": ",".join(map(str, tensor.shape)),
         "dtype": tensor.datatype,
     }
-    return {"id": number, "activity": tensor.activity, "tensor": shown}
+    return _compact({"id": number, "activity": tensor.activity, "tensor": shown})
 
 
 def _elements(tensor: TracedTensor) -> str:

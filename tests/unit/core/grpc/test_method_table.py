@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from core.errors import ModelLoadFailed
@@ -128,6 +130,17 @@ def test_trace_settings_are_changed_by_the_engine() -> None:
         assert refused(engine, "TraceSetting", pb.TraceSettingRequest(settings=wrong)) == (INVALID_ARGUMENT, text)
     fixed = pb.TraceSettingRequest(settings={"trace_file": {"value": ["x"]}})
     assert refused(engine, "TraceSetting", fixed)[0] == UNIMPLEMENTED
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "x"]),
+        st.lists(st.sampled_from(["0", "1", "-2", "99999999999", "OFF", "TIMESTAMPS", "x", ""]), max_size=3),
+    )
+)
+def test_no_trace_settings_are_an_error_of_the_server(settings: dict[str, list[str]]) -> None:
+    change = pb.TraceSettingRequest(settings={name: {"value": values} for name, values in settings.items()})
+    assert refused(FakeEngine(), "TraceSetting", change)[0] in (0, INVALID_ARGUMENT, UNIMPLEMENTED)
 
 
 def test_log_settings_are_changed_by_the_engine() -> None:

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
 import pytest
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
@@ -74,3 +77,24 @@ def test_settings_of_an_unknown_model_are_refused(client: FlaskClient, engine: F
 
 def test_versions_have_no_trace_settings(client: FlaskClient) -> None:
     assert client.get("/v2/models/simple/versions/1/trace/setting").status_code == 404
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+TEXTS = st.sampled_from(["0", "1", "-1", "-2", "99999999999", " 7x", "", "OFF", "TIMESTAMPS", "TENSORS", "\ud800"])
+NAMES = st.sampled_from(["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode", "x"])
+
+
+@given(document=st.dictionaries(NAMES, JSON | TEXTS | st.lists(TEXTS, max_size=3), max_size=6) | JSON)
+def test_no_settings_of_any_type_are_an_error_of_the_server(document: Any) -> None:
+    client = V2Application(FakeEngine(), HttpOptions(), ThreadBridge()).test_client()
+    for path in ("/v2/trace/setting", "/v2/models/simple/trace/setting"):
+        answer = client.post(path, json=document)
+        assert answer.status_code in (200, 400, 501)
+        assert answer.get_json().get("error") != ""
+        shown = client.get(path).get_json()
+        assert list(shown) == list(orjson.loads(START))
+        assert all(isinstance(value, list if name == "trace_level" else str) for name, value in shown.items())

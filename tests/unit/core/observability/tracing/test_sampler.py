@@ -21,13 +21,17 @@ from core.observability.tracing.settings import TraceSettings
     ],
 )
 def test_every_nth_request_is_sampled_while_some_are_left(rate: int, count: int, sampled: list[int], left: int) -> None:
-    sampler = Sampler(TraceSettings(rate=rate, count=count))
+    sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=rate, count=count))
     assert [number for number in range(1, 8) if sampler.sample()] == sampled
     assert (sampler.left, sampler.sampled) == (left, len(sampled))
 
 
 def test_threads_share_the_count() -> None:
-    sampler = Sampler(TraceSettings(rate=2, count=300))
+    sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=2, count=300))
     with ThreadPoolExecutor(4) as threads:
         found = sum(threads.map(lambda _: sum(sampler.sample() for _ in range(250)), range(4)))
     assert (found, sampler.left) == (300, 0)
+
+
+def test_nothing_is_sampled_without_a_level() -> None:
+    assert not Sampler(TraceSettings(rate=1)).sample()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,23 @@ def test_a_full_disk_loses_whole_traces(tmp_path: Path) -> None:
     written(files, setting_of(), 1)
     files.close()
     assert counts.metrics().lost[Loss.NOT_WRITTEN] == 1
+
+
+def test_what_a_full_disk_took_of_a_trace_is_cut_off(tmp_path: Path) -> None:
+    counts = TraceCounts()
+    files = TraceFiles(str(tmp_path / "t"), counts)
+    setting = setting_of()
+    written(files, setting, 1)
+    room = (tmp_path / "t").stat().st_size + 50
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        written(files, setting, 2)
+        assert (tmp_path / "t").stat().st_size == room
+        written(files, setting_of(frequency=1), *range(3, 6))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    written(files, setting, 6)
+    files.close()
+    assert numbers(tmp_path / "t") == [1, 6]
+    assert (counts.metrics().written, counts.metrics().lost[Loss.NOT_WRITTEN]) == (5, 1)

@@ -5,14 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from core.errors import BackendFailed, InvalidRequest
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
+from core.inference.region_tensors import RegionInput, RegionReference
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.request_trace import RequestTrace
+from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.times import InferenceTimes
-from core.observability.tracing.options import TraceOptions
+from core.observability.tracing.options import ExportOptions, TraceMode, TraceOptions
 from core.observability.tracing.settings import TraceSettings
 from core.observability.tracing.tracer import Tracer
 
@@ -179,3 +182,71 @@ def test_settings_are_shown_as_triton_shows_them(traced: Traced) -> None:
 def test_events_of_an_unknown_trace_are_passed_over(traced: Traced) -> None:
     traced.tracer.answered(77, AHEAD, BEHIND)
     assert traced.close() == {}
+
+
+def spanning(levels: tuple[str, ...] = ("TIMESTAMPS",), rate: int = 0) -> Tracer:
+    """A tracer in the mode opentelemetry, whose collector does not exist."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    export = ExportOptions(url="http://127.0.0.1:9/v1/traces", delay_ms=60_000)
+    start = TraceSettings(levels=levels, rate=rate, count=0)
+    return Tracer(TraceOptions(mode=TraceMode.OPENTELEMETRY, start=start, export=export))
+
+
+def client_request(traceparent: str) -> PendingRequest:
+    request = InferenceRequest("m", [])
+    request.trace = RequestTrace(traceparent=traceparent, tracestate="a=b")
+    return PendingRequest(request, lambda response: None)
+
+
+def test_the_trace_of_a_client_is_followed_whatever_rate_and_count_say() -> None:
+    tracer = spanning()
+    try:
+        assert tracer.gate.reads_context
+        pending = client_request(f"00-{7:032x}-{8:016x}-00")
+        tracer.begin(pending, "m", 1)
+        trace = pending.request.trace
+        assert trace is not None
+        assert (trace.has_begun, trace.tracestate) == (True, "a=b")
+        assert trace.traceparent.startswith(f"00-{7:032x}-")
+        assert json.loads(trace.context_json() or "") == {"traceparent": trace.traceparent, "tracestate": "a=b"}
+        assert tracer.settings()["trace_count"] == "0"
+        other = client_request("00-1-2-3")
+        tracer.begin(other, "m", 1)
+        assert other.request.trace is not None
+        assert not other.request.trace.has_begun
+        tracer.change("", {"trace_rate": 1, "trace_level": ()})
+        assert not tracer.gate.reads_context
+    finally:
+        tracer.close()
+
+
+def test_opentelemetry_has_no_tensors(caplog: pytest.LogCaptureFixture) -> None:
+    tracer = spanning(rate=1)
+    try:
+        tracer.change("", {"trace_level": ("TENSORS",), "trace_count": -1})
+        assert "TENSORS is not supported" in caplog.text
+        assert tracer.settings()["trace_level"] == ["TENSORS"]
+        assert not tracer.gate.is_open
+        tracer.change("", {"trace_level": ("TIMESTAMPS", "TENSORS")})
+        assert tracer.gate.is_open
+    finally:
+        tracer.close()
+
+
+def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
+    traced = Traced(tmp_path, TraceSettings(levels=("TENSORS",), rate=1))
+    array = np.array([1, 2], np.int32)
+    inputs = [
+        InputTensor("IN", "INT32", (2,), memoryview(array.tobytes())),
+        InputTensor("LONG", "UINT8", (3 << 20,), memoryview(bytes(3 << 20))),
+        RegionInput("ELSEWHERE", "INT32", (2,), RegionReference("r", 0, 8)),
+    ]
+    pending = traced.begin(InferenceRequest("m", inputs))
+    pending.on_response(InferenceResponse("m", 3, [OutputTensor("OUT", "INT32", (2,), array)]))
+    array[:] = 9
+    objects = traced.close()[1]
+    found = {each["tensor"]["name"]: (each["activity"], each["tensor"]["data"]) for each in objects}
+    assert found["IN"] == ("TENSOR_QUEUE_INPUT", "1,2")
+    assert found["OUT"] == ("TENSOR_BACKEND_OUTPUT", "1,2")
+    assert len(found["LONG"][1].split(",")) == 1 << 20
+    assert "ELSEWHERE" not in found
