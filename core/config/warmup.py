@@ -15,6 +15,7 @@ from core.config.paths import path_inside
 from core.config.problem import Problem
 from core.config.request_validator import RequestValidator
 from core.config.schema import ModelConfig, ModelWarmup, datatype_of
+from core.config.sequence.resolve import backend_spec
 from core.errors import ConfigInvalid, InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
@@ -43,9 +44,15 @@ class WarmupSample:
     inputs: tuple[WarmupInput, ...]
 
     def request(self, spec: ModelSpec) -> InferenceRequest:
-        """A request with one item, for the version that `spec` describes, not yet validated."""
+        """A request with one item, for the version that `spec` describes, not yet validated.
+
+        The controls and states of a sequence, which Triton wants in a sample, come from the scheduler.
+        """
+        own = backend_spec(spec).inputs.keys() - spec.inputs.keys()
         inputs = []
         for each in self.inputs:
+            if each.name in own:
+                continue
             array = each.array[None, ...] if spec.max_batch_size > 0 else each.array
             inputs.append(InputTensor(each.name, each.datatype.name, array.shape, array))
         return InferenceRequest(spec.name, inputs, model_version=spec.version)

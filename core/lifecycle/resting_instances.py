@@ -24,6 +24,8 @@ class RestingInstances:
         """`instance` serves again, or does not serve. Blocks until it has finished what it executes."""
         with self._lock:
             try:
+                if not serves:
+                    self._scheduler.forget(instance)
                 if not serves and instance not in self._resting:
                     self._scheduler.remove(instance)
                     self._resting.append(instance)

@@ -292,6 +292,9 @@ class DynamicBatcher:
         if self._tuner is not None:
             self._tuner.instances = max(1, len(self._threads))
 
+    def forget(self, instance: BackendInstance) -> None:
+        """Its requests do not depend on each other."""
+
     def _thread_of(self, instance: BackendInstance) -> InstanceThread | None:
         return next((thread for thread in self._threads if thread.backend is instance), None)
 

@@ -98,6 +98,9 @@ class CachingScheduler:
         found = self._cache.get(request_key(self._scope, request))
         return None if found is None else self._hit(request, found, start_ns, batch_size, wants_times=False)
 
+    def forget(self, instance: BackendInstance) -> None:
+        self._scheduler.forget(instance)
+
     def submit(self, pending: PendingRequest) -> None:
         """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""
         if self._missed:

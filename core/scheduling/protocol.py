@@ -45,6 +45,13 @@ class Scheduler(Protocol):
         """
         ...
 
+    def forget(self, instance: BackendInstance) -> None:
+        """Expect nothing of what `instance` remembers: its process was lost. Its requests end by themselves.
+
+        Does nothing for requests that do not depend on each other.
+        """
+        ...
+
     def submit(self, pending: PendingRequest) -> None:
         """Accept a validated request. Does not block.
 

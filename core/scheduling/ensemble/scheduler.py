@@ -95,6 +95,9 @@ class EnsembleScheduler:
     def remove(self, instance: BackendInstance) -> None:
         raise ValueError("an ensemble has no instances")
 
+    def forget(self, instance: BackendInstance) -> None:
+        raise ValueError("an ensemble has no instances")
+
     def submit(self, pending: PendingRequest) -> None:
         """Run the first steps of a validated request. Raises ServerStopping after `stop`."""
         pending.enqueue_ns = now_ns = self.clock()

@@ -33,7 +33,7 @@ class Placing:
         if inputs is None:
             inputs = [*sent.inputs, *self._controls.of(sent), *states]
         placed = sent.with_inputs(inputs, model_version=sent.model_version, id=sent.id)
-        placed.arrived_ns = sent.arrived_ns
+        placed.arrived_ns, placed.trace = sent.arrived_ns, sent.trace
         if self._states is not None:
             placed.outputs = self._states.wanted(sent.outputs)
         return placed

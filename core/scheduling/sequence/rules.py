@@ -43,5 +43,6 @@ def start_missing(request: InferenceRequest) -> InvalidRequest:
     return InvalidRequest(
         f"inference request for sequence {request.correlation_id} to model '{request.model_name}' must specify the "
         "START flag on the first request of the sequence",
-        hint="a sequence also ends when it is idle for max_sequence_idle_microseconds, and when its model is reloaded",
+        hint="a sequence also ends when it is idle for max_sequence_idle_microseconds, when its model is reloaded, and "
+        "when the process of its instance ends",
     )

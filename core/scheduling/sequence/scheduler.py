@@ -39,7 +39,7 @@ from core.scheduling.sequence.lane import Lane
 from core.scheduling.sequence.open_sequence import OpenSequence
 from core.scheduling.sequence.placing import Placing
 from core.scheduling.sequence.reaper import Reaper
-from core.scheduling.sequence.rules import form_problem, place_problem
+from core.scheduling.sequence.rules import form_problem, place_problem, start_missing
 from core.scheduling.sequence.seating import Seating
 from core.scheduling.sequence.states import InitialStates, States
 
@@ -239,7 +239,7 @@ class SequenceScheduler:
         sent, states = sequence.sent, self._states
         assert sent is not None
         begun = sent.with_inputs(sent.inputs, model_version=sent.model_version, id=sent.id)
-        begun.sequence_start, begun.arrived_ns = False, sent.arrived_ns
+        begun.sequence_start, begun.arrived_ns, begun.trace = False, sent.arrived_ns, sent.trace
         if states is not None and states.are_variable:
             shapes = states.shapes(sequence.states)
             pending.batch_key = (*(pending.batch_key or ())[: -len(shapes)], *shapes)
@@ -378,6 +378,17 @@ class SequenceScheduler:
         with self._lock:
             self._seating.lanes.remove(lane)
 
+    def forget(self, instance: BackendInstance) -> None:
+        """End the sequences of `instance`, which has lost their states. See Scheduler."""
+        change = Change()
+        with self._lock:
+            for lane in self._seating.lanes:
+                for sequence in list(lane.sequences.values()) if lane.instance is instance else ():
+                    self._end(sequence, _forgotten, change)
+                    if sequence.inside is None:
+                        self._go_on(sequence, change)
+        self._make(change)
+
     # --- the end
 
     def stop(self, *, accept_nested: bool = False) -> None:
@@ -462,6 +473,10 @@ def _batched(spec: ModelSpec) -> ModelSpec:
 def _cancelled(pending: PendingRequest) -> ServerError:
     """It has no text, as in Triton."""
     return RequestCancelled("", model=pending.request.model_name)
+
+
+def _forgotten(pending: PendingRequest) -> ServerError:
+    return start_missing(pending.request)
 
 
 def _expired(pending: PendingRequest) -> ServerError:

@@ -109,6 +109,12 @@ def write_models(repository: Path) -> Path:
     (repository / "history" / "initial_state" / "first").write_bytes(np.array(FIRST_STATE, np.int32).tobytes())
     state = 'state { input_name: "BEFORE" output_name: "LAST" data_type: TYPE_STRING dims: [ 1 ] }'
     write_version(previous(), repository, "previous", sequences(OLDEST, state))
+    write_python(repository)
+    return repository
+
+
+def write_python(repository: Path) -> None:
+    """`python` echoes its controls, and says how many requests are in its batch."""
     tensors = 'input { name: "INPUT" data_type: TYPE_INT32 dims: [ 1 ] } ' + " ".join(
         f'output {{ name: "{name}" data_type: {datatype} dims: [ 1 ] }}'
         for name, datatype in (
@@ -122,4 +128,3 @@ def write_models(repository: Path) -> Path:
     )
     scheduling = sequences("direct {}", controls("INT32", "UINT64")).removeprefix("max_batch_size: 4 ")
     write_model(repository, "python", ECHO, f"{tensors} {scheduling}", max_batch_size=4)
-    return repository

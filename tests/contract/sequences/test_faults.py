@@ -6,6 +6,8 @@ Source: docs/spec/schedulers.md sections 3.3 and 3.4.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.sequences.sequence_models import write_echoes
+from tests.contract.python.python_models import stubs_of
+from tests.contract.sequences.sequence_models import write_echoes, write_python
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
@@ -24,6 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 @pytest.fixture(scope="module")
 def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     models = write_echoes(tmp_path_factory.mktemp("models"))
+    write_python(models)
     options = ("--model-control-mode=explicit", "--load-model=*", "--shutdown-grace-secs=0", "--exit-timeout-secs=5")
     with ServerProcess(models, tmp_path_factory.mktemp("log") / "log", *options) as running:
         yield running
@@ -114,6 +118,16 @@ def test_a_request_waits_in_the_backlog_no_longer_than_its_timeout(server: Serve
     late = (503, "timeout of the corresponding sequence has been expired")
     assert ask(server, "single", 10, "s", timeout=20_000) == late
     assert ask(server, "single", 9, "e", timeout=1) == (200, "e")
+
+
+def test_a_python_model_whose_process_dies_has_lost_its_sequences(server: ServerProcess) -> None:
+    assert ask(server, "python", 14, "s") == (200, "s")
+    before = stubs_of(server)
+    for process in before.values():
+        os.kill(process, signal.SIGKILL)
+    until(lambda: not set(before.values()) & set(stubs_of(server).values()) and len(stubs_of(server)) == len(before))
+    assert ask(server, "python", 14) == start_missing(14, "python")
+    assert [ask(server, "python", 14, place)[1] for place in ("s", "e")] == ["s", "e"]
 
 
 def test_a_reload_ends_the_sequences_of_the_model(server: ServerProcess) -> None:

@@ -20,6 +20,7 @@ class FakeScheduler:
 
     def __init__(self, *instances: Any) -> None:
         self.instances = list(instances)
+        self.forgotten: list[BackendInstance] = []
         self.is_closed = False
 
     def add(self, instance: BackendInstance) -> None:
@@ -31,6 +32,9 @@ class FakeScheduler:
         if instance not in self.instances or len(self.instances) == 1:
             raise ValueError("unknown or the last one")
         self.instances.remove(instance)
+
+    def forget(self, instance: BackendInstance) -> None:
+        self.forgotten.append(instance)
 
 
 A: Any = FakeInstance("a")
@@ -54,6 +58,15 @@ def test_an_instance_rests_until_it_serves_again(scheduler: FakeScheduler, resti
     resting.change(A, True)
     resting.change(A, True)
     assert scheduler.instances == [B, A]
+
+
+def test_what_an_instance_remembered_is_lost_when_it_stops_serving(
+    scheduler: FakeScheduler, resting: RestingInstances
+) -> None:
+    resting.change(A, False)
+    resting.change(A, True)
+    resting.change(B, False)
+    assert scheduler.forgotten == [A, B]
 
 
 def test_the_last_instance_keeps_its_work(scheduler: FakeScheduler, resting: RestingInstances) -> None:

@@ -255,3 +255,35 @@ def test_a_new_instance_serves_the_backlog_and_one_that_leaves_finishes_its_sequ
     assert other.batches == [["b"], ["b2"], ["c"]]
     with pytest.raises(ValueError, match="last instance"):
         bench.scheduler.remove(other)
+
+
+def test_an_instance_that_lost_its_states_ends_its_sequences(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }", count=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a1", 1, "s")
+    bench.submit("b1", 2, "s")
+    bench.begun(0)
+    bench.submit("a2", 1)
+    bench.submit("c", 3, "s")
+    bench.scheduler.forget(bench.backend)
+    assert bench.wait(1) == ["a2"]
+    assert isinstance(bench.answer("a2").error, InvalidRequest)
+    with pytest.raises(InvalidRequest, match="START flag"):
+        bench.submit("a3", 1)
+    bench.submit("b2", 2)
+    for backend in bench.backends:
+        backend.gate.set()
+    assert sorted(bench.wait(5)) == ["a1", "a2", "b1", "b2", "c"]
+    assert bench.backend.batches == [["a1"], ["c"]]
+
+
+def test_the_model_gets_what_belongs_to_the_request(make_bench: MakeBench) -> None:
+    bench = make_bench(OLDEST + CONTROLS)
+    pending = bench.request("a", 1, "s", timeout_us=7)
+    trace = object()
+    pending.request.trace, pending.request.arrived_ns = trace, 5  # type: ignore[assignment]
+    placed = bench.scheduler._placing.placed(pending.request, [])
+    assert (placed.id, placed.correlation_id, placed.timeout_us, placed.arrived_ns) == ("a", 1, 7, 5)
+    assert placed.trace is trace

@@ -1,0 +1,19 @@
+"""Configurations with sequences."""
+
+from __future__ import annotations
+
+from core.config.normalize import normalize
+from core.config.parse import parse_model_config
+from core.config.schema import ModelConfig
+
+
+def config_of(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:
+    """As it is written."""
+    text = f'name: "m" backend: "stub" {more} sequence_batching {{ {sequence_batching} }}'
+    return parse_model_config(text, "config.pbtxt")
+
+
+def normalized(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:
+    config = config_of(sequence_batching, more)
+    normalize(config, ())
+    return config
