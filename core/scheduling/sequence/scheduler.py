@@ -127,10 +127,9 @@ class SequenceScheduler:
 
     @property
     def in_flight(self) -> int:
-        """Requests that are executed. After `stop` also the sequences that are open and have no request."""
+        """Requests that are executed. A sequence that is open and has no request is not among them."""
         with self._lock:
-            idle = sum(not sequence.is_busy for sequence in self._seating.seated) if self._stopped else 0
-            return idle + sum(lane.batcher.in_flight for lane in self._seating.lanes)
+            return sum(lane.batcher.in_flight for lane in self._seating.lanes)
 
     def start(self) -> None:
         with self._lock:
@@ -392,7 +391,9 @@ class SequenceScheduler:
     # --- the end
 
     def stop(self, *, accept_nested: bool = False) -> None:
-        """Begin no more sequences. With `accept_nested` the server stops, and open sequences may go on until they end.
+        """Begin no more sequences.
+
+        With `accept_nested` the server stops: open sequences may go on, but nobody waits for those without a request.
         Without it another version takes over, and they end with the requests that they have.
         """
         change = Change()
@@ -411,10 +412,10 @@ class SequenceScheduler:
         self._make(change)
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Block until all requests are answered and, after `stop`, all sequences have ended."""
+        """Block until all requests are answered. See Scheduler."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            if not self._wait(lambda: not (self._unanswered or (self._stopped and self._seating.seated)), timeout_s):
+            if not self._wait(lambda: not self._unanswered, timeout_s):
                 return False
             lanes = list(self._seating.lanes)
         return all(lane.batcher.drain(None if deadline is None else deadline - time.monotonic()) for lane in lanes)

@@ -325,6 +325,22 @@ TEXT = tensor("INPUT0", ["a"], "BYTES", (1, 1))
 CLASSES = {"name": "OUTPUT0", "parameters": {"classification": 1}}
 
 
+IN_SEQUENCE_CONFIG = (
+    "max_batch_size: 8 instance_group { count: 1 kind: KIND_CPU } "
+    "sequence_batching { max_sequence_idle_microseconds: 3600000000 "
+    "oldest { max_candidate_sequences: 1 } control_input "
+    '{ name: "INPUT1" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } } }'
+)
+FIRST_IN_SEQUENCE = {"sequence_id": 1, "sequence_start": True}
+IN_SEQUENCE: tuple[dict[str, Any], ...] = (
+    {},
+    {"sequence_id": 9},
+    {"sequence_id": "x", "sequence_start": True},
+    {"sequence_id": 2, "sequence_start": True, "timeout": 1},
+    {"sequence_id": 3, "items": 2},
+)
+
+
 def write_models(folder: Path) -> Path:
     repository = folder / "models"
     for name, config in MODELS.items():
@@ -333,6 +349,8 @@ def write_models(folder: Path) -> Path:
     onnx_models.write_version(onnx_models.classifier(), repository, "classifier")
     onnx_models.write_version(onnx_models.sequence_output(), repository, "sequence_output")
     onnx_models.write_version(onnx_models.fixed(), repository, "fixed")
+    numbered = onnx_models.identity("UINT64", ("batch", 1), inputs=2)
+    onnx_models.write_version(numbered, repository, "in_sequence", IN_SEQUENCE_CONFIG)
     declared = onnx_models.identity(shape=["batch", 3])
     declared.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
     onnx_models.write_version(declared, repository, "declared")
@@ -357,6 +375,12 @@ def provoke_models(texts: ProvokedTexts, folder: Path) -> None:
         plain = V2Application(engine, HttpOptions(), ThreadBridge())
         for body in REFUSED:
             texts.answered_by(plain, INFER, body)
+        begun = {"inputs": [tensor("INPUT0", [1], "UINT64", (1, 1))], "parameters": FIRST_IN_SEQUENCE}
+        assert plain.test_client().post("/v2/models/in_sequence/infer", json=begun).status_code == 200
+        for marks in IN_SEQUENCE:
+            items = marks.get("items", 1)
+            inputs = [tensor("INPUT0", ONES[:items], "UINT64", (items, 1))]
+            texts.answered_by(plain, "/v2/models/in_sequence/infer", {"inputs": inputs, "parameters": marks})
         texts.answered_by(limited, INFER, {"inputs": BOTH})
         texts.answered_by(V2Application(engine, HttpOptions(restricted=locked), ThreadBridge()), INFER)
         texts.answered_by(plain, INFER, SHORT + b"x" * 60, headers={"Inference-Header-Content-Length": str(len(SHORT))})

@@ -211,7 +211,7 @@ def test_a_version_that_is_replaced_ends_its_sequences(make_bench: MakeBench) ->
     assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
 
 
-def test_open_sequences_may_end_while_the_server_stops(make_bench: MakeBench) -> None:
+def test_open_sequences_may_go_on_while_the_server_stops(make_bench: MakeBench) -> None:
     bench = make_bench(OLDEST)
     bench.scheduler.start()
     bench.submit("a", 1, "s")
@@ -219,10 +219,8 @@ def test_open_sequences_may_end_while_the_server_stops(make_bench: MakeBench) ->
     bench.scheduler.stop(accept_nested=True)
     with pytest.raises(ServerStopping):
         bench.submit("other", 2, "s")
-    assert bench.scheduler.in_flight == 1
-    assert not bench.scheduler.drain(0.01)
-    bench.submit("b", 1, "e")
-    assert bench.scheduler.drain(LIMIT_S)
+    bench.submit("b", 1)
+    assert bench.scheduler.drain(LIMIT_S)  # although the sequence is open
     assert bench.wait(2) == ["a", "b"]
 
 
