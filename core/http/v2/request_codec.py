@@ -18,6 +18,7 @@ from core.http.slices.slicing import Slicing
 from core.http.v2.json_document import BINARY_WITHOUT_HEADER, outline_document, parse_document
 from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.json_tensors import array_from_json, json_datatype
+from core.http.v2.known_regions import RegionTexts
 from core.http.v2.known_requests import HeaderCache
 from core.http.v2.response_codec import ResponsePlan
 from core.http.v2.sliced_tensor import array_from_slices
@@ -36,6 +37,7 @@ _NOTHING = memoryview(b"")
 _NO_FORM = ((False, 0), None)
 _header_cache = HeaderCache()
 _json_templates = JsonTemplates()
+_region_texts = RegionTexts()
 
 
 Decoded = tuple[InferenceRequest, ResponsePlan]
@@ -104,12 +106,17 @@ def _decode_slices(
 def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> Decoded:
     if type(body) is not bytes:  # a large body
         return _decode(parse_document(memoryview(body), binary_follows=False), None, version, spec, max_input_size)
-    known = _json_templates.recall(spec.name, version, body, max_input_size)
+    known = _json_templates.recall(spec.name, version, body, max_input_size) or _region_texts.recall(
+        spec.name, version, body
+    )
     if known is not None:
         return known
     decoded = _decode(parse_document(body, binary_follows=False), None, version, spec, max_input_size)
-    if type(decoded[0]) is InferenceRequest:
-        _json_templates.remember(body, *decoded)
+    request, plan = decoded
+    if isinstance(request, RegionRequest):
+        _region_texts.remember(body, request, plan)
+    else:
+        _json_templates.remember(body, request, plan)
     return decoded
 
 

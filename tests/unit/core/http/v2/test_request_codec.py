@@ -208,7 +208,7 @@ def test_tensors_in_regions_have_their_places() -> None:
         "inputs": [in_region(**place), tensor(name="B")],
         "outputs": [{"name": "OUT", "parameters": {"shared_memory_region": "o", "binary_data": False} | place}],
     }
-    for _ in range(2):  # such a request is not remembered
+    for _ in range(2):
         request, plan = decode(document)
         assert isinstance(request, RegionRequest)
         assert (request.id, request.outputs, request.output_regions) == ("7", ("OUT",), {"OUT": ("o", 8, 64)})
