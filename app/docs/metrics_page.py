@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from core.inference.cancel_cause import CancelCause
 from core.observability.bucket_statistics import BucketUse
 from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import HardwareReading
@@ -224,6 +225,7 @@ _PREFIXES = {
     "nv_cache_": "trident_response_cache_",
     "nv_model_": "nv_inference_",
     "trident_batch_": "nv_inference_",
+    "trident_inference_cancellations_": "nv_inference_",
     "trident_http_": "flask_",
 }
 # Additions to the help texts, which are Triton's.
@@ -238,6 +240,8 @@ NOTES = {
     "nv_model_load_duration_secs": "one series for each ready version; its value changes with each load",
     "trident_batch_target_p99_seconds": "only with [a target](tuning.md#a-target-instead-of-a-delay), as the two below",
     "trident_batch_close_total": "[what the reasons mean](tuning.md#why-was-this-batch-closed)",
+    "trident_inference_cancellations_total": f"`cause` is one of {', '.join(cause.value for cause in CancelCause)}: "
+    "[what they mean](requests-given-up.md)",
     "trident_model_version_state": "`state` is one of LOADING, READY, UNLOADING, UNAVAILABLE",
     "trident_model_loads_total": "`cause` is one of start, poll, request, `result` one of success, failure, "
     "out_of_memory; a model counts once, however many versions it has",

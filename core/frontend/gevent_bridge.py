@@ -15,6 +15,7 @@ from core.errors import RequestCancelled, ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
 from core.frontend.hub_responses import HubResponses
 from core.frontend.response_stream import ResponseStream
+from core.inference.cancel_cause import CancelCause
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -203,7 +204,9 @@ class _WaitingForResponse(GreenletWaiter):
                 return False
         except ServerError as error:
             self.settle(InferenceResponse.failed(pending.request, error))
-        pending.cancel()
+            pending.cancel(CancelCause.DEADLINE)
+        else:
+            pending.cancel()
         return True
 
     def respond(self, response: InferenceResponse) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.errors import RequestCancelled, ServerError
+from core.inference.cancel_cause import CancelCause
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.inference.streamed_request import StreamedRequest
@@ -102,11 +103,12 @@ class ResponseStream:
             if not self._client_gone():
                 return False
             failure: ServerError = RequestCancelled("the client went away", model=self._request.model_name)
+            cause = CancelCause.CLIENT
         except ServerError as error:
-            failure = error
+            failure, cause = error, CancelCause.DEADLINE
         # First: the engine may answer the cancelled request at once, with a text that says less.
         self.respond(InferenceResponse.failed(self._request, failure))
-        pending.cancel()
+        pending.cancel(cause)
         return True
 
     def _wait(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from core.errors import ServerError
+from core.inference.cancel_cause import CancelCause
 from core.inference.deferred import Defer
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
@@ -54,7 +55,7 @@ class PendingRequest:
         self.defer = defer
         self.flush = flush
         # Set by `cancel`. A queued request that carries it leaves the queue unrun.
-        self.cancelled = False
+        self.cancelled: CancelCause | None = None
         # What `cancel` calls as well, None for nothing: set by an engine that does not look at `cancelled`.
         self.on_cancel: Callable[[PendingRequest], None] | None = None
         # Items, and a value that must be equal within a batch (None: no condition). Validation finds both.
@@ -72,9 +73,9 @@ class PendingRequest:
         """Answer a request that was not accepted."""
         self.on_response(InferenceResponse.failed(self.request, error))
 
-    def cancel(self) -> None:
+    def cancel(self, cause: CancelCause = CancelCause.CLIENT) -> None:
         """The caller no longer wants an answer. A queued request is answered CANCELLED unrun. Any thread."""
-        self.cancelled = True
+        self.cancelled = cause
         on_cancel = self.on_cancel  # read once: the engine sets it to None when the request is done
         if on_cancel is not None:
             on_cancel(self)

@@ -36,11 +36,11 @@ class BadFrame(ValueError):
     """The other end sent something that the protocol does not have: the connection must end."""
 
 
-def frame(kind: int, number: int, content: Iterable[Buffer] = ()) -> bytes:
+def frame(kind: int, number: int, content: Iterable[Buffer] = (), *, flags: int = 0) -> bytes:
     """A whole frame, padded with blanks, which JSON parsers ignore."""
     body = b"".join(content)
     padding = b" " * (-len(body) % ALIGNMENT)
-    return b"".join((HEADER.pack(len(body) + len(padding), kind, 0, 0, number), body, padding))
+    return b"".join((HEADER.pack(len(body) + len(padding), kind, flags, 0, number), body, padding))
 
 
 class FrameReader:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.observability.bucket_statistics import BucketCounters, BucketStatistics, BucketUse
@@ -71,6 +72,7 @@ class StatisticsSnapshot:
     compute_output_ns: int
     pending: int
     request_refusals: Mapping[FailureReason, int] = field(default_factory=dict)
+    request_cancellations: Mapping[CancelCause, int] = field(default_factory=dict)
     failure_ns: int = 0
     last_inference_ms: int = 0
     batches: tuple[BatchStatistics, ...] = ()
@@ -130,6 +132,7 @@ class ModelStatistics:
         self._success_ns = 0
         self._failures = dict.fromkeys(FailureReason, 0)
         self._refusals: dict[FailureReason, int] = {}
+        self._cancellations = dict.fromkeys(CancelCause, 0)
         self._fail_ns = 0
         self._queue_ns = 0
         self._compute = _ComputeCounters()
@@ -276,6 +279,10 @@ class ModelStatistics:
         """Count one failed request; its duration runs from `start_ns`."""
         with self._lock:
             self._failures[reason] += 1
+            if reason is FailureReason.CANCELED:
+                self._cancellations[pending.cancelled or CancelCause.CLIENT] += 1
+            elif reason is FailureReason.REJECTED:
+                self._cancellations[CancelCause.QUEUE_TIMEOUT] += 1
             self._fail_ns += now_ns - pending.start_ns
             if self._latencies is not None:
                 self._latencies.observe_failure(pending, now_ns - pending.start_ns, self._wall_clock() // 1_000_000)
@@ -312,6 +319,7 @@ class ModelStatistics:
                 request_success=self._success_count,
                 request_failures=dict(self._failures),
                 request_refusals=dict(self._refusals),
+                request_cancellations=dict(self._cancellations),
                 inference_count=self._inference_count,
                 execution_count=self._execution_count,
                 request_ns=self._success_ns,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import orjson
 
 from core.errors import ServerError
+from core.inference.cancel_cause import CancelCause
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
@@ -134,7 +135,7 @@ class FrontEnd:
         elif kind == CANCEL:
             pending = self._pending.get(number)
             if pending is not None:
-                pending.cancel()
+                pending.cancel(CancelCause.of_number(flags))
         elif kind == ACK:
             self._acknowledge(number, content)
         elif kind == RELEASE:

@@ -73,7 +73,7 @@ class OpenRequest:
 
     @property
     def is_cancelled(self) -> bool:
-        return self.pending.cancelled
+        return self.pending.cancelled is not None
 
     @property
     def is_full(self) -> bool:
@@ -114,7 +114,7 @@ class OpenRequest:
         with self._lock:
             is_late = self._is_closed
             if not is_late:
-                is_unwanted = pending.cancelled and not final
+                is_unwanted = pending.cancelled is not None and not final
                 kind = _kind(outputs, error, is_unwanted)
                 requests.count_response(self._index, kind, now_ns - self._last_ns)
                 if not self._index:

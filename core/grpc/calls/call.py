@@ -25,6 +25,7 @@ from core.grpc.header_sections import OK, ONLY_OK, error_trailers
 from core.grpc.message_reader import PREFIX, Message, MessageReader
 from core.grpc.status import GrpcError, Status, log_error, status_of
 from core.grpc.transport import Stream
+from core.inference.cancel_cause import CancelCause
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
@@ -48,7 +49,7 @@ class Call:
 
     * `on_message(message)`: the next message of the client.
     * `on_end()`: the client has sent all its messages.
-    * `on_cancel()`: nobody wants answers any more; whatever still runs for this call is cancelled, once.
+    * `on_cancel(cause)`: nobody wants answers any more; whatever still runs for this call is cancelled, once.
     * `moved()` and `drained()`: as in Receiver.
 
     `ended`: the client has its status, or has gone. `busy` counts what still runs for the call: its place at the server
@@ -104,7 +105,7 @@ class Call:
     def on_end(self) -> None:
         raise NotImplementedError
 
-    def on_cancel(self) -> None:
+    def on_cancel(self, cause: CancelCause) -> None:
         """Nothing runs."""
 
     # --- the receiver of the stream
@@ -195,7 +196,7 @@ class Call:
     def cancel(self) -> None:
         if not self.ended:
             self._end(Status.CANCELLED)
-            self.on_cancel()
+            self.on_cancel(CancelCause.CLIENT)
 
     def moved(self) -> None:
         """Nothing waits for it."""
@@ -296,7 +297,7 @@ class Call:
         # The traceback refers to the frames that the error passed, and one of them to whatever has the error: this
         # cycle would keep the message until the garbage collector runs.
         error.__traceback__ = None
-        self.on_cancel()
+        self.on_cancel(CancelCause.DEADLINE if status is Status.DEADLINE_EXCEEDED else CancelCause.CLIENT)
 
     def free(self) -> None:
         """One of those that `busy` counts has ended."""

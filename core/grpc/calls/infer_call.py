@@ -18,6 +18,7 @@ from core.grpc.codec.infer_response import encode_response
 from core.grpc.compression import IDENTITY
 from core.grpc.status import Status
 from core.grpc.transport import Stream
+from core.inference.cancel_cause import CancelCause
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
@@ -146,6 +147,6 @@ class InferCall(UnaryCall):
         finally:
             self.free()
 
-    def on_cancel(self) -> None:
+    def on_cancel(self, cause: CancelCause) -> None:
         if self._pending is not None:
-            self._pending.cancel()
+            self._pending.cancel(cause)

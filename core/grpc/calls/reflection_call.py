@@ -12,6 +12,7 @@ from core.grpc.calls.call import Call
 from core.grpc.open_streams import stopping
 from core.grpc.status import Status
 from core.grpc.transport import Stream
+from core.inference.cancel_cause import CancelCause
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ReflectionCall(Call):
         if not self.busy:
             self.finish()
 
-    def on_cancel(self) -> None:
+    def on_cancel(self, cause: CancelCause) -> None:
         self._questions.clear()
 
     def leave(self) -> None:

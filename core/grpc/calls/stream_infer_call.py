@@ -37,6 +37,7 @@ from core.grpc.message_reader import PREFIX, Message
 from core.grpc.open_streams import stopping
 from core.grpc.status import GrpcError, Status, log_error, message_of, status_of
 from core.grpc.transport import Stream
+from core.inference.cancel_cause import CancelCause
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.streamed_request import StreamedRequest
@@ -121,9 +122,9 @@ class _Turn:
         elif pending is None:
             self.taken += count
 
-    def cancel(self) -> None:
+    def cancel(self, cause: CancelCause) -> None:
         if self.pending is not None:
-            self.pending.cancel()
+            self.pending.cancel(cause)
 
 
 class _Leaving(NamedTuple):
@@ -454,10 +455,10 @@ class StreamInferCall(Call):
         super()._end(status)
         self.front_end.streams.remove(self)
 
-    def on_cancel(self) -> None:
+    def on_cancel(self, cause: CancelCause) -> None:
         self._inbox.clear()
         self._turns.clear()
         self._outbox.clear()
         self._leaving.clear()
         for turn in list(self._in_flight):
-            turn.cancel()
+            turn.cancel(cause)

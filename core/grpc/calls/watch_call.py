@@ -11,6 +11,7 @@ from core.errors import ServerStopping
 from core.grpc.calls.unary_call import UnaryCall
 from core.grpc.messages.health import health_message
 from core.grpc.transport import Stream
+from core.inference.cancel_cause import CancelCause
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
@@ -41,5 +42,5 @@ class WatchCall(UnaryCall):
         self.tell(False)
         self.fail(ServerStopping("Server exiting"))
 
-    def on_cancel(self) -> None:
+    def on_cancel(self, cause: CancelCause) -> None:
         self.front_end.readiness.remove(self)

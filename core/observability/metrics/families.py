@@ -192,6 +192,16 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
             for reason, count in r.statistics.batch_closes.items()
         ),
     )
+    yield _family(
+        "trident_inference_cancellations_total",
+        "counter",
+        "Requests that were given up by their callers or their queues",
+        (
+            ({**r.labels, "cause": cause.value}, count)
+            for r in reporters
+            for cause, count in r.statistics.request_cancellations.items()
+        ),
+    )
     yield from _tuning_families(reporters)
     yield from bucket_families((r.labels, r.statistics) for r in reporters)
     yield from latency_families(snapshot.models, has_cache=has_cache)

@@ -15,6 +15,7 @@ from functools import partial
 import orjson
 
 from core.errors import InvalidRequest
+from core.inference.cancel_cause import CancelCause
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
@@ -179,7 +180,8 @@ class Connection:
 
     def _cancel(self, pending: PendingRequest) -> None:
         if pending.number in self._pending:
-            self._send_soon(frame(CANCEL, pending.number))
+            cause = pending.cancelled or CancelCause.CLIENT
+            self._send_soon(frame(CANCEL, pending.number, flags=cause.number))
 
     def _acknowledge(self, pending: StreamedRequest, count: int) -> None:
         number = pending.number

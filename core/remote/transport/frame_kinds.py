@@ -5,7 +5,7 @@
     REQUEST  an inference request;   RESPONSE  to a request; flags: final, failed
              flags: streamed, timed
     ACK      responses were taken
-    CANCEL   a request               RESULT    of a call
+    CANCEL   a request; flags: why   RESULT    of a call
     CALL     another method
     RELEASE  memory of a response
     TRACED   an answer was sent

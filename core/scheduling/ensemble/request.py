@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
+from core.inference.cancel_cause import CancelCause
 from core.inference.deferred import Defer
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -84,7 +85,7 @@ class EnsembleRequest:
         self._running.add(part)
         step.model.submit(part)
         if pending.cancelled:  # perhaps after `_cancel` looked at what runs
-            part.cancel()
+            part.cancel(pending.cancelled)
 
     def _step_request(self, step: PlannedStep, flow: Flow) -> InferenceRequest:
         origin = self.pending.request
@@ -151,7 +152,7 @@ class EnsembleRequest:
     def _cancel(self, pending: PendingRequest) -> None:
         """Cancel the steps that run, and give up those that wait for a place."""
         for part in self._running.copy():
-            part.cancel()
+            part.cancel(pending.cancelled or CancelCause.CLIENT)
         self._give_up(self._scheduler.withdraw(self))
 
     def _give_up(self, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.observability.statistics import BatchStatistics, FailureReason, ModelStatistics, StatisticsSnapshot
@@ -40,6 +41,7 @@ def test_a_new_version_has_counted_nothing() -> None:
         compute_output_ns=0,
         pending=0,
         batch_closes=dict.fromkeys(CloseReason, 0),
+        request_cancellations=dict.fromkeys(CancelCause, 0),
     )
 
 
@@ -63,6 +65,7 @@ def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) ->
         failure_ns=180 + 1,
         last_inference_ms=1_700_000_000_123,  # the second execution's clock stands before it: it never moves back
         batch_closes={**dict.fromkeys(CloseReason, 0), CloseReason.IDLE: 1, CloseReason.DELAY: 1},
+        request_cancellations={**dict.fromkeys(CancelCause, 0), CancelCause.QUEUE_TIMEOUT: 1},
         batches=(
             BatchStatistics(
                 batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3
@@ -88,3 +91,14 @@ def test_refusals_are_counted_apart_from_failures() -> None:
     snapshot = statistics.snapshot()
     assert snapshot.request_refusals == {FailureReason.REJECTED: 2, FailureReason.OTHER: 1}
     assert (sum(snapshot.request_failures.values()), snapshot.failure_ns) == (0, 0)
+
+
+def test_cancelled_requests_are_counted_by_their_cause() -> None:
+    statistics = ModelStatistics()
+    for cause in (CancelCause.CLIENT, CancelCause.DEADLINE, CancelCause.CLIENT):
+        pending = request(1, 0, 0)
+        pending.cancel(cause)
+        statistics.record_failure(pending, FailureReason.CANCELED, 1)
+    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1)
+    counted = statistics.snapshot().request_cancellations
+    assert counted == {CancelCause.CLIENT: 2, CancelCause.DEADLINE: 1, CancelCause.QUEUE_TIMEOUT: 0}

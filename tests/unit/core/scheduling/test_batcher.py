@@ -14,6 +14,7 @@ import pytest
 from core.backends.base import Execution
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
+from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
 from core.inference.request import InferenceRequest
 from core.observability.statistics import FailureReason
@@ -209,7 +210,7 @@ def test_expired_and_cancelled_requests_are_not_executed(make_bench: MakeBench) 
     bench.submit("old")
     now_ns[0] += 100
     gone, _ = bench.submit("gone", "new")
-    gone.cancelled = True
+    gone.cancelled = CancelCause.CLIENT
     bench.scheduler.start()
     bench.wait(3)
     assert bench.backend.batches == [["new"]]
@@ -261,7 +262,7 @@ def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBe
     bench.begun(0)
     bench.begun(1)
     cancelled, _ = bench.submit("c", "d")
-    cancelled.cancelled = True
+    cancelled.cancelled = CancelCause.CLIENT
     late, early = sorted(bench.backends, key=lambda backend: backend.batches)
     early.gate.set()
     assert early.begun.acquire(timeout=LIMIT_S)  # it executes "d", so "b" and "c" are complete
@@ -364,7 +365,7 @@ def test_each_request_gets_one_response_under_load_and_faults(
             request.request.timeout_us = 1 if kind == "expire" else 0
             bench.scheduler.submit(request)
             if kind == "cancel":
-                request.cancelled = True
+                request.cancelled = CancelCause.CLIENT
 
     threads = [threading.Thread(target=submit, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -399,7 +400,7 @@ def check_counts(bench: Bench, total: int) -> None:
 def test_a_resting_thread_keeps_nothing_of_a_rejected_request(make_bench: MakeBench) -> None:
     bench = make_bench(batching())
     request = bench.request("a")
-    request.cancelled = True
+    request.cancelled = CancelCause.CLIENT
     gone = weakref.ref(request.request.inputs[0].data)
     bench.scheduler.start()
     bench.scheduler.submit(request)

@@ -6,6 +6,7 @@ import pytest
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
+from core.inference.cancel_cause import CancelCause
 from core.inference.pending_request import PendingRequest
 from core.scheduling.queue import RequestQueue
 from tests.unit.pending_requests import pending_request as request
@@ -71,7 +72,7 @@ def test_a_cancelled_request_is_rejected_with_an_empty_text() -> None:
     requests = [request(id) for id in "abc"]
     for made in requests:
         queue.push(made)
-    requests[1].cancelled = True
+    requests[1].cancelled = CancelCause.CLIENT
     live, ((rejected, error),) = queue.candidates(8, 0)
     assert ids(live) == "ac"
     assert rejected is requests[1]
@@ -86,7 +87,7 @@ def test_requests_behind_the_limit_replace_rejected_ones() -> None:
     requests = [request(id) for id in "abcd"]
     for made in requests:
         queue.push(made)
-    requests[0].cancelled = requests[3].cancelled = True
+    requests[0].cancelled = requests[3].cancelled = CancelCause.CLIENT
     live, rejections = queue.candidates(2, 0)
     assert ids(live) == "bc"
     assert ids([rejection.pending for rejection in rejections]) == "a"
@@ -124,7 +125,7 @@ def test_a_delayed_request_can_be_cancelled() -> None:
     queue = queue_of(QueuePolicy(default_timeout_ns=100, delay_on_timeout=True))
     queue.push(made := request("a"))
     assert ids(queue.candidates(8, 100)[0]) == "a"
-    made.cancelled = True
+    made.cancelled = CancelCause.CLIENT
     live, rejections = queue.candidates(8, 101)
     assert (live, len(rejections)) == ([], 1)
     assert queue.size == 0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.errors import RequestCancelled
+from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.scheduling.policy import UNBATCHED, BatchLimits, Wait
@@ -65,7 +66,7 @@ def test_a_batch_that_may_grow_stays_queued() -> None:
 def test_rejections_are_work_while_a_batch_waits() -> None:
     queue = queue_of()
     cancelled = pending_request("a")
-    cancelled.cancelled = True
+    cancelled.cancelled = CancelCause.CLIENT
     queue.push(cancelled)
     queue.push(pending_request("b"))
     work = take_work(queue, DELAYED, 1)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
 from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import HardwareReading, PinnedMemory
@@ -40,6 +41,7 @@ STATISTICS = StatisticsSnapshot(
     pending=7,
     request_refusals={FailureReason.REJECTED: 1},
     batch_closes={CloseReason.IDLE: 1, CloseReason.DELAY: 1},
+    request_cancellations={CancelCause.DEADLINE: 2},
 )
 STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
 DIGITS = ModelMetrics(model="digits", version=1, statistics=STATISTICS, load_duration_secs=0.125)
@@ -70,6 +72,12 @@ HARDWARE = HardwareReading(
 SNAPSHOT = MetricsSnapshot(models=(DIGITS, IDLE), hardware=HARDWARE)
 
 TAGGED = '_cost_centre="7",_team="a\\"b",model="idle",namespace="/models"'
+# Labels are sorted by their names.
+BEFORE_MODEL, FROM_MODEL = TAGGED.split("model=")
+GIVEN_UP = "\n".join(
+    f'trident_inference_cancellations_total{{{BEFORE_MODEL}cause="{cause.value}",model={FROM_MODEL},version="3"}} 0'
+    for cause in CancelCause
+)
 PAGE = f"""\
 # HELP nv_inference_request_success Number of successful inference requests, all batch sizes
 # TYPE nv_inference_request_success counter
@@ -136,6 +144,10 @@ trident_batch_close_total{{{TAGGED},reason="deadline",version="3"}} 0
 trident_batch_close_total{{{TAGGED},reason="priority",version="3"}} 0
 trident_batch_close_total{{{TAGGED},reason="shape",version="3"}} 0
 trident_batch_close_total{{{TAGGED},reason="sequence",version="3"}} 0
+# HELP trident_inference_cancellations_total Requests that were given up by their callers or their queues
+# TYPE trident_inference_cancellations_total counter
+trident_inference_cancellations_total{{cause="deadline",model="digits",version="1"}} 2
+{GIVEN_UP}
 # HELP nv_pinned_memory_pool_total_bytes Pinned memory pool total memory size, in bytes
 # TYPE nv_pinned_memory_pool_total_bytes gauge
 nv_pinned_memory_pool_total_bytes 268435456
@@ -269,6 +281,7 @@ def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latenc
         "nv_inference_pending_request_count": "7",
         "nv_model_load_duration_secs": "0.125",
         "trident_batch_close_total": "1",
+        "trident_inference_cancellations_total": "2",
     }
 
 
