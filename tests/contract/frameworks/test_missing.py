@@ -1,0 +1,71 @@
+"""A server where no framework is installed says of each model what to install: in the log and in the answer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.frameworks.framework_models import framework_models
+from tests.contract.servers.server import ServerProcess
+from tests.unit.onnx_models import add_sub, write_version
+from tests.unit.onnx_serving import add_sub_config
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+# Python runs it when it starts.
+SITE = """
+import sys
+from importlib.machinery import PathFinder
+
+FRAMEWORKS = {"onnxruntime", "openvino", "tensorflow", "torch", "treelite"}
+
+class WithoutFrameworks:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        return None if name.partition(".")[0] in FRAMEWORKS else PathFinder.find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = WithoutFrameworks
+"""
+SCRIPT = """
+platform: "pytorch_libtorch"
+input { name: "INPUT__0" data_type: TYPE_FP32 dims: 4 }
+output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: 2 }
+"""
+EXTRAS = {"onnx": "cpu", "trees": "trees", "vino": "openvino", "graph": "tensorflow", "script": "torch"}
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("bare")
+    repository = folder / "models"
+    write_version(add_sub(), repository, "onnx", add_sub_config())
+    models = framework_models()
+    for name in EXTRAS.keys() & models.keys():
+        models[name].write_to(repository)
+    if "script" not in models:
+        (repository / "script" / "1").mkdir(parents=True)
+        (repository / "script" / "config.pbtxt").write_text(SCRIPT)
+        (repository / "script" / "1" / "model.pt").touch()
+    (folder / "sitecustomize.py").write_text(SITE)
+    environment = {**os.environ, "PYTHONPATH": str(folder)}
+    options = ("--shutdown-grace-secs=0", "--exit-on-error=false")
+    with ServerProcess(repository, folder / "log", *options, ready=False, environment=environment) as running:
+        until(lambda: all(f"failed to load '{name}'" in running.log_text() for name in EXTRAS), running.log_text)
+        yield running
+
+
+@pytest.mark.parametrize(("name", "extra"), EXTRAS.items())
+def test_a_missing_framework_is_named_with_its_command(server: ServerProcess, name: str, extra: str) -> None:
+    command = f"pip install 'trident-inference[{extra}]'"
+    status, _, body = server.request("POST", f"/v2/models/{name}/infer", b'{"inputs": []}')
+    answer = json.loads(body)
+    assert status == 503
+    assert command in answer["hint"]
+    (entry,) = [entry for entry in server.json("POST", "/v2/repository/index") if entry["name"] == name]
+    assert entry["state"] == "UNAVAILABLE"
+    assert entry["reason"]
+    assert command in server.log_text()
