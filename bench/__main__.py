@@ -2,6 +2,7 @@
 
     python -m bench                 plain HTTP beside a Flask server and the bare loop, or beside another v2 server
     python -m bench compare         this checkout beside another one, by turns of a fraction of a second
+    python -m bench frameworks      each framework beside ONNX Runtime, and beside its own library
     python -m bench ensembles       an ensemble of two steps beside one of them
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
     python -m bench python          models in Python beside ONNX models of the same function
@@ -24,6 +25,7 @@ import sys
 
 from bench.compare import run as compare
 from bench.ensembles import run as ensembles
+from bench.frameworks import run as frameworks
 from bench.grpc import run as grpc
 from bench.plain import run as plain
 from bench.python import run as python
@@ -40,6 +42,7 @@ from bench.workers import run as workers
 FAMILIES = {
     "compare": compare.main,
     "ensembles": ensembles.main,
+    "frameworks": frameworks.main,
     "grpc": grpc.main,
     "python": python.main,
     "repository": repository.main,

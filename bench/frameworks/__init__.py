@@ -1,0 +1,1 @@
+"""The benchmark of the frameworks beside ONNX Runtime, and beside their own libraries."""

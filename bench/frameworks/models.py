@@ -1,0 +1,184 @@
+"""The same two functions in each framework: a linear layer of 16 floats, and layers that take milliseconds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.helper
+import onnx.numpy_helper
+import openvino
+from openvino import opset13
+
+from core.inference.tensors import Array
+
+SMALL, LARGE = 16, 1024
+LAYERS = 8
+SEED = 5
+
+Run = Callable[[Array], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """`write` writes a version directory with layers of these weights; `bare_loop` makes a step of the bare loop."""
+
+    name: str
+    input: str
+    output: str
+    config: str
+    write: Callable[[Path, list[Array]], object]
+    bare_loop: Callable[[Path], Run] | None = None
+
+
+def weights_of(width: int) -> list[Array]:
+    random = np.random.default_rng(SEED)
+    layers = 1 if width == SMALL else LAYERS
+    return [(random.normal(size=(width, width)) / width**0.5).astype(np.float32) for _ in range(layers)]
+
+
+def _write_onnx(version: Path, weights: list[Array]) -> None:
+    names = ["x", *(f"h{n}" for n in range(1, len(weights))), "y"]
+    nodes = [onnx.helper.make_node("MatMul", [names[n], f"w{n}"], [names[n + 1]]) for n in range(len(weights))]
+    width = len(weights[0])
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", width]) for name in ("x", "y")]
+    initializers = [onnx.numpy_helper.from_array(weight, f"w{n}") for n, weight in enumerate(weights)]
+    graph = onnx.helper.make_graph(nodes, "layers", ends[:1], ends[1:], initializers)
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, version / "model.onnx")
+
+
+def _onnx_library(version: Path) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(version / "model.onnx", options, providers=["CPUExecutionProvider"])
+    return lambda rows: session.run(None, {"x": rows})
+
+
+def _write_openvino(version: Path, weights: list[Array]) -> None:
+    given = opset13.parameter([-1, len(weights[0])], openvino.Type.f32, name="x")
+    value = given
+    for weight in weights:
+        value = opset13.matmul(value, opset13.constant(weight), False, False)
+    value.output(0).tensor.names = {"y"}
+    openvino.save_model(
+        openvino.Model([opset13.result(value)], [given], "layers"), str(version / "model.xml"), compress_to_fp16=False
+    )
+
+
+def _openvino_library(version: Path) -> Run:
+    properties = {"INFERENCE_NUM_THREADS": "1", "INFERENCE_PRECISION_HINT": "f32"}
+    request = openvino.Core().compile_model(str(version / "model.xml"), "CPU", properties).create_infer_request()
+    return lambda rows: request.infer([rows], share_inputs=True, share_outputs=True)
+
+
+def _write_script(version: Path, weights: list[Array]) -> None:
+    import torch
+
+    modules = [torch.nn.Linear(len(weight), len(weight), bias=False) for weight in weights]
+    with torch.no_grad():
+        for module, weight in zip(modules, weights, strict=True):
+            module.weight.copy_(torch.from_numpy(weight.T.copy()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        example = torch.zeros(1, len(weights[0]))
+        torch.jit.trace(torch.nn.Sequential(*modules), example).save(str(version / "model.pt"))
+
+
+def _script_library(version: Path) -> Run:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        module = torch.jit.load(str(version / "model.pt"))
+    torch.set_num_threads(1)
+
+    def run(rows: Array) -> object:
+        with torch.inference_mode():
+            return module(torch.from_numpy(rows)).numpy()
+
+    return run
+
+
+MODULE = """
+import torch
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weights = torch.nn.ParameterList([torch.zeros(WIDTH, WIDTH) for _ in range(COUNT)])
+
+    def forward(self, x):
+        for weight in self.weights:
+            x = x @ weight
+        return x
+"""
+
+
+def _write_module(version: Path, weights: list[Array]) -> None:
+    import torch
+
+    text = MODULE.replace("WIDTH", str(len(weights[0]))).replace("COUNT", str(len(weights)))
+    (version / "model.py").write_text(text)
+    torch.save({f"weights.{n}": torch.from_numpy(weight) for n, weight in enumerate(weights)}, version / "model.pt")
+
+
+def _write_trees(version: Path, weights: list[Array]) -> None:
+    import xgboost
+
+    width = len(weights[0])
+    table = np.random.default_rng(SEED).normal(size=(400, width)).astype(np.float32)
+    rounds, depth = (10, 3) if width == SMALL else (500, 6)
+    trained = xgboost.train({"max_depth": depth}, xgboost.DMatrix(table, label=table[:, 0] * table[:, 1]), rounds)
+    trained.save_model(version / "xgboost.json")
+
+
+def _trees_library(version: Path) -> Run:
+    import treelite
+
+    model = treelite.frontend.load_xgboost_model(version / "xgboost.json", format_choice="json")
+    return lambda rows: treelite.gtil.predict(model, rows, nthread=1)
+
+
+_TREE_PARAMETERS = (
+    'backend: "fil" parameters { key: "model_type" value { string_value: "xgboost_json" } } '
+    'parameters { key: "is_classifier" value { string_value: "false" } }'
+)
+
+
+def models() -> list[Model]:
+    """ONNX first; those of PyTorch where it is installed."""
+    found = [
+        Model("onnx", "x", "y", 'backend: "onnxruntime"', _write_onnx, _onnx_library),
+        Model("openvino", "x", "y", 'backend: "openvino"', _write_openvino, _openvino_library),
+        Model("trees", "input__0", "output__0", _TREE_PARAMETERS, _write_trees, _trees_library),
+    ]
+    if find_spec("torch"):
+        platform = 'platform: "pytorch_libtorch"'
+        found += [
+            Model("torchscript", "INPUT__0", "OUTPUT__0", platform, _write_script, _script_library),
+            Model("module", "x", "y", 'backend: "pytorch" runtime: "model.py"', _write_module),
+        ]
+    return found
+
+
+def write(model: Model, repository: Path, width: int) -> Path:
+    """The model with layers of `width` in a repository. Returns its version directory."""
+    version = repository / f"{model.name}-{width}" / "1"
+    if not version.exists():
+        version.mkdir(parents=True)
+        model.write(version, weights_of(width))
+        outputs = 1 if model.name == "trees" else width
+        (version.parent / "config.pbtxt").write_text(
+            f"{model.config}\nmax_batch_size: 64 dynamic_batching {{ }} instance_group {{ count: 1 kind: KIND_CPU }}\n"
+            f'input {{ name: "{model.input}" data_type: TYPE_FP32 dims: {width} }}\n'
+            f'output {{ name: "{model.output}" data_type: TYPE_FP32 dims: {outputs} }}\n'
+        )
+    return version
