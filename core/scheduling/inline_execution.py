@@ -46,8 +46,10 @@ class InlineExecution:
     @property
     def is_possible(self) -> bool:
         """Under the lock."""
-        thread = self._pool.lendable
-        return thread is not None and not self._pool.waking and thread.backend.may_run_inline and self._short.lasting
+        pool = self._pool
+        # `pool.lendable` without its call, because each request asks.
+        thread = pool.holder or (pool.idle[-1] if pool.idle else None)
+        return thread is not None and not pool.waking and thread.backend.may_run_inline and self._short.lasting
 
     def run(self) -> None:
         """Execute queued requests on the calling thread, as long as the executions are short."""
