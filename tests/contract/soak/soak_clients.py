@@ -119,7 +119,7 @@ class SoakClient(threading.Thread):
                         raise WrongAnswer(f"weight {weight} of {name}, where {least[name]} was loaded before")
                 self.asked[f"{model} by {way}"] += 1
         except Exception as error:
-            self.failure = f"{model} by {way}: {error!r}"
+            self.failure = f"{model} by {way}: {type(error).__name__}: {error}"
             self._ending.set()
         finally:
             self._http.close()

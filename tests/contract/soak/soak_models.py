@@ -97,6 +97,7 @@ output {{ name: "TOTAL" data_type: TYPE_INT32 dims: [ {WIDTH} ] }}
 output {{ name: "PRODUCT" data_type: TYPE_INT32 dims: [ {WIDTH} ] }}
 instance_group {{ kind: KIND_CPU count: 2 }}
 sequence_batching {{
+  max_sequence_idle_microseconds: 60000000
   oldest {{ max_candidate_sequences: 3 }}
   state {{
     input_name: "BEFORE" output_name: "AFTER" data_type: TYPE_INT32 dims: [ {WIDTH} ]
