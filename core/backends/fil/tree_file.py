@@ -13,11 +13,12 @@ from typing import Any
 import treelite
 
 from core.backends.fil.tree_settings import DEFAULT_FILES, TreeSettings
+from core.backends.file_content import content_hint, start_of
+from core.backends.file_origin import written_by
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed, RepositoryUnavailable
 
-_LFS_POINTER = b"version https://git-lfs"
 # UBJSON objects and texts of JSON begin so; the second byte of UBJSON is a type or the length of a key.
 _OBJECT = b"{"
 
@@ -73,7 +74,7 @@ def _type_of(path: Path, settings: TreeSettings) -> str:
 
     XGBoost no longer writes its binary format: what it saves as `.model` is UBJSON.
     """
-    if settings.model_type != "xgboost" or _start(path)[:1] != _OBJECT:
+    if settings.model_type != "xgboost" or start_of(path, 1) != _OBJECT:
         return settings.model_type
     try:
         json.loads(path.read_bytes())
@@ -82,20 +83,11 @@ def _type_of(path: Path, settings: TreeSettings) -> str:
     return "xgboost_json"
 
 
-def _start(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(len(_LFS_POINTER))
-
-
 def _hint(path: Path, settings: TreeSettings) -> str:
-    start = _start(path)
-    if not start:
-        return "the file is empty: copy it again"
-    if start == _LFS_POINTER:
-        return "the file is a Git LFS pointer, not the model: run `git lfs pull` where it was cloned, and copy it again"
-    return (
-        f"the file is not of type {settings.model_type}, or incomplete: set model_type to the format that it was saved "
-        f"in ({', '.join(DEFAULT_FILES)}), or compare it with the original (Treelite {treelite.__version__})"
+    return content_hint(path) or (
+        f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, or newer than "
+        f"Treelite {treelite.__version__}, which is installed: set model_type to the format that it was saved in "
+        f"({', '.join(DEFAULT_FILES)}), or compare it with the original"
     )
 
 

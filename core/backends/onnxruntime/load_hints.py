@@ -6,7 +6,8 @@ import os
 import re
 from pathlib import Path
 
-_LFS_POINTER = b"version https://git-lfs"
+from core.backends.file_content import content_hint
+
 _TOO_NEW_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
 _TOO_NEW_OPSET = re.compile(r"Opset (\d+) is under development.*?domain (\S+) is till opset (\d+)", re.DOTALL)
 _UNREADABLE = "Protobuf parsing failed"
@@ -32,19 +33,9 @@ def load_hint(text: str, path: Path, version: str) -> str | None:
             f"the model has opset {given} of {domain}, and ONNX Runtime {version} knows up to {known}: export it with "
             f"opset {known} or lower, or install a newer onnxruntime"
         )
-    return _content_hint(text, path)
-
-
-def _content_hint(text: str, path: Path) -> str | None:
-    try:
-        with path.open("rb") as file:
-            start, size = file.read(len(_LFS_POINTER)), os.fstat(file.fileno()).st_size
-    except OSError:
-        return None
-    if not start:
-        return "the file is empty: copy it again"
-    if start == _LFS_POINTER:
-        return "the file is a Git LFS pointer, not the model: run `git lfs pull` where it was cloned, and copy it again"
-    if _UNREADABLE in text:
+    if hint := content_hint(path):
+        return hint
+    if _UNREADABLE in text and path.is_file():
+        size = path.stat().st_size
         return f"the file ({size} bytes) is not an ONNX model, or incomplete: compare it with the original"
     return None

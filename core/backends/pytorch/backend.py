@@ -48,9 +48,12 @@ class PyTorchBackend:
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
         """None of these models says the names, datatypes and shapes of its tensors as a configuration does."""
-        if _way(config) == "archive":
+        way = _way(config)
+        if way == "archive":
             self._archives.inspect(path, config)
         else:
+            if way == "package":
+                check_package(package_path(path, config), config.name)
             _log.info(
                 "skipping model configuration auto-complete for '%s': not supported for pytorch backend", config.name
             )

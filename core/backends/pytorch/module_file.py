@@ -12,13 +12,15 @@ from typing import Any
 
 import torch
 
+from core.backends.file_content import content_hint, start_of
+from core.backends.file_origin import written_by
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed, RepositoryUnavailable
 
 DEFAULT_FILE = "model.pt"
 
-_LFS_POINTER = b"version https://git-lfs"
+_ARCHIVE = b"PK\x03\x04"
 # The constants of the code: every TorchScript archive has them, and nothing that `torch.save` writes does.
 _CONSTANTS = "constants.pkl"
 _SCRIPT_IT = "save the model with torch.jit.script(model).save(PATH) or torch.jit.trace(model, example).save(PATH)"
@@ -43,7 +45,7 @@ def check_archive(path: Path, model: str) -> None:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile):
-        raise _failed("the file is not a TorchScript archive", model, _content_hint(path)) from None
+        raise _failed("the file is not a TorchScript archive", model, _no_archive_hint(path)) from None
     if any(Path(name).name == _CONSTANTS for name in names):
         return
     if any(Path(name).name == "data.pkl" for name in names):
@@ -75,16 +77,14 @@ def _is_package(names: list[str]) -> bool:
     return any("aotinductor" in name or name.endswith("archive_format") for name in names)
 
 
-def _content_hint(path: Path) -> str:
-    with path.open("rb") as file:
-        start = file.read(len(_LFS_POINTER))
-    if not start:
-        return "the file is empty: copy it again"
-    if start == _LFS_POINTER:
-        return "the file is a Git LFS pointer, not the model: run `git lfs pull` where it was cloned, and copy it again"
-    if start[:1] == b"\x80":
+def _no_archive_hint(path: Path) -> str:
+    if hint := content_hint(path):
+        return hint
+    if start_of(path, 1) == b"\x80":
         return f"the file is a pickle, which could run any code when it is loaded: {_SCRIPT_IT}"
-    return f"compare the file with the original; or {_SCRIPT_IT}"
+    if start_of(path, len(_ARCHIVE)) == _ARCHIVE:
+        return "the archive is incomplete, because its table of contents is missing: copy the file again"
+    return f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"
 
 
 def _load_hint(text: str) -> str | None:

@@ -10,6 +10,7 @@ import platform
 import zipfile
 from pathlib import Path
 
+from core.backends.file_content import content_hint
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed, RepositoryUnavailable
@@ -46,7 +47,8 @@ def check_package(path: Path, model: str) -> None:
     except (OSError, ValueError, zipfile.BadZipFile) as exc:
         raise ModelLoadFailed(
             f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor: {exc}",
-            hint="compare the file with the original, or write it anew with torch.export.save or "
+            hint=content_hint(path)
+            or "compare the file with the original, or write it anew with torch.export.save or "
             "torch._inductor.aoti_compile_and_package",
             model=model,
         ) from exc

@@ -11,6 +11,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from core.backends.file_content import content_hint
 from core.backends.parameter_values import parameters_of
 from core.backends.tensorflow.schema import GraphDef, SavedModel
 from core.config.paths import is_plain
@@ -96,7 +97,8 @@ def _read(path: Path, message: Any, config: ModelConfig) -> Any:
     except (OSError, DecodeError) as exc:
         raise ModelLoadFailed(
             f"unable to auto-complete model configuration for '{config.name}', failed to load model: {exc}",
-            hint=f"'{path.name}' is missing, incomplete, or not what its name says: compare it with the original",
+            hint=content_hint(path)
+            or f"'{path.name}' is missing, incomplete, or not what its name says: compare it with the original",
             model=config.name,
         ) from exc
     return message

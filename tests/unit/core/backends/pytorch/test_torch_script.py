@@ -316,7 +316,7 @@ def written_file(version: Path, kind: str) -> None:
     [
         ("pickle", ModelLoadFailed, "is a pickle that torch.save has written", "torch.jit.script"),
         ("old pickle", ModelLoadFailed, "is not a TorchScript archive", "is a pickle"),
-        ("cut", ModelLoadFailed, "is not a TorchScript archive", "compare the file"),
+        ("cut", ModelLoadFailed, "is not a TorchScript archive", "the archive is incomplete"),
         ("empty", ModelLoadFailed, "is not a TorchScript archive", "the file is empty"),
         ("missing", RepositoryUnavailable, "unable to find", "put the TorchScript archive there"),
     ],

@@ -1,0 +1,84 @@
+"""Says what wrote a model file, as far as the file itself tells. Imports no framework and runs nothing of the file.
+
+It reads a bounded part of the file; XML is searched for one attribute and not parsed, so that no entity is expanded.
+Source: docs/spec/framework-backends.md section 6.1.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zipfile
+from pathlib import Path, PurePath
+
+from core.backends.file_content import end_of, start_of
+
+_READ = 64 << 10
+# The description of an exported program: text, of which no model needs more.
+_DESCRIPTION_AT_MOST = 16 << 20
+
+_VERSION_TEXT = rb"(\d{1,5}(?:\.\d{1,5}){1,2})"
+_OPENVINO = re.compile(rb'(?:"OpenVINO Runtime"|Runtime_version) value="' + _VERSION_TEXT)
+_XGBOOST_JSON = re.compile(rb'"version"\s*:\s*\[\s*(\d{1,5})\s*,\s*(\d{1,5})\s*,\s*(\d{1,5})\s*\]\s*\}\s*$')
+# UBJSON: the key, an array of three integers of one byte, the end of the object.
+_XGBOOST_UBJ = re.compile(rb"version\[#L\0{7}\x03i(.)i(.)i(.)\}$", re.DOTALL)
+_LIGHTGBM = re.compile(rb"tree\r?\nversion=(v\d{1,5})")
+_TORCH = re.compile(rb'"torch_version":\s*"' + _VERSION_TEXT)
+_CHECKPOINT = struct.Struct("<3i")
+_HIGHEST_CHECKPOINT = (20, 100, 100)
+
+
+def origin_of(path: Path) -> str | None:
+    """What wrote the file, as `XGBoost 3.2.0`; None if the file does not tell, or cannot be read."""
+    start = start_of(path, _READ)
+    if start is None:
+        return None
+    if start[:2] == b"PK":
+        return _origin_of_archive(path)
+    if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":
+        return "Python's pickle"
+    if match := _LIGHTGBM.match(start):
+        return f"LightGBM (model format {match[1].decode()})"
+    end = end_of(path, _READ) or b""
+    if start.lstrip()[:1] == b"<" and b"<net " in start:
+        match = _OPENVINO.search(end)
+        return f"OpenVINO {match[1].decode()}" if match else "OpenVINO"
+    if match := _XGBOOST_JSON.search(end):
+        return f"XGBoost {b'.'.join(match.groups()).decode()}"
+    if match := _XGBOOST_UBJ.search(end):
+        return "XGBoost " + ".".join(str(part[0]) for part in match.groups())
+    return _origin_of_checkpoint(start)
+
+
+def written_by(path: Path) -> str:
+    """`, which XGBoost 3.2.0 has written,` to follow the name of the file in a message, or nothing."""
+    origin = origin_of(path)
+    return f", which {origin} has written," if origin else ""
+
+
+def _origin_of_checkpoint(start: bytes) -> str | None:
+    if len(start) < _CHECKPOINT.size:
+        return None
+    version = _CHECKPOINT.unpack(start[: _CHECKPOINT.size])
+    fits = all(0 <= part < most for part, most in zip(version, _HIGHEST_CHECKPOINT, strict=True))
+    if not fits or version[0] == 0:
+        return None
+    return "Treelite " + ".".join(str(part) for part in version)
+
+
+def _origin_of_archive(path: Path) -> str | None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = {PurePath(entry.filename).name: entry for entry in archive.infolist()}
+            if "archive_format" in entries:
+                described = entries.get("model.json")
+                text = b""
+                if described is not None and described.file_size <= _DESCRIPTION_AT_MOST:
+                    text = archive.read(described)
+                match = _TORCH.search(text)
+                return f"PyTorch {match[1].decode()} (torch.export)" if match else "PyTorch (torch.export)"
+    except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
+        return None
+    if "constants.pkl" in entries:
+        return "PyTorch (TorchScript)"
+    return "PyTorch's torch.save" if "data.pkl" in entries else None
