@@ -34,7 +34,7 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("trident ", {"serve", "validate", "doctor", "emulate", "completion", "version"}),
+        ("trident ", {"serve", "validate", "doctor", "emulate", "trace", "completion", "version"}),
         ("trident val", {"validate"}),
         ("trident emulate ", {"sagemaker", "vertex"}),
         ("trident completion ", {"bash", "zsh", "fish"}),
