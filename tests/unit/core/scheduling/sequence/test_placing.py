@@ -1,0 +1,80 @@
+"""Requests as the model gets them, and the states after its responses: as one run of bytes, and tensor by tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from core.config.model_spec import ModelSpec
+from core.inference.layout import layout_of
+from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
+from core.inference.response import OutputTensor, PackedOutputs
+from core.scheduling.sequence.controls import Controls
+from core.scheduling.sequence.placing import Placing
+from core.scheduling.sequence.states import States
+from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, SUM, spec_of
+
+OTHER = 'state { input_name: "N_IN" output_name: "N" data_type: TYPE_INT8 dims: [ 1 ] }'
+X = np.array([[5]], np.int32)
+INITIAL = {"SUM_IN": np.array([3], np.int32), "N_IN": np.array([4], np.int8)}
+
+
+def made(more: str = CONTROLS + SUM + OTHER) -> tuple[ModelSpec, States, Placing]:
+    spec = spec_of("oldest {} " + more)
+    assert spec.sequence is not None
+    states = States(spec, INITIAL)
+    return spec, states, Placing(spec, Controls(spec.sequence, batching=True), states)
+
+
+def as_run() -> PackedInputs:
+    return PackedInputs(layout_of([("X", "INT32", (1, 1), 4)]), memoryview(X.tobytes()))
+
+
+def as_list() -> list[InputTensor]:
+    return [InputTensor("X", "INT32", (1, 1), memoryview(X.tobytes()))]
+
+
+def values(inputs: Inputs) -> dict[str, list[list[float]]]:
+    return {tensor.name: tensor.array.tolist() for tensor in inputs}
+
+
+def test_the_inputs_of_a_request_are_the_same_in_both_forms() -> None:
+    _, states, placing = made()
+    for inputs in (as_run(), as_list()):
+        sent = InferenceRequest("m", inputs, correlation_id=2**64 - 1, sequence_start=True)
+        placed = placing.placed(sent, states.first)
+        assert (type(placed.inputs) is PackedInputs) is (type(inputs) is PackedInputs)
+        assert values(placed.inputs) == {
+            "X": [[5]],
+            "START": [[1]],
+            "END": [[-1.0]],
+            "READY": [[True]],
+            "ID": [[2**64 - 1]],
+            "SUM_IN": [[3]],
+            "N_IN": [[4]],
+        }
+        assert len(sent.inputs) == 1
+
+
+def test_the_states_after_a_response_are_the_same_in_both_forms() -> None:
+    _, states, _ = made()
+    arrays = {"OUT": X, "SUM": np.array([[7]], np.int32), "N": np.array([[9]], np.int8)}
+    tensors = [OutputTensor(name, "INT8" if name == "N" else "INT32", (1, 1), array) for name, array in arrays.items()]
+    layout = layout_of([(each.name, each.datatype, each.shape, each.array.nbytes) for each in tensors])
+    run = PackedOutputs(layout, memoryview(b"".join(each.array.tobytes() for each in tensors)))
+    for outputs in (run, tensors):
+        for_client, after = states.taken(outputs, (), states.first)
+        assert [(each.name, each.array.tolist()) for each in for_client] == [("OUT", [[5]])]
+        assert values(after) == {"SUM_IN": [[7]], "N_IN": [[9]]}
+
+
+def test_a_state_that_was_not_written_stays() -> None:
+    _, states, _ = made()
+    outputs = [OutputTensor("N", "INT8", (1, 1), np.array([[9]], np.int8))]
+    for_client, after = states.taken(outputs, ("OUT",), states.first)
+    assert (list(for_client), values(after)) == ([], {"SUM_IN": [[3]], "N_IN": [[9]]})
+
+
+def test_a_client_that_asks_for_outputs_gets_no_states() -> None:
+    _, states, placing = made()
+    sent = InferenceRequest("m", as_run(), outputs=("OUT",), correlation_id=1)
+    assert placing.placed(sent, states.first).outputs == ("OUT", "SUM", "N")
