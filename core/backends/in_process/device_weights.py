@@ -26,8 +26,9 @@ class DeviceWeights(Generic[Weights]):
         self._closed = False
 
     @property
-    def devices(self) -> list[str]:
-        return list(self._loaded)
+    def loaded(self) -> Mapping[str, Weights]:
+        """Those that are there, by device."""
+        return self._loaded
 
     def of(self, placement: Placement) -> Weights:
         """The weights on the device of `placement`. If several threads ask for new ones, one of them loads them."""

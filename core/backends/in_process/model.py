@@ -44,7 +44,7 @@ class InProcessModel:
         self._weights = DeviceWeights(load, {device: load(placement) for device, placement in wanted.items()})
 
     def describe(self) -> dict[str, str]:
-        return {"device": ", ".join(self._weights.devices), **self._described}
+        return {"device": ", ".join(self._weights.loaded), **self._described}
 
     def instance(self, placement: Placement) -> BackendInstance:
         """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""

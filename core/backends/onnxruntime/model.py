@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnxruntime
 
 from core.backends.base import BackendInstance, OnChange
 from core.backends.devices.pinned_memory import PinnedMemory
+from core.backends.in_process.device_weights import DeviceWeights
 from core.backends.in_process.factory import make_instance
 from core.backends.in_process.instance import Failures, Run
 from core.backends.in_process.length_axes import length_axes
@@ -55,17 +55,13 @@ class OnnxModel:
         self._spec = spec
         self._config = config
         self._settings = settings
-        self._make_session = make_session
         self._version = version
-        # The dictionary is read without the lock, so it is replaced under the lock and never changed.
-        self._changing = threading.Lock()
-        self._sessions = sessions
-        self._closed = False
+        self._sessions = DeviceWeights(make_session, sessions)
         self._axes: Mapping[str, tuple[int, ...]] | None = None
 
     def describe(self) -> dict[str, str]:
         """`device`, `execution provider` (of each session the first, which runs all it can) and `threads`."""
-        sessions = self._sessions
+        sessions = self._sessions.loaded
         active = {session.get_providers()[0]: None for session in sessions.values()}
         return {
             "device": ", ".join(sessions),
@@ -75,7 +71,7 @@ class OnnxModel:
 
     def instance(self, placement: Placement) -> BackendInstance:
         """An instance on the session of its device, which it makes if there is none. Raises a ServerError."""
-        session = self._sessions.get(placement.device) or self._session_on(placement)
+        session = self._sessions.of(placement)
         on_gpu = placement.kind is DeviceKind.GPU
         pinned = PinnedMemory.open() if on_gpu else None
         return make_instance(
@@ -105,15 +101,11 @@ class OnnxModel:
 
     def retain(self, devices: Iterable[str]) -> None:
         """Release the sessions on all devices except `devices`. Instances that use one keep it until they close."""
-        kept = frozenset(devices)
-        with self._changing:
-            self._sessions = {device: session for device, session in self._sessions.items() if device in kept}
+        self._sessions.retain(devices)
 
     def close(self) -> None:
         """Release the sessions. ONNX Runtime frees each when the last instance on it has closed as well."""
-        with self._changing:
-            self._closed = True
-            self._sessions = {}
+        self._sessions.close()
 
     def _length_axes(self, session: Any) -> Mapping[str, tuple[int, ...]]:
         """Found once, because they are the same on every device."""
@@ -126,16 +118,6 @@ class OnnxModel:
     def _is_bounded(self) -> bool:
         libraries = self._config.model_operations.op_library_filename
         return not libraries and has_bounded_graph(model_path(self._version, self._config))
-
-    def _session_on(self, placement: Placement) -> Any:
-        """The session of a device that had none. If several threads ask for it, one of them makes it."""
-        device = placement.device
-        with self._changing:
-            if self._closed:
-                raise RuntimeError("the model is closed")
-            if device not in self._sessions:
-                self._sessions = {**self._sessions, device: self._make_session(placement)}
-            return self._sessions[device]
 
     def _run(self, session: Any, on_gpu: bool) -> Run:
         """How an instance runs the session: on arrays where that is possible, otherwise on ONNX Runtime's values."""

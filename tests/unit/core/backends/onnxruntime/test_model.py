@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from core.backends.base import BackendInstance, LoadContext
+from core.backends.base import LoadContext
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.execution_providers import CPU
 from core.config.placement import DeviceKind, Placement
@@ -40,7 +37,7 @@ def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
     placements = (Placement("model_0", DeviceKind.CPU), Placement("model_1", DeviceKind.CPU))
     context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements)
     model = OnnxRuntimeBackend().load(context)
-    assert len(model._sessions) == 1
+    assert len(model._sessions.loaded) == 1
     instances = [model.instance(placement) for placement in placements]
     assert [instance.placement.name for instance in instances] == ["model_0", "model_1"]
     for instance in instances:
@@ -65,35 +62,12 @@ def test_a_device_gets_a_session_with_its_first_instance(tmp_path: Path) -> None
 
 def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        session = weakref.ref(model.model._sessions["cpu"])
-        inner = weakref.ref(model.model._sessions["cpu"]._sess)
+        session = weakref.ref(model.model._sessions.loaded["cpu"])
+        inner = weakref.ref(model.model._sessions.loaded["cpu"]._sess)
         model.model.retain([])
         assert (session(), inner() is None) == (None, False)
         model.instance.close()
         assert inner() is None
-
-
-def test_one_of_many_threads_makes_the_session_of_a_new_device(tmp_path: Path) -> None:
-    with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        model.model.retain([])
-        made: list[Any] = []
-        make_session = model.model._make_session
-
-        def counted(placement: Placement) -> Any:
-            made.append(make_session(placement))
-            return made[-1]
-
-        model.model._make_session = counted
-        barrier = threading.Barrier(4)
-
-        def use(number: int) -> BackendInstance:
-            barrier.wait()
-            return model.model.instance(Placement(f"model_{number}", DeviceKind.CPU))
-
-        with ThreadPoolExecutor(4) as pool:
-            for instance in pool.map(use, range(4)):
-                instance.close()
-        assert made == [model.model._sessions["cpu"]]
 
 
 def test_a_later_session_is_checked_like_the_first(tmp_path: Path) -> None:
