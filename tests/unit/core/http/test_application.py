@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from werkzeug.test import EnvironBuilder
 
-from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, ServerError
+from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, RegionFailed, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import parse_restricted
 from core.http import errors
@@ -130,7 +130,13 @@ def test_an_error_becomes_a_reply_in_one_place(
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("error", [ValueError("secret"), MemoryError(), RecursionError(), BackendFailed("boom")])
+def caused() -> BackendFailed:
+    error = BackendFailed("boom")
+    error.__cause__ = ValueError("secret")
+    return error
+
+
+@pytest.mark.parametrize("error", [ValueError("secret"), MemoryError(), RecursionError(), caused()])
 def test_an_unexpected_error_is_a_500_logged_once(
     application: Recording, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -141,6 +147,17 @@ def test_an_unexpected_error_is_a_500_logged_once(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert record.exc_info[1] is error
+
+
+@pytest.mark.parametrize("error", [BackendFailed("the model's own"), RegionFailed("the client's fault")])
+def test_a_500_of_a_model_or_a_client_is_logged_without_a_traceback(
+    application: Recording, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    application.error = error
+    with caplog.at_level(logging.INFO, logger="trident.http"):
+        assert call(application, INFER)[0] == "500 Internal Server Error"
+    (record,) = caplog.records
+    assert record.exc_info is None
 
 
 def test_a_refusal_before_parsing_is_text() -> None:
