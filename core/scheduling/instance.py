@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
-from core.errors import BackendFailed, ServerError
+from core.errors import BackendFailed, RequestCancelled, ServerError
 from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
@@ -190,5 +190,7 @@ class ModelInstance:
             _log.error("model '%s', instance '%s' failed", self._spec.name, self.name, exc_info=exc)
             error = BackendFailed(str(exc) or type(exc).__name__, model=self._spec.name)
             error.__cause__ = exc
-        self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock())
+        is_cancelled = pending.cancelled is not None and isinstance(error, RequestCancelled)
+        reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
+        self._statistics.record_failure(pending, reason, self._clock())
         return InferenceResponse.failed(pending.request, error)

@@ -7,6 +7,7 @@ import time
 from typing import Any, Protocol
 
 TICK_S = 0.02
+_NEAR_S = 0.1
 
 
 class Expiring(Protocol):
@@ -47,6 +48,10 @@ class Deadlines:
         together = self._ticks.get(tick)
         if together is not None:
             together.pop(expiring, None)
+
+    def is_near(self, tick: int) -> bool:
+        """Whether what expires at `tick` does so in a moment: the other end, with the same deadline, may be first."""
+        return tick * TICK_S - time.monotonic() < _NEAR_S
 
     def close(self) -> None:
         """Nothing expires from now on."""

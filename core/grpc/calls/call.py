@@ -195,8 +195,10 @@ class Call:
 
     def cancel(self) -> None:
         if not self.ended:
+            # A client whose deadline has passed cancels its call; often that arrives before it has passed here, too.
+            has_expired = self._tick and self.front_end.deadlines.is_near(self._tick)
             self._end(Status.CANCELLED)
-            self.on_cancel(CancelCause.CLIENT)
+            self.on_cancel(CancelCause.DEADLINE if has_expired else CancelCause.CLIENT)
 
     def moved(self) -> None:
         """Nothing waits for it."""

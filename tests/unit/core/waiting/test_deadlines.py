@@ -91,3 +91,13 @@ def test_one_that_expires_may_remove_another_and_add_a_new_one() -> None:
         deadlines.close()
 
     run_on_hub(test)
+
+
+def test_a_deadline_is_near_in_its_last_moment() -> None:
+    def test(hub: Any) -> None:
+        deadlines = Deadlines(hub)
+        assert deadlines.is_near(deadlines.add(0.0, Call([], "now")))
+        assert not deadlines.is_near(deadlines.add(60.0, Call([], "later")))
+        deadlines.close()
+
+    run_on_hub(test)
