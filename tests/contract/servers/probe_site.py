@@ -142,6 +142,7 @@ class ProbeSite:
 
     allocate = None
     http2_ports: Mapping[int, Any] = {}
+    tls: Mapping[int, Any] = {}
 
     def __init__(self, ports: list[int], failure: str | None, drains: bool) -> None:
         self.probe = Probe()
