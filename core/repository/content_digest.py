@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 
-from core.repository.layout import CONFIG_FILE, GOLDEN_REQUESTS, NAMED_CONFIGS, ModelDirectory
+from core.repository.layout import BYTECODE, CONFIG_FILE, GOLDEN_REQUESTS, NAMED_CONFIGS, ModelDirectory
 from core.repository.versions import version_number
 
 _AT_ONCE = 1 << 20
@@ -69,7 +69,7 @@ class ContentDigest:
                 if name in _LEFT_OUT or version_number(name) not in (None, self._version):
                     continue
                 if entry.is_dir():
-                    if entry.name != "__pycache__":
+                    if entry.name != BYTECODE:
                         yield from self._walk(Path(entry.path), above | {real})
                 elif entry.is_file():
                     found = entry.stat()

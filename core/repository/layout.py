@@ -17,7 +17,10 @@ from core.errors import RepositoryUnavailable
 CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"
 GOLDEN_REQUESTS = "golden"
-_OF_OTHER_PROGRAMS = frozenset({"lost+found", "__pycache__"})
+BYTECODE = "__pycache__"
+"""The folder into which Python writes what it has compiled, beside the code of a model that runs."""
+
+_OF_OTHER_PROGRAMS = frozenset({"lost+found", BYTECODE})
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from core.errors import RepositoryUnavailable
-from core.repository.layout import ModelDirectory, model_names
+from core.repository.layout import BYTECODE, ModelDirectory, model_names
 from core.repository.sources.source import Fetched, SourceFile
 from core.repository.sources.usable_names import UsableNames
 
@@ -63,7 +63,8 @@ class LocalSource:
                 return
             seen.add((status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
-                listed = list(entries)
+                # A model in Python has it as soon as it has run: it must not look like another model.
+                listed = [entry for entry in entries if entry.name != BYTECODE]
         except FileNotFoundError:  # removed after it was listed
             return
         except OSError as error:  # it concerns only this model: loading it reports the error

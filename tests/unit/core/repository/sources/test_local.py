@@ -57,6 +57,14 @@ def test_empty_version_is_listed(repository: Path) -> None:
     assert paths(LocalSource(repository)) == ["1/model.onnx", "2/", "config.pbtxt"]
 
 
+def test_what_python_compiles_beside_a_model_is_not_of_it(repository: Path) -> None:
+    before = paths(LocalSource(repository))
+    compiled = repository / "simple" / "1" / "__pycache__"
+    compiled.mkdir()
+    (compiled / "model.cpython-311.pyc").write_bytes(b"code")
+    assert paths(LocalSource(repository)) == before
+
+
 def test_cycle_of_links_ends(repository: Path) -> None:
     model = repository / "simple"
     (model / "again").symlink_to(model, target_is_directory=True)
