@@ -53,13 +53,13 @@ def test_disabled_auto_complete_takes_nothing_from_the_graph(directory: ModelDir
 
 
 def test_invalid_configuration_raises_the_first_problem_and_carries_all(directory: ModelDirectory) -> None:
-    write(directory, 'name: "n" max_batch_size: -2 sequence_batching {}')
+    write(directory, 'name: "n" max_batch_size: -2')
     graphs = Graphs()
     with pytest.raises(InvalidModelConfig) as caught:
         loaded(directory, graphs)
     assert graphs.inspected == []
     assert caught.value.message == ("unexpected directory name 'm' for model 'n', directory name must equal model name")
-    assert [problem.path for problem in caught.value.problems] == ["name", "max_batch_size", "sequence_batching"]
+    assert [problem.path for problem in caught.value.problems] == ["name", "max_batch_size"]
 
 
 WRONG_TENSORS = [
