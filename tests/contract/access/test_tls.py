@@ -128,5 +128,6 @@ def test_mutual_tls_asks_for_the_clients_certificate(http_workers: str, authorit
         with triton.InferenceServerClient(server.address, ssl=True, ssl_options=files) as client:
             assert_echo(client, np.ones((1, 16), np.float32))
         server.context = trusting(authority)
-        with pytest.raises(OSError, match=r"certificate required|Connection reset"):
+        # The alert, or what the end of the connection made of it before the client read it.
+        with pytest.raises(OSError, match=r"certificate required|Connection reset|EOF occurred|Broken pipe"):
             server.request("GET", "/v2/health/live")
