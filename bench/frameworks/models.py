@@ -172,8 +172,8 @@ def models() -> list[Model]:
 def write(model: Model, repository: Path, width: int) -> Path:
     """The model with layers of `width` in a repository. Returns its version directory."""
     version = repository / f"{model.name}-{width}" / "1"
-    if not version.exists():
-        version.mkdir(parents=True)
+    if not (version.parent / "config.pbtxt").exists():  # it is written last
+        version.mkdir(parents=True, exist_ok=True)
         model.write(version, weights_of(width))
         outputs = 1 if model.name == "trees" else width
         (version.parent / "config.pbtxt").write_text(

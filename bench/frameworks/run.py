@@ -83,9 +83,10 @@ def _computing(repository: Path, options: argparse.Namespace) -> list[list[str]]
     for model in models():
         if model.bare_loop is None:
             continue
-        version = write(model, repository, LARGE)
+        own = repository / model.name
+        version = write(model, own, LARGE)
         bare, served = [], []
-        with trident(repository, BUILD / "server.log") as server:
+        with trident(own, BUILD / "server.log") as server:
             load = _load(server, model, LARGE, ROWS)
             for _ in range(options.rounds):
                 command = [sys.executable, "-m", "bench", "frameworks", f"--bare={model.name}:{version}"]
