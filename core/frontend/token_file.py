@@ -31,7 +31,7 @@ class TokenFile(NamedTuple):
 def read_tokens(path: str) -> TokenFile:
     """What the file at `path` has.
 
-    Raises ConfigInvalid for a file that cannot be read, has no token, or a line that is none.
+    Raises ConfigInvalid for a file that cannot be read, has no token, or has a line that is not a token.
     """
     tokens = []
     content, is_public = _read(path)
