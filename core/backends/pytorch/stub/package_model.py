@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import zipfile
+
+# `torch.export.load` takes pickles from a package, whose loading could run any code, unless PyTorch is told not to.
+os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)
+os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 
 import numpy as np
 import torch
@@ -45,7 +50,7 @@ class TritonPythonModel:
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
         try:
             self._run, in_spec, out_spec, arguments = _loaded(path, args, self._device)
-        except (RuntimeError, OSError, ValueError, KeyError) as error:
+        except (RuntimeError, OSError, ValueError, KeyError, pickle.UnpicklingError) as error:
             raise ModelFailed(f"{self._failure(config)}{error}") from error
         self._place(config, in_spec, out_spec, arguments)
 
@@ -121,7 +126,6 @@ def _loaded(path, args, device):
         package = torch._inductor.aoti_load_package(path, device_index=index)
         in_spec, out_spec = (_pytree.treespec_loads(text) for text in package.loader.get_call_spec())
         return package.loader.run, in_spec, out_spec, ()
-    # Its tensors are read without running code of the file.
     program = torch.export.load(path)
     module = program.module().to(device)
     in_spec, out_spec = program.call_spec.in_spec, program.call_spec.out_spec

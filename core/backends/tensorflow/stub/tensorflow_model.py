@@ -31,7 +31,6 @@ class TritonPythonModel:
         path = os.path.join(args["model_repository"], args["model_version"], config["default_model_filename"])
         self._batching = config.get("max_batch_size", 0) > 0
         self._outputs = [entry["name"] for entry in config["output"]]
-        self._types = {entry["name"]: entry["data_type"] for entry in config["output"]}
         graph = tf.Graph()
         with graph.as_default():
             self._session = tf.compat.v1.Session(graph=graph, config=_session_config(parameters))
