@@ -18,7 +18,7 @@ def steady(rate: float, seconds: float, seed: int = 1) -> list[int]:
 
 
 def bursts(rate: float, seconds: float, seed: int = 1, factor: float = 4.0) -> list[int]:
-    """As `steady`, but for a fifth of a second in each second `factor` times as many as in the others."""
+    """As `steady`, but `factor` times as many requests during a fifth of each second."""
     base = rate / (0.8 + 0.2 * factor)
     return _arrivals(lambda at: base * (factor if at % 1 < 0.2 else 1), base * factor, seconds, seed)
 

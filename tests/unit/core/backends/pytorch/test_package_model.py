@@ -1,4 +1,4 @@
-"""What the process of a package loads. It runs in a process of its own here, too, because it changes the environment."""
+"""What the process of a package loads. It is a process here, too, because it changes its environment."""
 
 from __future__ import annotations
 
