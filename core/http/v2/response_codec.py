@@ -32,6 +32,8 @@ _FILLED = b'"data":'
 # numpy writes more numbers faster.
 _MOST_NUMBERS = 1024
 _MOST_TEXTS = 64
+# In a longer text the search for a word takes longer than to look at all numbers (16,384 of them: 170 and 10 µs).
+_SEARCHED = 4096
 _NOT_LISTED = (False, 0)
 
 # The version that answered, and the layout of its outputs.
@@ -197,7 +199,7 @@ class _NonFinite(Exception):
 
 def _write_finite(value: Any) -> bytes:
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
-    if b"null" in text and _has_non_finite(value):
+    if (len(text) > _SEARCHED or b"null" in text) and _has_non_finite(value):
         raise _NonFinite
     return text
 
