@@ -18,6 +18,7 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import OutputTensor
+from core.inference.response_sender import Later
 from core.inference.tensors import BY_NAME, Array
 
 ON_CPU = Placement("model_0", DeviceKind.CPU)
@@ -65,6 +66,7 @@ class Serving:
         for outcome in self.run(requests).outputs:
             if isinstance(outcome, Exception):
                 raise outcome
+            assert not isinstance(outcome, Later), "a response that is sent later has no place here"
             answers.append({checked(tensor).name: tensor.array for tensor in outcome})
         return answers
 

@@ -149,7 +149,7 @@ def environment_lines(source: str) -> list[int]:
             names = {node.attr}
         elif isinstance(node, ast.ImportFrom) and node.module == "os":
             names = {alias.name for alias in node.names}
-        if names & ENVIRONMENT_NAMES:
+        if isinstance(node, ast.expr | ast.stmt) and names & ENVIRONMENT_NAMES:
             lines.append(node.lineno)
     return lines
 
@@ -172,7 +172,7 @@ def lines_that_name(source: str, word: str) -> list[int]:
             names = [node.attr]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             names = [node.value]
-        if any(word in name.lower() for name in names):
+        if isinstance(node, ast.expr | ast.stmt) and any(word in name.lower() for name in names):
             lines.append(node.lineno)
     return lines
 

@@ -118,8 +118,9 @@ class VertexEmulator:
             credentials=AnonymousCredentials(),
         )
         found = aiplatform.Endpoint(self.endpoint)
-        found.authorized_session = requests.Session()
-        found.authorized_session.mount("https://", _WithoutTls())
+        session = requests.Session()
+        session.mount("https://", _WithoutTls())
+        found.authorized_session = session
         return found
 
     def log_text(self) -> str:

@@ -49,7 +49,7 @@ class RemoteServer(ServerProcess):
     ) -> None:
         self._is_guest = beside is not None
         # Not in `folder`: the address of a socket is short.
-        self.temporary = beside.temporary if beside else Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
+        self.temporary: Path = beside.temporary if beside else Path(tempfile.mkdtemp(prefix="t-", dir="/tmp"))
         environment = {**environment_without("TRIDENT_"), "TMPDIR": str(self.temporary)}
         mode = (f"--http-workers={workers}", "--shutdown-grace-secs=0")
         super().__init__(repository, folder / "log", *mode, *options, ready=ready, environment=environment)

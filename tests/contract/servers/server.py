@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
@@ -84,7 +84,7 @@ class ServerProcess:
             *self.options,
         ]
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         self.process = start_session(self.command, self.log, cwd=ROOT, env=self.environment)
         try:
             if self.ready:

@@ -110,7 +110,8 @@ class Soak:
 def test_no_answer_is_wrong_while_every_model_is_reloaded(server: ServerProcess) -> None:
     soak = Soak(server)
     soak.run()
-    assert [each.failure for each in (*soak.clients, *soak.reloaders) if each.failure] == []
+    failures = [client.failure for client in soak.clients] + [reloader.failure for reloader in soak.reloaders]
+    assert [failure for failure in failures if failure] == []
     asked = sum((client.asked for client in soak.clients), Counter[str]())
     reloads = sum((each.reloads for each in soak.reloaders), Counter[str]())
     print(f"{asked.total()} answers, {reloads.total()} reloads: {dict(sorted(asked.items()))}, {dict(reloads)}")

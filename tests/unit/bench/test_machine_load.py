@@ -12,7 +12,9 @@ from bench.machine_load import LoadSeen, tree_members, tree_seconds
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 
-_PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+def python(code: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +33,7 @@ def test_tree_seconds_include_children_that_have_ended() -> None:
 
 def test_tree_seconds_include_children_that_still_run() -> None:
     before = tree_seconds(os.getpid())
-    child = subprocess.Popen([sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], **_PIPES)
+    child = python(f"{BURN}\nprint(flush=True)\ninput()")
     with child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -41,10 +43,10 @@ def test_tree_seconds_include_children_that_still_run() -> None:
 
 
 def test_tree_seconds_leave_out_other_processes() -> None:
-    with subprocess.Popen([sys.executable, "-c", f"{BURN}\nprint(flush=True)\ninput()"], **_PIPES) as child:
+    with python(f"{BURN}\nprint(flush=True)\ninput()") as child:
         assert child.stdout is not None
         child.stdout.readline()
-        with subprocess.Popen([sys.executable, "-c", "print(flush=True)\ninput()"], **_PIPES) as other:
+        with python("print(flush=True)\ninput()") as other:
             assert other.stdout is not None
             other.stdout.readline()
             assert tree_seconds(other.pid) < tree_seconds(child.pid)

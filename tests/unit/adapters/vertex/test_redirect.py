@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from adapters.vertex.limits import SHARED_ENDPOINT_BYTES
@@ -100,7 +102,7 @@ def test_a_redirect_reaches_routes_that_read_state(target: str, mime: str) -> No
 def test_a_redirect_answers_as_its_target(path: str) -> None:
     bench = VertexBench()
 
-    def redirect(target: str) -> object:
+    def redirect(target: str) -> Any:
         return bench.post(b"", path=path, X_Vertex_Ai_Triton_Redirect=target)
 
     assert redirect("metrics").data == b"# page"

@@ -188,16 +188,16 @@ def test_an_unanswered_load_is_a_breach(tmp_path: Path) -> None:
 
 def test_a_load_cut_off_by_shutdown_is_not_a_breach(tmp_path: Path) -> None:
     def cut_off(call: Call) -> Answer:
-        bench.client.close()
+        cut.client.close()
         raise ConnectionResetError
 
-    bench = Bench(tmp_path, cut_off, LIMITS)
-    with bench.container:
+    cut = Bench(tmp_path, cut_off, LIMITS)
+    with cut.container:
         for key in ("a", "b"):  # the second one comes too late to be sent
             with pytest.raises(ApiError, match="being deleted"):
-                bench.use(key)
-    assert bench.container.paths() == ["POST /models"]
-    assert bench.report.breaches == {}
+                cut.use(key)
+    assert cut.container.paths() == ["POST /models"]
+    assert cut.report.breaches == {}
 
 
 def test_a_model_that_the_container_has_loaded_already_serves(tmp_path: Path) -> None:

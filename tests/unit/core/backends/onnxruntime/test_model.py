@@ -11,6 +11,7 @@ import pytest
 from core.backends.base import LoadContext
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.execution_providers import CPU
+from core.backends.onnxruntime.model import OnnxModel
 from core.config.placement import DeviceKind, Placement
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.unit import onnx_models
@@ -62,6 +63,7 @@ def test_a_device_gets_a_session_with_its_first_instance(tmp_path: Path) -> None
 
 def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
+        assert isinstance(model.model, OnnxModel)
         session = weakref.ref(model.model._sessions.loaded["cpu"])
         inner = weakref.ref(model.model._sessions.loaded["cpu"]._sess)
         model.model.retain([])

@@ -36,7 +36,7 @@ SPECS = {
 }
 specs = st.sampled_from(list(SPECS))
 b64 = st.sampled_from([{"b64": "/w=="}, {"b64": "AACAPwAAgD8="}, {"b64": "x"}, {"b64": 1}])
-NAMED = {
+NAMED: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "two inputs": {"A": st.lists(numbers, min_size=2, max_size=2), "B": strings},
     "optional": {"A": numbers, "B": st.integers(0, 9)},
 }

@@ -32,7 +32,7 @@ def engine_errors() -> Iterator[type[ServerError]]:
                 yield kind
 
 
-@pytest.mark.parametrize("kind", sorted(set(engine_errors()), key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(set(engine_errors()), key=str))
 def test_every_error_of_the_engine_keeps_its_class(kind: type[ServerError]) -> None:
     error: ServerError
     if kind is InvalidModelConfig:
