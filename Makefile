@@ -1,5 +1,5 @@
 # Everything a person or the CI does with this tree. `make` alone serves the models that ship with it.
-# On a fresh Debian or Ubuntu: apt install python3-venv (and wrk, for `make bench`).
+# On a fresh Debian or Ubuntu: apt install python3-venv (and wrk, for the benchmarks; gcc too, for gRPC's).
 
 PYTHON ?= python3
 SERVE_ARGS ?= --model-repository=deploy/models --http-port=8000 --metrics-port=8002
@@ -7,6 +7,7 @@ TEST_ARGS ?=
 # Processes that run the tests, a file at a time. On two cores two of them take half the time of one.
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+GUARD_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsc
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: serve test lint check bench format image-check clean
+.PHONY: serve test lint check bench bench-guard format image-check clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve $(SERVE_ARGS)
@@ -36,6 +37,10 @@ check: lint
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(BENCH_ARGS)
+
+# Fails if this checkout is slower than the last release at one of the doors; takes two minutes.
+bench-guard: $(VENV)/.installed-test
+	$(BIN)/python -m bench guard $(GUARD_ARGS)
 
 # Builds the image without Docker and runs it in its three roles; as root, with buildah and debootstrap from apt.
 image-check: $(VENV)/.installed-test

@@ -5,6 +5,7 @@
     python -m bench frameworks      each framework beside ONNX Runtime, and beside its own library
     python -m bench ensembles       an ensemble of two steps beside one of them
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
+    python -m bench guard           this checkout beside the last release, every door in two minutes
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
@@ -27,6 +28,7 @@ from bench.compare import run as compare
 from bench.ensembles import run as ensembles
 from bench.frameworks import run as frameworks
 from bench.grpc import run as grpc
+from bench.guard import run as guard
 from bench.plain import run as plain
 from bench.python import run as python
 from bench.repository import run as repository
@@ -44,6 +46,7 @@ FAMILIES = {
     "ensembles": ensembles.main,
     "frameworks": frameworks.main,
     "grpc": grpc.main,
+    "guard": guard.main,
     "python": python.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,

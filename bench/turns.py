@@ -29,6 +29,10 @@ END_LIMIT_S = 60.0
 NORMAL_95 = 1.96
 
 
+class NothingAnswered(RuntimeError):
+    """In a whole turn; on a crowded machine the client or the server may not have had a core."""
+
+
 class Load(Protocol):
     """What one client sends; `server` answers it with `model`."""
 
@@ -71,6 +75,9 @@ class Ratio:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
     @classmethod
     def of(cls, over: Sequence[float], under: Sequence[float]) -> Ratio:
         """The ratios pair by pair. The interval is that of order statistics, which assumes no distribution."""
@@ -90,8 +97,11 @@ class Turns:
     errors = 0
     seen: LoadSeen
 
-    def __init__(self, loads: Mapping[str, Load], *, connections: int, seconds: float) -> None:
+    def __init__(
+        self, loads: Mapping[str, Load], *, connections: int, seconds: float, warm_up_s: float = WARM_UP_S
+    ) -> None:
         self.loads = loads
+        self.warm_up_s = warm_up_s
         self.connections = connections
         self.seconds = seconds
         self._running: dict[str, subprocess.Popen[str]] = {}
@@ -101,7 +111,7 @@ class Turns:
         try:
             for name, load in self.loads.items():
                 self._running[name] = load.start(connections=self.connections, seconds=LONGEST_S)
-                time.sleep(WARM_UP_S)
+                time.sleep(self.warm_up_s)
                 self._drain(load)
         except BaseException:
             self._kill()
@@ -118,7 +128,10 @@ class Turns:
             self._kill()
 
     def round(self, number: int) -> dict[str, Turn]:
-        """A turn of each load, in their order in even rounds and in the reverse order in odd ones."""
+        """A turn of each load, in their order in even rounds and in the reverse order in odd ones.
+
+        NothingAnswered if a server did not answer at all.
+        """
         names = list(self.loads) if number % 2 == 0 else list(self.loads)[::-1]
         return {name: self._turn(self.loads[name], self._running[name]) for name in names}
 
@@ -138,7 +151,7 @@ class Turns:
         count_after, cpu_after_s = self._drain(load)
         requests = count_after - count
         if requests == 0:
-            raise RuntimeError(f"{load.server.name} answered nothing in {took_s:.2f} s")
+            raise NothingAnswered(f"{load.server.name} answered nothing in {took_s:.2f} s")
         return Turn(requests / took_s, (cpu_after_s - cpu_s) / requests * 1e6)
 
     def _drain(self, load: Load) -> tuple[int, float]:

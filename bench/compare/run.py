@@ -80,16 +80,12 @@ class Row:
             str(self.connections),
             number(self.rates[OTHER]),
             number(self.rates[THIS]),
-            _interval(self.rate),
+            str(self.rate),
             number(self.cpu_us[OTHER]),
             number(self.cpu_us[THIS]),
-            _interval(self.cpu),
+            str(self.cpu),
             str(self.errors),
         ]
-
-
-def _interval(ratio: Ratio) -> str:
-    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -95,7 +95,7 @@ def build(repository: Path) -> None:
     shutil.copytree(SHIPPED / "simple", repository / "simple")
     echo = CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching="")
     write(repository / "identity", echo, identity(["D"]))
-    _write(repository / ADD_SUB, _PYTHON + "max_batch_size: 64\ndynamic_batching { }\n" + _PAIR, _HEAD + _ADD_SUB)
+    build_add_sub(repository)
     _write(repository / ECHO, echo.replace("onnxruntime", "python"), _HEAD + _ECHO)
     seconds = f'output {{ name: "SECONDS" data_type: TYPE_FP64 dims: [ {CALLS} ] }}\n'
     _write(repository / CALLER, _PYTHON + "max_batch_size: 1\n" + _INPUTS + seconds, _HEAD + _CALLER)
@@ -106,6 +106,11 @@ def build(repository: Path) -> None:
     )
     _write(repository / STREAMER, _PYTHON + words, _HEAD + _STREAMER)
     _write(repository / CLOCK, _PYTHON + words, _HEAD + _CLOCK)
+
+
+def build_add_sub(repository: Path) -> None:
+    """Write the model that adds and subtracts, alone."""
+    _write(repository / ADD_SUB, _PYTHON + "max_batch_size: 64\ndynamic_batching { }\n" + _PAIR, _HEAD + _ADD_SUB)
 
 
 def _write(folder: Path, config: str, code: str) -> None:

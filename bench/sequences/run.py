@@ -112,12 +112,17 @@ def _body(inputs: dict[str, np.ndarray], sequence: int = 0, *, start: bool = Fal
     return body
 
 
-def _load(server: Server, pair: Pair, sequences: int) -> dict[str, HttpLoad]:
-    """The two loads; all sequences have begun."""
-    batched, sequential = pair.models
+def batched_load(server: Server, pair: Pair) -> HttpLoad:
+    batched, _ = pair.models
     body, head = _body(pair.with_batching)
-    headers = {"Inference-Header-Content-Length": str(head)}
-    plain = wrk.write_script(BUILD / f"{batched}.lua", body, headers)
+    script = wrk.write_script(BUILD / f"{batched}.lua", body, {"Inference-Header-Content-Length": str(head)})
+    return HttpLoad(server, batched, server.url(f"/v2/models/{batched}/infer"), script)
+
+
+def sequential_load(server: Server, pair: Pair, sequences: int) -> HttpLoad:
+    """Requests of `sequences` sequences in turn; all have begun. InferenceServerException if the server refuses one."""
+    _, sequential = pair.models
+    BUILD.mkdir(parents=True, exist_ok=True)
     folder = BUILD / f"{sequential}-"
     with triton.InferenceServerClient(server.url("").removeprefix("http://")) as client:
         # Ids of one length, so that all heads are as long.
@@ -132,16 +137,13 @@ def _load(server: Server, pair: Pair, sequences: int) -> dict[str, HttpLoad]:
     in_turn = BUILD / f"{sequential}.lua"
     lua = _IN_TURN.format(count=sequences, folder=wrk.quoted(str(folder)), head=head)
     in_turn.write_text(wrk.SCRIPT.format(request=lua))
-    scripts = {batched: plain, sequential: in_turn}
-    return {
-        model: HttpLoad(server, model, server.url(f"/v2/models/{model}/infer"), script)
-        for model, script in scripts.items()
-    }
+    return HttpLoad(server, sequential, server.url(f"/v2/models/{sequential}/infer"), in_turn)
 
 
 def _compare(server: Server, pair: Pair, connections: int, options: argparse.Namespace) -> list[str]:
     batched, sequential = pair.models
-    with Turns(_load(server, pair, connections), connections=connections, seconds=options.turn) as turns:
+    loads = {batched: batched_load(server, pair), sequential: sequential_load(server, pair, connections)}
+    with Turns(loads, connections=connections, seconds=options.turn) as turns:
         pairs = [turns.round(index) for index in range(options.pairs)]
     rates = [[turn[model].requests_per_second for turn in pairs] for model in (batched, sequential)]
     costs = [[turn[model].cpu_us for turn in pairs] for model in (batched, sequential)]
@@ -149,9 +151,7 @@ def _compare(server: Server, pair: Pair, connections: int, options: argparse.Nam
 
 
 def _compared(one: Sequence[float], other: Sequence[float]) -> list[str]:
-    ratio = Ratio.of(other, one)
-    interval = f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-    return [number(statistics.median(one)), number(statistics.median(other)), interval]
+    return [number(statistics.median(one)), number(statistics.median(other)), str(Ratio.of(other, one))]
 
 
 def bytes_of_open(repository: Path, pair: Pair) -> float:

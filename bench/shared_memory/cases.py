@@ -53,6 +53,57 @@ def shared_object(size: int) -> Iterator[str]:
         path.unlink(missing_ok=True)
 
 
+@contextmanager
+def shared_load(server: Server, case: Case, connections: int, build: Path) -> Iterator[HttpLoad]:
+    """Echo the tensor of `case`; each connection has a place for its input and one for its output.
+
+    RuntimeError if the server does not. Its script is written into `build`; the memory is given back at the end.
+    """
+    ((name, datatype, _),) = case.inputs
+    content = case.arrays()[name].astype(DATATYPES[datatype]).tobytes()
+    size = len(content)
+    with shared_object(2 * connections * size) as key:
+        with Path(DIRECTORY, key).open("r+b") as memory:
+            memory.write(content * connections)
+        _register(server, key, 2 * connections * size)
+        try:
+            bodies = [_body(case, size, 2 * index, connections) for index in range(connections)]
+            _check(server, case, bodies[-1], Path(DIRECTORY, key), content)
+            script = build / f"{case.key}-shared.lua"
+            script.write_text(wrk.SCRIPT.format(request=_ROTATED.format(bodies=",".join(map(wrk.quoted, bodies)))))
+            yield HttpLoad(server, case.model, server.url(case.path), script)
+        finally:
+            server.exchange("POST", "/v2/systemsharedmemory/unregister")
+
+
+def _register(server: Server, key: str, size: int) -> None:
+    body = json.dumps({"key": key, "byte_size": size}).encode()
+    status, _, content = server.exchange("POST", "/v2/systemsharedmemory/region/bench/register", body)
+    if status != 200:
+        raise RuntimeError(f"the region was not registered: {content.decode()}")
+
+
+def _body(case: Case, size: int, index: int, connections: int) -> str:
+    ((name, datatype, shape),) = case.inputs
+    place = {"shared_memory_region": "bench", "shared_memory_byte_size": size}
+    given = place | {"shared_memory_offset": index // 2 * size}
+    wanted = place | {"shared_memory_offset": (connections + index // 2) * size}
+    document = {
+        "inputs": [{"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": given}],
+        "outputs": [{"name": case.outputs[0], "parameters": wanted}],
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def _check(server: Server, case: Case, body: str, path: Path, content: bytes) -> None:
+    """RuntimeError unless the last place has the echo."""
+    status, _, answer = server.exchange("POST", case.path, body.encode())
+    with path.open("rb") as memory:
+        memory.seek(-len(content), os.SEEK_END)
+        if status != 200 or memory.read() != content:
+            raise RuntimeError(f"'{case.model}' does not echo through shared memory: {status} {answer.decode()}")
+
+
 class Bench:
     """One server; `pairs` turns of `seconds` for each comparison."""
 
@@ -64,32 +115,12 @@ class Bench:
         self._seconds = seconds
 
     def compare(self, case: Case, connections: int, goal: float, stretch: int = 1) -> None:
-        """Echo the tensor of `case` both ways; each connection has a place for its input and one for its output."""
-        ((name, datatype, _),) = case.inputs
-        content = case.arrays()[name].astype(DATATYPES[datatype]).tobytes()
-        size = len(content)
-        with shared_object(2 * connections * size) as key:
-            with Path(DIRECTORY, key).open("r+b") as memory:
-                memory.write(content * connections)
-            self._register(key, 2 * connections * size)
-            try:
-                bodies = [self._body(case, size, 2 * index, connections) for index in range(connections)]
-                self._check(case, bodies[-1], Path(DIRECTORY, key), content)
-                script = self._build / f"{case.key}-shared.lua"
-                script.write_text(wrk.SCRIPT.format(request=_ROTATED.format(bodies=",".join(map(wrk.quoted, bodies)))))
-                loads = {
-                    SHARED: HttpLoad(self._server, case.model, self._server.url(case.path), script),
-                    BINARY: HttpLoad(
-                        self._server,
-                        case.model,
-                        self._server.url(case.path),
-                        wrk.write_script(self._build / f"{case.key}.lua", *case.body()),
-                    ),
-                }
-                with Turns(loads, connections=connections, seconds=self._seconds * stretch) as turns:
-                    pairs = [turns.round(number) for number in range(self._pairs)]
-            finally:
-                self._server.exchange("POST", "/v2/systemsharedmemory/unregister")
+        """Echo the tensor of `case` both ways."""
+        with shared_load(self._server, case, connections, self._build) as shared:
+            script = wrk.write_script(self._build / f"{case.key}.lua", *case.body())
+            loads = {SHARED: shared, BINARY: HttpLoad(self._server, case.model, shared.url, script)}
+            with Turns(loads, connections=connections, seconds=self._seconds * stretch) as turns:
+                pairs = [turns.round(number) for number in range(self._pairs)]
         title = f"{case.title.removesuffix(', binary')}, {connections} connections"
         for way in loads:
             self.results.note(title, f"requests/s; {way}", "requests/s", [p[way].requests_per_second for p in pairs])
@@ -97,31 +128,6 @@ class Bench:
         ratio = statistics.median(p[SHARED].requests_per_second / p[BINARY].requests_per_second for p in pairs)
         self.results.at_least(title, "requests/s over those of the binary way", goal, ratio)
         self.results.at_most(title, "errors", 0, turns.errors)
-
-    def _register(self, key: str, size: int) -> None:
-        body = json.dumps({"key": key, "byte_size": size}).encode()
-        status, _, content = self._server.exchange("POST", "/v2/systemsharedmemory/region/bench/register", body)
-        if status != 200:
-            raise RuntimeError(f"the region was not registered: {content.decode()}")
-
-    def _body(self, case: Case, size: int, index: int, connections: int) -> str:
-        ((name, datatype, shape),) = case.inputs
-        place = {"shared_memory_region": "bench", "shared_memory_byte_size": size}
-        given = place | {"shared_memory_offset": index // 2 * size}
-        wanted = place | {"shared_memory_offset": (connections + index // 2) * size}
-        document = {
-            "inputs": [{"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": given}],
-            "outputs": [{"name": case.outputs[0], "parameters": wanted}],
-        }
-        return json.dumps(document, separators=(",", ":"))
-
-    def _check(self, case: Case, body: str, path: Path, content: bytes) -> None:
-        """RuntimeError unless the last place has the echo."""
-        status, _, answer = self._server.exchange("POST", case.path, body.encode())
-        with path.open("rb") as memory:
-            memory.seek(-len(content), os.SEEK_END)
-            if status != 200 or memory.read() != content:
-                raise RuntimeError(f"'{case.model}' does not echo through shared memory: {status} {answer.decode()}")
 
 
 def medium(bench: Bench) -> None:

@@ -88,14 +88,10 @@ def main(arguments: Sequence[str]) -> None:
     for name in SETTINGS:
         rates, base_rates = ([turn[which].requests_per_second for turn in rounds] for which in (name, OFF))
         cpu, base_cpu = ([turn[which].cpu_us for turn in rounds] for which in (name, OFF))
-        ratios = [_interval(Ratio.of(rates, base_rates)), _interval(Ratio.of(cpu, base_cpu))]
+        ratios = [str(Ratio.of(rates, base_rates)), str(Ratio.of(cpu, base_cpu))]
         rows.append([name, number(statistics.median(rates)), ratios[0], number(statistics.median(cpu)), ratios[1]])
     header = ["traced", "requests/s", "ratio", "CPU µs/request", "ratio"]
     print(table(header, rows))
     print(f"\n{case.title}, {CONNECTIONS} connections, {options.pairs} rounds of turns of {options.turn:g} s.")
     print(f"Meanwhile {watch.seen().text()}.")
     print(f"\nWhat a request pays while nothing is traced: {hook_ns():.0f} ns.")
-
-
-def _interval(ratio: Ratio) -> str:
-    return f"{ratio.median:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"

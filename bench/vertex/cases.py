@@ -23,7 +23,9 @@ from tests.contract.servers.ports import HOST
 _TRIDENT = str(Path(sys.executable).with_name("trident"))
 _BINARY_PREFIX = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
 _PREDICT = "/predict"
-_ROWS, _FEATURES = 1000, 30
+TABULAR = "tabular"
+TABULAR_FEATURES = 30
+_ROWS = 1000
 _CONNECTIONS = 4
 _FLASK_SECONDS = 3
 _FLASK_ROUNDS = 5
@@ -54,20 +56,20 @@ class BesidePlain(Server):
 
 
 def measure_predict(results: Figures, build: Path, rounds: int, seconds: float) -> None:
-    repository = _tabular(build / "models")
-    rows = np.random.default_rng(SEED).random((_ROWS, _FEATURES)).round(4)
+    repository = build_tabular(build / "models")
+    rows = np.random.default_rng(SEED).random((_ROWS, TABULAR_FEATURES)).round(4)
     kind = {"Content-Type": "application/json"}
     instances = json.dumps({"instances": rows.tolist()}).encode()
-    tensor = {"name": "IN", "shape": [_ROWS, _FEATURES], "datatype": "FP32", "data": rows.tolist()}
+    tensor = {"name": "IN", "shape": [_ROWS, TABULAR_FEATURES], "datatype": "FP32", "data": rows.tolist()}
     v2 = json.dumps({"inputs": [tensor]}).encode()
     predict = wrk.write_script(build / "predict.lua", instances, kind)
     infer = wrk.write_script(build / "infer.lua", v2, kind)
-    title = f"{_ROWS:,} instances of {_FEATURES} features, {_CONNECTIONS} connections"
-    with BesidePlain(repository, "tabular", build / "tabular.log") as server:
+    title = f"{_ROWS:,} instances of {TABULAR_FEATURES} features, {_CONNECTIONS} connections"
+    with BesidePlain(repository, TABULAR, build / "tabular.log") as server:
         _check(server, instances, rows)
         loads = {
-            "predict": HttpLoad(server, "tabular", server.predict_url, predict),
-            "v2 JSON": HttpLoad(server, "tabular", server.url("/v2/models/tabular/infer"), infer),
+            "predict": HttpLoad(server, TABULAR, server.predict_url, predict),
+            "v2 JSON": HttpLoad(server, TABULAR, server.url(f"/v2/models/{TABULAR}/infer"), infer),
         }
         with Turns(loads, connections=_CONNECTIONS, seconds=seconds) as turns:
             pairs = [turns.round(number) for number in range(rounds)]
@@ -149,15 +151,15 @@ def _flask(repository: Path, log: Path) -> Server:
     return Server("flask", command, log, {"MODELS": str(repository)})
 
 
-def _tabular(repository: Path) -> Path:
+def build_tabular(repository: Path) -> Path:
     """Write a model that adds up the features of a row."""
-    folder = repository / "tabular" / "1"
+    folder = repository / TABULAR / "1"
     folder.mkdir(parents=True, exist_ok=True)
-    weights = numpy_helper.from_array(np.ones((_FEATURES, 1), np.float32), "W")
+    weights = numpy_helper.from_array(np.ones((TABULAR_FEATURES, 1), np.float32), "W")
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["IN", "W"], ["OUT"])],
-        "tabular",
-        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["N", _FEATURES])],
+        TABULAR,
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ["N", TABULAR_FEATURES])],
         [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, ["N", 1])],
         [weights],
     )
