@@ -26,6 +26,10 @@ _LIGHTGBM = re.compile(rb"tree\r?\nversion=(v\d{1,5})")
 _TORCH = re.compile(rb'"torch_version":\s*"' + _VERSION_TEXT)
 _CHECKPOINT = struct.Struct("<3i")
 _HIGHEST_CHECKPOINT = (20, 100, 100)
+# A plan: the magic, then its parts, the version in the bytes 24 to 27 (major, minor, patch, build), and the kind of its
+# runtime. Before TensorRT 8.6 another magic, and a number that says no version.
+_PLAN, _OLD_PLAN = b"ftrt", b"ptrt"
+_PLAN_HEADER = 32
 
 
 def origin_of(path: Path) -> str | None:
@@ -37,6 +41,8 @@ def origin_of(path: Path) -> str | None:
         return _origin_of_archive(path)
     if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":
         return "Python's pickle"
+    if start[:4] in (_PLAN, _OLD_PLAN):
+        return _origin_of_plan(start)
     if match := _LIGHTGBM.match(start):
         return f"LightGBM (model format {match[1].decode()})"
     end = end_of(path, _READ) or b""
@@ -54,6 +60,15 @@ def written_by(path: Path) -> str:
     """`, which XGBoost 3.2.0 has written,` to follow the name of the file in a message, or nothing."""
     origin = origin_of(path)
     return f", which {origin} has written," if origin else ""
+
+
+def _origin_of_plan(start: bytes) -> str:
+    if start[:4] == _OLD_PLAN:
+        return "TensorRT 8.5 or older"
+    if len(start) < _PLAN_HEADER or not start[24]:
+        return "TensorRT"
+    major, minor, patch, build = start[24:28]
+    return f"TensorRT {major}.{minor}.{patch} (build {build})"
 
 
 def _origin_of_checkpoint(start: bytes) -> str | None:

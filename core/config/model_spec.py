@@ -16,7 +16,8 @@ from core.inference.tensors import Datatype, Shape
 class InputSpec:
     """One input. `dims` are the dimensions that clients send, without the batch dimension.
 
-    `model_dims` are those that the backend receives (`reshape`); None without a reshape.
+    `model_dims` are those that the backend receives (`reshape`); None without a reshape. A shape tensor has no batch
+    dimension: all requests of a batch have the same values.
     """
 
     name: str
@@ -25,17 +26,22 @@ class InputSpec:
     model_dims: Shape | None = None
     optional: bool = False
     allow_ragged_batch: bool = False
+    is_shape_tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec:
-    """One output. `dims` are those that clients receive, `model_dims` those that the backend produces (`reshape`)."""
+    """One output. `dims` are those that clients receive, `model_dims` those that the backend produces (`reshape`).
+
+    Each request of a batch gets the whole of a shape tensor.
+    """
 
     name: str
     datatype: Datatype
     dims: Shape
     model_dims: Shape | None = None
     labels: tuple[str, ...] = ()
+    is_shape_tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

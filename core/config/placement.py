@@ -23,13 +23,14 @@ class DeviceKind(Enum):
 class Placement:
     """The device of one instance. `device_id` is the number of a GPU; `name` is `GROUP_N`, N counts the instances.
 
-    `limit` is for the rate limiter.
+    `limit` is for the rate limiter. `profiles` are the optimization profiles of its group, for TensorRT.
     """
 
     name: str
     kind: DeviceKind
     device_id: int = 0
     limit: InstanceLimit = NO_LIMIT
+    profiles: tuple[str, ...] = ()
 
     @property
     def device(self) -> str:
@@ -48,11 +49,11 @@ def placements(config: ModelConfig) -> tuple[Placement, ...]:
     for group in config.instance_group:
         if group.passive:
             continue
-        limit = instance_limit(group)
+        limit, profiles = instance_limit(group), tuple(group.profile)
         for number in range(group.count):
             name = f"{group.name}_{number}"
             if group.kind == ModelInstanceGroup.KIND_GPU:
-                expanded += [Placement(name, DeviceKind.GPU, device_id, limit) for device_id in group.gpus]
+                expanded += [Placement(name, DeviceKind.GPU, device_id, limit, profiles) for device_id in group.gpus]
             else:
                 expanded.append(Placement(name, DeviceKind.CPU, limit=limit))
     return tuple(expanded)
@@ -61,8 +62,8 @@ def placements(config: ModelConfig) -> tuple[Placement, ...]:
 def placement_changes(current: Sequence[Placement], wanted: Sequence[Placement]) -> tuple[list[int], list[Placement]]:
     """The changes from `current` to `wanted`: the indices to remove, highest first, and the placements to add.
 
-    Only kind, device and limit matter: an instance that stays keeps its name even if the wanted one differs. Of those
-    that are alike in them the last instances are removed, and the last wanted ones are added.
+    Only kind, device, limit and profiles matter: an instance that stays keeps its name even if the wanted one differs.
+    Of those that are alike in them the last instances are removed, and the last wanted ones are added.
     Source: docs/spec/repository.md section 1.6, "What reloads".
     """
     unmatched = Counter(_place(placement) for placement in current)
@@ -80,5 +81,5 @@ def placement_changes(current: Sequence[Placement], wanted: Sequence[Placement])
     return removed, added
 
 
-def _place(placement: Placement) -> tuple[DeviceKind, int, InstanceLimit]:
-    return placement.kind, placement.device_id, placement.limit
+def _place(placement: Placement) -> tuple[DeviceKind, int, InstanceLimit, tuple[str, ...]]:
+    return placement.kind, placement.device_id, placement.limit, placement.profiles

@@ -47,15 +47,17 @@ class RequestValidator:
         self._key_inputs = frozenset(
             name for name, i in spec.inputs.items() if -1 in i.dims and not i.allow_ragged_batch and name not in padded
         )
-        self._has_key = self._has_optional or self._buckets is not None or bool(self._key_inputs)
+        # Shape tensors are without a batch dimension, and requests with equal values of them share a batch.
+        self._shape_inputs = frozenset(name for name, i in spec.inputs.items() if i.is_shape_tensor)
+        self._has_key = self._has_optional or self._buckets is not None or bool(self._key_inputs or self._shape_inputs)
         # Clients repeat the form of their requests (names, datatypes, shapes, sizes). A form that was found valid is
-        # not checked again, which saves 8 µs for two inputs. None with a BYTES input: its content needs every check.
-        has_bytes = any(i.datatype is BYTES for i in spec.inputs.values())
-        self._right: Memo[_Form, BatchForm] | None = None if has_bytes else Memo(_MAX_FORMS)
+        # not checked again, which saves 8 µs for two inputs. None with inputs whose content matters: BYTES and shapes.
+        by_content = any(i.datatype is BYTES or i.is_shape_tensor for i in spec.inputs.values())
+        self._right: Memo[_Form, BatchForm] | None = None if by_content else Memo(_MAX_FORMS)
         # The same for inputs that arrive as one run of bytes, whose arrays are made only on demand. Not used if the
         # model receives another shape than the client sends.
         self._right_layouts: Memo[TensorLayout, BatchForm] = Memo(_MAX_FORMS)
-        self._knows_layouts = not has_bytes and all(i.model_dims is None for i in spec.inputs.values())
+        self._knows_layouts = not by_content and all(i.model_dims is None for i in spec.inputs.values())
 
     def check(self, request: InferenceRequest) -> BatchForm:
         """Set the `array` of every input. Returns the number of items of the request and its batch key.
@@ -141,6 +143,8 @@ class RequestValidator:
         spec = self._spec
         batch: int | None = None
         for tensor in reversed(inputs):
+            if tensor.name in self._shape_inputs:
+                continue
             if not tensor.shape:
                 raise InvalidRequest(
                     f"{request.log_prefix}input '{tensor.name}' has no shape but model requires batch dimension "
@@ -175,7 +179,7 @@ class RequestValidator:
                 f"but model '{self._spec.name}' expects '{datatype.name}'"
             )
         shape = tensor.shape
-        dims = shape[1:] if self._batching else shape
+        dims = shape[1:] if self._has_batch(expected) else shape
         if dims != expected.dims:
             self._check_dims(request, tensor, dims, expected)
         count = self._element_count(tensor, batch_size)
@@ -198,11 +202,16 @@ class RequestValidator:
 
     def _element_count(self, tensor: InputTensor, batch_size: int) -> int:
         """As in Triton, a batch dimension of zero counts as one, so that such a request fails its size check."""
-        return prod(tensor.shape[1:]) * batch_size if self._batching else prod(tensor.shape)
+        if not self._batching or tensor.name in self._shape_inputs:
+            return prod(tensor.shape)
+        return prod(tensor.shape[1:]) * batch_size
+
+    def _has_batch(self, expected: InputSpec) -> bool:
+        return self._batching and not expected.is_shape_tensor
 
     def _make_array(self, request: InferenceRequest, tensor: InputTensor, batch_size: int) -> None:
         """Set the tensor's `array`, in the shape that the model receives."""
-        if self._batching and not tensor.shape[0]:
+        if self._batching and not tensor.shape[0] and tensor.name not in self._shape_inputs:
             tensor.shape = (1, *tensor.shape[1:])
         if isinstance(tensor, RegionInput):
             # Not the request, which has the tensor: the memory of an input must become free without the collector.
@@ -226,7 +235,7 @@ class RequestValidator:
             raise self._unspecified(request, tensor)
         if len(dims) == len(expected.dims) and all(e in (-1, d) for d, e in zip(dims, expected.dims, strict=True)):
             return
-        full = (-1, *expected.dims) if self._batching else expected.dims
+        full = (-1, *expected.dims) if self._has_batch(expected) else expected.dims
         raise InvalidRequest(
             f"{request.log_prefix}unexpected shape for input '{tensor.name}' for model '{self._spec.name}'. "
             f"Expected {shape_text(full)}, got {shape_text(tensor.shape)}. {_BATCH_NOTE if self._batching else ''}"
@@ -259,14 +268,15 @@ class RequestValidator:
 
     def _model_shape(self, tensor: InputTensor, expected: InputSpec) -> Shape:
         """The tensor's shape after the configured reshape; variable dimensions are matched by position."""
-        batch, dims = (tensor.shape[:1], tensor.shape[1:]) if self._batching else ((), tensor.shape)
+        batch, dims = (tensor.shape[:1], tensor.shape[1:]) if self._has_batch(expected) else ((), tensor.shape)
         variable = iter([d for d, e in zip(dims, expected.dims, strict=True) if e == -1])
         return (*batch, *(next(variable) if d == -1 else d for d in expected.model_dims or ()))
 
     def _batch_key(self, request: InferenceRequest, inputs: Inputs) -> tuple[object, ...]:
         shapes = [(t.name, t.shape[1:]) for t in inputs if t.name in self._key_inputs]
         names = [t.name for t in inputs] if self._has_optional else []
-        key = (*sorted(shapes), *sorted(names))
+        values = [(t.name, bytes(t.data)) for t in inputs if t.name in self._shape_inputs]
+        key = (*sorted(shapes), *sorted(names), *sorted(values))
         return key if self._buckets is None else (self._padded_length(request, inputs, self._buckets), *key)
 
     def _padded_length(self, request: InferenceRequest, inputs: Inputs, buckets: BucketSpec) -> int:

@@ -54,6 +54,7 @@ def _input(entry: ModelInput) -> InputSpec:
         model_dims=_model_dims(entry),
         optional=entry.optional,
         allow_ragged_batch=entry.allow_ragged_batch,
+        is_shape_tensor=entry.is_shape_tensor,
     )
 
 
@@ -64,6 +65,7 @@ def _output(entry: ModelOutput, labels: tuple[str, ...]) -> OutputSpec:
         dims=tuple(entry.dims),
         model_dims=_model_dims(entry),
         labels=labels,
+        is_shape_tensor=entry.is_shape_tensor,
     )
 
 

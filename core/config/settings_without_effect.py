@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from core.config.platforms import TENSORRT
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
@@ -25,13 +26,14 @@ def settings_without_effect(written: ModelConfig) -> list[Problem]:
 
 def _optimization(config: ModelConfig) -> Iterator[Problem]:
     optimization = config.optimization
-    if optimization.priority:
+    is_plan = TENSORRT in (config.platform, f"{config.backend}_plan")
+    if optimization.priority and not is_plan:
         yield Problem("optimization.priority", "The threads of all models have the priority of the server's process.")
-    if optimization.HasField("cuda"):
-        hint = "for CUDA graphs of TensorRT set 'trt_cuda_graph_enable' of the accelerator 'tensorrt'"
-        yield Problem(
-            "optimization.cuda", "These settings are for TensorRT plans, which this server does not run.", hint
-        )
+    cuda = optimization.cuda
+    if optimization.HasField("cuda") and not (is_plan and cuda == type(cuda)(busy_wait_events=cuda.busy_wait_events)):
+        hint = "for CUDA graphs of TensorRT set 'trt_cuda_graph_enable' of the accelerator 'tensorrt' of an ONNX model"
+        message = "Only busy_wait_events has an effect, and only for TensorRT plans: CUDA graphs are not captured."
+        yield Problem("optimization.cuda", message, hint)
     if optimization.execution_accelerators.gpu_execution_accelerator and _is_cpu_only(config):
         path = "optimization.execution_accelerators.gpu_execution_accelerator"
         yield Problem(path, "No instance group is on a GPU.", "remove it, or add a group of KIND_GPU")

@@ -5,8 +5,8 @@ Source: docs/spec/shared-memory.md sections 1 and 3.
 
 from __future__ import annotations
 
+from core.cuda.driver import HANDLE_SIZE
 from core.errors import InvalidRequest, Unsupported
-from core.shared_memory.cuda_driver import HANDLE_SIZE
 
 
 def check_allowed(*, allowed: bool) -> None:

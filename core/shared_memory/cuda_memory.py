@@ -10,9 +10,9 @@ import weakref
 
 import numpy as np
 
+from core.cuda.driver import CudaDriver, CudaError
 from core.errors import RegionFailed
 from core.inference.tensors import Buffer
-from core.shared_memory.cuda_driver import CudaDriver, CudaError
 
 _log = logging.getLogger("trident.shared_memory")
 

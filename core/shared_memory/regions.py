@@ -11,9 +11,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 
+from core.cuda.driver import CudaDriver, CudaError
 from core.errors import InvalidRequest, RegionExists, RegionNotFound
 from core.inference.region_tensors import RegionReference
-from core.shared_memory.cuda_driver import CudaDriver, CudaError
 from core.shared_memory.cuda_memory import CudaMemory
 from core.shared_memory.read_buffers import ReadBuffers
 from core.shared_memory.region import CudaRegion, Region, RegionKind, SystemRegion

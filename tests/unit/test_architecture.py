@@ -18,7 +18,7 @@ from tests.project import ROOT
 CORE_ORDER: tuple[tuple[str, ...], ...] = (
     ("errors", "memo"),
     ("waiting",),
-    ("inference",),
+    ("inference", "cuda"),
     ("interprocess", "shared_memory"),
     ("response_cache",),
     ("config",),
@@ -46,6 +46,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "gunicorn_h1c": ("app/",),
     "grpc": ("app/", "core/grpc/"),
     "openvino": ("core/backends/openvino/",),
+    "tensorrt": ("core/backends/tensorrt/",),
     "torch": ("core/backends/pytorch/",),
     "treelite": ("core/backends/fil/",),
 }

@@ -5,7 +5,7 @@ Source: docs/ragged-batching.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from core.backends.base import BucketedExecution, Execution
@@ -32,6 +32,7 @@ class BucketedInstance(InProcessInstance):
         *,
         run_options: Any = None,
         may_run_inline: bool = False,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(
             placement,
@@ -42,6 +43,7 @@ class BucketedInstance(InProcessInstance):
             failures,
             run_options=run_options,
             may_run_inline=may_run_inline,
+            on_close=on_close,
         )
         self._padding = gatherer
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.backends.base import BackendInstance
@@ -31,8 +31,12 @@ def make_instance(
     on_buffer: OnBuffer | None = None,
     run_options: Any = None,
     may_run_inline: bool = False,
+    on_close: Callable[[], None] | None = None,
 ) -> BackendInstance:
-    """An instance that pads its batches if the model has buckets; then `axes` are those of `length_axes`."""
+    """An instance that pads its batches if the model has buckets; then `axes` are those of `length_axes`.
+
+    `on_close` frees what `run` holds.
+    """
     described, buckets = batch_inputs(config, spec.name), spec.buckets
     if buckets is None:
         return InProcessInstance(
@@ -44,6 +48,7 @@ def make_instance(
             failures,
             run_options=run_options,
             may_run_inline=may_run_inline,
+            on_close=on_close,
         )
     return BucketedInstance(
         placement,
@@ -54,4 +59,5 @@ def make_instance(
         failures,
         run_options=run_options,
         may_run_inline=may_run_inline,
+        on_close=on_close,
     )

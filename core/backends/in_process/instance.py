@@ -57,6 +57,7 @@ class InProcessInstance:
         *,
         run_options: Any = None,
         may_run_inline: bool = False,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         self.placement = placement
         self.may_run_inline = may_run_inline
@@ -69,6 +70,7 @@ class InProcessInstance:
         self._run_options = run_options
         self._failures = failures
         self._exceptions = failures.exceptions
+        self._on_close = on_close
         self._names = list(spec.outputs)
 
     def execute(
@@ -95,6 +97,9 @@ class InProcessInstance:
         """Free the buffers and drop what it runs."""
         self._gatherer.close()
         self._run = _closed
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
 
 def _closed(names: list[str], feed: Mapping[str, Array], run_options: Any) -> Sequence[Array]:

@@ -73,7 +73,7 @@ class OnnxModel:
         """An instance on the session of its device, which it makes if there is none. Raises a ServerError."""
         session = self._sessions.of(placement)
         on_gpu = placement.kind is DeviceKind.GPU
-        pinned = PinnedMemory.open() if on_gpu else None
+        pinned = PinnedMemory.open(placement.device_id) if on_gpu else None
         return make_instance(
             placement,
             self._spec,

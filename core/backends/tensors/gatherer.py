@@ -42,6 +42,8 @@ class Gatherer:
         self._scalars = scalars
         self._batch_inputs = tuple(batch_inputs)
         self._ragged = frozenset(name for name, i in spec.inputs.items() if i.allow_ragged_batch)
+        # All requests of a batch have the same values of these.
+        self._shapes = frozenset(name for name, i in spec.inputs.items() if i.is_shape_tensor)
         self._buffers = {
             name: StagingBuffer(name, i.datatype.dtype, on_buffer)
             for name, i in spec.inputs.items()
@@ -54,7 +56,7 @@ class Gatherer:
             for name, i in spec.inputs.items()
             if on_buffer is None and i.datatype is not BYTES and -1 not in i.dims and not i.allow_ragged_batch
         )
-        self._as_they_are = not (self._scalars or self._ragged or self._batch_inputs)
+        self._as_they_are = not (self._scalars or self._ragged or self._batch_inputs or self._shapes)
         self._joins_blocks = (
             self._as_they_are
             and on_buffer is None
@@ -97,6 +99,8 @@ class Gatherer:
 
     def _together(self, name: str, arrays: list[Array], total: int) -> Array:
         first = arrays[0]
+        if name in self._shapes:
+            return first
         if name in self._joinable and first.nbytes * total <= _JOINED_BYTES_AT_MOST:
             buffers: list[Any] = arrays  # arrays are buffers, but mypy knows it only from Python 3.12 on
             return np.ndarray((total, *first.shape[1:]), first.dtype, b"".join(buffers))

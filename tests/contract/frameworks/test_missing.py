@@ -10,6 +10,8 @@ import pytest
 
 from tests.contract.frameworks.framework_models import framework_models
 from tests.contract.servers.server import ServerProcess
+from tests.unit.core.backends.tensorrt.plans import add_sub as add_sub_plan
+from tests.unit.core.backends.tensorrt.plans import write_plan
 from tests.unit.onnx_models import add_sub, write_version
 from tests.unit.onnx_serving import add_sub_config
 from tests.waiting import until
@@ -21,7 +23,7 @@ SITE = """
 import sys
 from importlib.machinery import PathFinder
 
-FRAMEWORKS = {"onnxruntime", "openvino", "tensorflow", "torch", "treelite"}
+FRAMEWORKS = {"onnxruntime", "openvino", "tensorflow", "tensorrt", "torch", "treelite"}
 
 class WithoutFrameworks:
     @staticmethod
@@ -35,7 +37,14 @@ platform: "pytorch_libtorch"
 input { name: "INPUT__0" data_type: TYPE_FP32 dims: 4 }
 output { name: "OUTPUT__0" data_type: TYPE_FP32 dims: 2 }
 """
-EXTRAS = {"onnx": "cpu", "trees": "trees", "vino": "openvino", "graph": "tensorflow", "script": "torch"}
+EXTRAS = {
+    "onnx": "cpu",
+    "trees": "trees",
+    "vino": "openvino",
+    "graph": "tensorflow",
+    "script": "torch",
+    "plan": "tensorrt",
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +59,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
         (repository / "script" / "1").mkdir(parents=True)
         (repository / "script" / "config.pbtxt").write_text(SCRIPT)
         (repository / "script" / "1" / "model.pt").touch()
+    write_plan(repository / "plan" / "1", add_sub_plan())
     (folder / "sitecustomize.py").write_text(SITE)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
     options = ("--shutdown-grace-secs=0", "--exit-on-error=false")

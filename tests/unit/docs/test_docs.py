@@ -78,11 +78,14 @@ def test_the_quick_start_consists_of_two_commands() -> None:
     assert [command.split("#")[0].strip() for command in commands] == ["make serve", "make test"]
 
 
+# Their packages are installed by hand, on machines that have a GPU; parts of them are not on PyPI.
+FOR_GPUS = {"gpu", "tensorrt"}
+
+
 def test_the_lock_file_pins_every_required_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    # The packages for a GPU are installed by hand, on machines that have one.
-    wanted = [*project["dependencies"], *(name for extra in extras if extra != "gpu" for name in extras[extra])]
+    wanted = [*project["dependencies"], *(name for extra in extras if extra not in FOR_GPUS for name in extras[extra])]
     lines = (ROOT / "requirements.lock").read_text().splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in pins)

@@ -47,6 +47,17 @@ def test_openvino(tmp_path: Path) -> None:
     assert origin_of(path) == f"OpenVINO {openvino.__version__.partition('-')[0]}"
 
 
+def test_tensorrt(tmp_path: Path) -> None:
+    """The header of a plan, as libnvinfer writes it; only a GPU can make a real one."""
+    path = tmp_path / "model.plan"
+    path.write_bytes(b"ftrt" + bytes(20) + bytes([11, 4, 0, 106]) + b"rtrt" + bytes(100))
+    assert origin_of(path) == "TensorRT 11.4.0 (build 106)"
+    path.write_bytes(b"ftrt")
+    assert origin_of(path) == "TensorRT"
+    path.write_bytes(b"ptrt" + bytes(60))
+    assert origin_of(path) == "TensorRT 8.5 or older"
+
+
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 def test_pytorch(tmp_path: Path) -> None:
     import torch

@@ -21,6 +21,7 @@ def paths(text: str) -> list[str]:
     [
         ("optimization { priority: PRIORITY_MIN }", "optimization.priority"),
         ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+        ('platform: "tensorrt_plan" optimization { cuda { graphs: true } }', "optimization.cuda"),
         ("optimization { input_pinned_memory { enable: false } }", "optimization.input_pinned_memory"),
         ("optimization { output_pinned_memory { enable: false } }", "optimization.output_pinned_memory"),
         ("optimization { gather_kernel_buffer_threshold: 1 }", "optimization.gather_kernel_buffer_threshold"),
@@ -54,6 +55,7 @@ def test_setting_without_effect_is_named_by_its_path(text: str, path: str) -> No
         "instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU } "
         'cc_model_filenames { key: "7.5" value: "t4.onnx" }',
         "dynamic_batching { preserve_ordering: true } response_cache { enable: false }",
+        'backend: "tensorrt" optimization { priority: PRIORITY_MAX cuda { busy_wait_events: true } }',
         'metric_tags { key: "a" value: "b" } model_transaction_policy { decoupled: true }',
     ],
 )

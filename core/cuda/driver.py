@@ -1,4 +1,4 @@
-"""NVIDIA's driver, as far as memory of another process needs it.
+"""NVIDIA's driver, as far as memory of devices and of other processes needs it.
 
 It is called through ctypes, so it needs no package. Source: NVIDIA's CUDA driver API reference, sections "Memory
 Management" and "Primary Context Management".
@@ -15,6 +15,10 @@ from typing import Protocol
 _LIBRARY = "libcuda.so.1"
 # Peer access between GPUs is enabled when it is needed.
 _LAZY_PEER_ACCESS = 1
+_OUT_OF_MEMORY = 2
+# An uncorrectable memory error, an illegal address, a kernel stopped at its time limit, a destroyed context, an
+# assertion on the device, and faults of a kernel.
+_POISON = frozenset({214, 700, 702, 709, 710, *range(714, 720)})
 HANDLE_SIZE = 64
 
 
@@ -31,7 +35,20 @@ class DriverLibrary(Protocol):
 
 
 class CudaError(Exception):
-    """A call of the driver failed."""
+    """A call of the driver failed; `status` is the driver's number for the reason, 0 if it was not asked."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def is_out_of_memory(self) -> bool:
+        return self.status == _OUT_OF_MEMORY
+
+    @property
+    def is_poison(self) -> bool:
+        """Whether every further call in the process's context on the device fails as well."""
+        return self.status in _POISON
 
 
 class CudaDriver:
@@ -58,42 +75,45 @@ class CudaDriver:
         """The address of the allocation on the device to which `handle` refers. Raises CudaError."""
         address = ctypes.c_uint64()
         given = IpcHandle.from_buffer_copy(handle)
-        with self._on(device_id):
-            self._call("cuIpcOpenMemHandle_v2", ctypes.byref(address), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
+        with self.on(device_id):
+            self.call("cuIpcOpenMemHandle_v2", ctypes.byref(address), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
         return address.value
 
     def close_handle(self, device_id: int, address: int) -> None:
         """Raises CudaError."""
-        with self._on(device_id):
-            self._call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
+        with self.on(device_id):
+            self.call("cuIpcCloseMemHandle", ctypes.c_uint64(address))
 
     def size_from(self, device_id: int, address: int) -> int:
         """Bytes from `address` to the end of its allocation. Raises CudaError."""
         base, size = ctypes.c_uint64(), ctypes.c_size_t()
-        with self._on(device_id):
-            self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+        with self.on(device_id):
+            self.call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
         return base.value + size.value - address
 
     def copy_to_host(self, device_id: int, address: int, host: int, size: int) -> None:
         """Copy from the device to the address `host`. Raises CudaError."""
-        with self._on(device_id):
-            self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(host), ctypes.c_uint64(address), ctypes.c_size_t(size))
+        with self.on(device_id):
+            self.call("cuMemcpyDtoH_v2", ctypes.c_void_p(host), ctypes.c_uint64(address), ctypes.c_size_t(size))
 
     def copy_to_device(self, device_id: int, address: int, host: int, size: int) -> None:
         """Copy from the address `host` to the device; returns when it is there. Raises CudaError."""
-        with self._on(device_id):
-            self._call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), ctypes.c_void_p(host), ctypes.c_size_t(size))
+        with self.on(device_id):
+            self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(address), ctypes.c_void_p(host), ctypes.c_size_t(size))
             # A copy from pageable memory returns when it has been read, not when it has arrived.
-            self._call("cuStreamSynchronize", ctypes.c_void_p())
+            self.call("cuStreamSynchronize", ctypes.c_void_p())
 
     @contextmanager
-    def _on(self, device_id: int) -> Iterator[None]:
-        """Make the device's primary context the thread's. Raises CudaError, also for an unknown device."""
-        self._call("cuCtxPushCurrent_v2", self._context(device_id))
+    def on(self, device_id: int) -> Iterator[None]:
+        """Make the device's primary context the thread's, also for libraries that use the CUDA runtime.
+
+        Raises CudaError, also for an unknown device.
+        """
+        self.call("cuCtxPushCurrent_v2", self._context(device_id))
         try:
             yield
         finally:
-            self._call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
 
     def _context(self, device_id: int) -> ctypes.c_void_p:
         with self._lock:
@@ -102,12 +122,13 @@ class CudaDriver:
                 if not 0 <= device_id < 1 << 31:
                     raise CudaError(f"there is no device {device_id}")
                 device, context = ctypes.c_int(), ctypes.c_void_p()
-                self._call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
-                self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+                self.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
+                self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
                 self._contexts[device_id] = context
         return context
 
-    def _call(self, name: str, *arguments: object) -> None:
+    def call(self, name: str, *arguments: object) -> None:
+        """Call a function of the driver. Most need a current context: call them inside `on`. Raises CudaError."""
         status = self._library[name](*arguments)
         if status:
-            raise CudaError(f"{name} failed with CUDA error {status}")
+            raise CudaError(f"{name} failed with CUDA error {status}", status)

@@ -1,0 +1,156 @@
+"""The backend `tensorrt`: plans on NVIDIA GPUs.
+
+Source: docs/spec/framework-backends.md section 6.5.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from core.backends.base import Backend, BackendModel, LoadContext
+from core.backends.devices.cuda import compute_capability
+from core.backends.file_origin import origin_of
+from core.backends.tensorrt.compatibility import check_compatible
+from core.backends.tensorrt.completion import complete_config
+from core.backends.tensorrt.engine import describe
+from core.backends.tensorrt.engine_run import LoadedEngine
+from core.backends.tensorrt.errors import error_of
+from core.backends.tensorrt.model import TensorRtModel
+from core.backends.tensorrt.package import TensorRtPackage, import_package
+from core.backends.tensorrt.plan_file import plan_path, plan_problem
+from core.backends.tensorrt.settings import BackendSettings, RunSettings
+from core.config.placement import DeviceKind, Placement, placements
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
+from core.cuda.driver import CudaDriver, CudaError
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory
+
+
+def make_backend(settings: Mapping[str, str]) -> Backend:
+    """The backend with the values of --backend-config for it. Imports no TensorRT yet."""
+    return TensorRtBackend(BackendSettings.read(settings))
+
+
+class TensorRtBackend:
+    """Implements Backend. Loader threads, several at once. Make it after the fork.
+
+    What can be said without TensorRT and without a GPU is said first: the file is missing, is no plan, was built by
+    which version. `open_driver`, `import_package` and `capability_of` are given by tests.
+    """
+
+    supports_gpus = True
+    completes_configs = True
+
+    def __init__(
+        self,
+        settings: BackendSettings,
+        *,
+        open_driver: Callable[[], CudaDriver | None] = CudaDriver.open,
+        import_package: Callable[[BackendSettings], TensorRtPackage] = import_package,
+        capability_of: Callable[[int], str] = compute_capability,
+    ) -> None:
+        self._settings = settings
+        self._open_driver = open_driver
+        self._import = import_package
+        self._capability_of = capability_of
+        self._opening = threading.Lock()
+        self._opened_package: TensorRtPackage | None = None
+        self._opened_driver: CudaDriver | None = None
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        """None: `complete` does it all, because the profiles are needed as well."""
+        return None
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Fill `config` from the plan in the version directory `path`."""
+        device_id = _first_gpu(config)
+        plan = self._plan(path, config, device_id)
+        self._package(plan)
+        self.check(config)
+        # The engine is dropped again: only what it says is needed.
+        complete_config(config, self._deserialize(plan, config, device_id).description)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise ConfigInvalid for instances on a CPU or a DLA core, and for parameters without a meaning."""
+        for placement in placements(config):
+            if placement.kind is not DeviceKind.GPU:
+                raise ConfigInvalid(
+                    f"unable to load model '{config.name}', TensorRT backend supports only GPU device",
+                    hint="use kind KIND_GPU where the server sees a GPU; on a CPU serve the model as ONNX",
+                    model=config.name,
+                )
+        for group in config.instance_group:
+            if group.secondary_devices:
+                device = group.secondary_devices[0].device_id
+                raise ConfigInvalid(
+                    f"unable to create TensorRT runtime with DLA Core ID: {device}, available number of DLA cores: 0",
+                    hint="DLA cores are not used by this server: remove secondary_devices",
+                    model=config.name,
+                )
+        RunSettings.read(config)
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Load one version: an engine for each device. Raises a ServerError."""
+        config = context.config
+        package = self._package(self._plan(context.path, config, _first_gpu(config)))
+        self.check(config)
+        driver = self._driver()
+
+        def load(placement: Placement) -> LoadedEngine:
+            plan = self._plan(context.path, config, placement.device_id)
+            loaded = self._deserialize(plan, config, placement.device_id)
+            check_compatible(config, loaded.description)
+            return loaded
+
+        return TensorRtModel(context, package, driver, load)
+
+    def _plan(self, version: Path, config: ModelConfig, device_id: int) -> Path:
+        """The plan for a GPU, which begins as one. Raises RepositoryUnavailable or ModelLoadFailed."""
+        capability = self._capability_of(device_id) if config.cc_model_filenames else ""
+        path = plan_path(version, config, capability)
+        if problem := plan_problem(path):
+            raise ModelLoadFailed(
+                f"unable to load plan file to auto complete config: {path}", hint=problem, model=config.name
+            )
+        return path
+
+    def _deserialize(self, plan: Path, config: ModelConfig, device_id: int) -> LoadedEngine:
+        package, driver = self._package(plan), self._driver()
+        try:
+            with driver.on(device_id):
+                runtime = package.runtime()
+                engine = package.deserialize(runtime, plan, config.name)
+                return LoadedEngine(package, runtime, engine, describe(engine))
+        except CudaError as exc:
+            failure = error_of(exc, config.name)
+            kind = OutOfMemory if isinstance(failure, OutOfMemory) else BackendFailed
+            raise kind(f"unable to create TensorRT engine: {exc}", model=config.name) from exc
+
+    def _package(self, plan: Path) -> TensorRtPackage:
+        """TensorRT, imported when the first plan is read. Raises ModelLoadFailed, which says what built `plan`."""
+        with self._opening:
+            if self._opened_package is None:
+                try:
+                    self._opened_package = self._import(self._settings)
+                except ModelLoadFailed as error:
+                    hint = f"{error.hint}; the plan was built by {origin_of(plan)}"
+                    raise ModelLoadFailed(error.message, hint=hint) from error
+            return self._opened_package
+
+    def _driver(self) -> CudaDriver:
+        """The driver, opened when the first plan is loaded: never before a fork. Raises ModelLoadFailed."""
+        with self._opening:
+            if self._opened_driver is None:
+                self._opened_driver = self._open_driver()
+            if self._opened_driver is None:
+                raise ModelLoadFailed(
+                    "unable to create TensorRT runtime: there is no GPU",
+                    hint="this machine has no NVIDIA driver, or no GPU that the server may use",
+                )
+            return self._opened_driver
+
+
+def _first_gpu(config: ModelConfig) -> int:
+    return next((placement.device_id for placement in placements(config)), 0)

@@ -1,0 +1,64 @@
+"""One loaded version of a TensorRT model: an engine for each GPU, and the instances on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from core.backends.base import BackendInstance, LoadContext
+from core.backends.in_process.factory import make_instance
+from core.backends.in_process.instance import Failures
+from core.backends.in_process.model import InProcessModel
+from core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
+from core.backends.tensorrt.errors import EngineError, error_of, is_poison
+from core.backends.tensorrt.package import TensorRtPackage
+from core.backends.tensorrt.profiles import profile_indices
+from core.backends.tensorrt.settings import RunSettings
+from core.config.placement import Placement
+from core.cuda.driver import CudaDriver, CudaError
+
+_FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
+
+
+class TensorRtModel(InProcessModel):
+    """Implements BackendModel. Loader threads, several at once. `load` loads the engine for the GPU of a placement."""
+
+    def __init__(
+        self,
+        context: LoadContext,
+        package: TensorRtPackage,
+        driver: CudaDriver,
+        load: Callable[[Placement], LoadedEngine],
+    ) -> None:
+        self._driver = driver
+        described = {"execution provider": f"TensorRT {package.version}", "threads": "none"}
+        super().__init__(context, load, self._engine_run, _FAILURES, described)
+
+    def instance(self, placement: Placement) -> BackendInstance:
+        """An instance with its own stream, contexts and memory, on the engine of its GPU. Raises a ServerError."""
+        run = self._engine_run(self._weights.of(placement), placement)
+        return make_instance(
+            placement,
+            self._spec,
+            self._config,
+            run,
+            self._failures,
+            self._axes,
+            on_buffer=run.pinned.replace,
+            on_close=run.close,
+        )
+
+    def _engine_run(self, loaded: Any, placement: Placement) -> EngineRun:
+        config = self._config
+        try:
+            return EngineRun(
+                loaded,
+                self._driver,
+                placement.device_id,
+                profile_indices(config, placement.profiles, loaded.description.profiles),
+                RunSettings.read(config),
+                instance=placement.name,
+                batching=config.max_batch_size > 0,
+            )
+        except (CudaError, EngineError) as exc:
+            raise error_of(exc, config.name) from exc

@@ -1,0 +1,133 @@
+"""The package `tensorrt`: imported when the first plan is read, because a server without plans does not need it.
+
+Source: TensorRT's Python API reference, Runtime and ILogger.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from core.backends.file_origin import origin_of
+from core.backends.tensorrt import EXTRA
+from core.backends.tensorrt.errors import is_out_of_memory
+from core.backends.tensorrt.settings import BackendSettings
+from core.errors import ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
+
+_log = logging.getLogger("trident.backends")
+
+_LEVELS = {
+    "INTERNAL_ERROR": logging.ERROR,
+    "ERROR": logging.ERROR,
+    "WARNING": logging.WARNING,
+    "INFO": logging.DEBUG,
+}
+
+
+class TensorRtPackage:
+    """Any thread. `module` is the package.
+
+    Make and use a runtime only inside `CudaDriver.on`: without a device TensorRT ends the process instead of raising.
+    """
+
+    def __init__(self, module: Any, settings: BackendSettings) -> None:
+        self.module = module
+        self._settings = settings
+        self._last = threading.local()
+        self._logger = _make_logger(module, self._last)
+        self._loading = threading.Lock()
+        self._has_plugins = False
+
+    @property
+    def version(self) -> str:
+        return str(self.module.__version__)
+
+    @property
+    def last_error(self) -> str:
+        """The last error that TensorRT logged on this thread; "" without one."""
+        return str(getattr(self._last, "text", ""))
+
+    def forget_error(self) -> None:
+        self._last.text = ""
+
+    def runtime(self) -> Any:
+        """A runtime on the current device, which must live as long as its engines. Loads the plugins first.
+
+        Raises ConfigInvalid for a plugin library that cannot be loaded.
+        """
+        with self._loading:
+            if not self._has_plugins:
+                self._load_plugins()
+                self._has_plugins = True
+        runtime = self.module.Runtime(self._logger)
+        if self._settings.version_compatible:
+            runtime.engine_host_code_allowed = True
+        return runtime
+
+    def deserialize(self, runtime: Any, path: Path, model: str) -> Any:
+        """The engine of the plan at `path`, on the current device. Raises a ServerError with Triton's text."""
+        self.forget_error()
+        engine = runtime.deserialize_cuda_engine(path.read_bytes())
+        if engine is None:
+            raise self._not_created(path, model)
+        return engine
+
+    def _load_plugins(self) -> None:
+        for path in self._settings.plugins:
+            try:
+                ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise ConfigInvalid(
+                    f"unable to load plugin library '{path}' of TensorRT: {error}",
+                    hint="--backend-config=tensorrt,plugins=FILE;FILE",
+                ) from error
+        self.module.init_libnvinfer_plugins(self._logger, "")
+
+    def _not_created(self, path: Path, model: str) -> ServerError:
+        text = f"unable to create TensorRT engine: {self.last_error}"
+        if is_out_of_memory(self.last_error):
+            return OutOfMemory(text, model=model)
+        origin = origin_of(path) or "another TensorRT"
+        hint = f"the plan was built by {origin}; TensorRT {self.version} is installed. "
+        if f"{origin} ".startswith(f"TensorRT {'.'.join(self.version.split('.')[:3])} "):
+            hint += "The file is incomplete, or was built for another kind of GPU: copy it again, or build it here"
+        else:
+            hint += (
+                "A plan runs with the version that built it: build it again here, or with --versionCompatible and then "
+                "start with --backend-config=tensorrt,version-compatible=true"
+            )
+        return ModelLoadFailed(text, hint=hint, model=model)
+
+
+def import_package(settings: BackendSettings) -> TensorRtPackage:
+    """Raises ModelLoadFailed with the command that installs the package."""
+    try:
+        module = import_module("tensorrt")
+    except (ImportError, OSError) as error:
+        raise ModelLoadFailed(
+            f"unable to import backend 'tensorrt': {error}",
+            hint=f"install its framework: pip install 'trident-inference[{EXTRA}]'",
+        ) from error
+    return TensorRtPackage(module, settings)
+
+
+def _make_logger(module: Any, last: threading.local) -> Any:
+    class Logger(module.ILogger):  # type: ignore[misc]
+        """Passes TensorRT's messages on. TensorRT logs on the thread that it was called on, mostly."""
+
+        def __init__(self) -> None:
+            module.ILogger.__init__(self)
+
+        def log(self, severity: Any, message: str) -> None:
+            level = _LEVELS.get(severity.name)
+            if level is None:
+                return
+            if level == logging.ERROR:
+                last.text = message
+            _log.log(level, "TensorRT: %s", message)
+
+    return Logger()

@@ -1,0 +1,110 @@
+"""Plans, served over HTTP and gRPC by a server whose driver and TensorRT are on memory of the CPU.
+
+Source: docs/spec/framework-backends.md section 6.5.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
+from tests.unit.core.backends.tensorrt.plans import add_sub, fill, write_plan
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+# Python runs it when it starts. The driver is the fake one, for all who ask ctypes for it.
+SITE = """
+import ctypes
+
+class Library(ctypes.CDLL):
+    def __new__(cls, name=None, *arguments, **more):
+        if name != "libcuda.so.1":
+            return super().__new__(cls)
+        global driver
+        if driver is None:
+            from tests.unit.core.cuda.fake_cuda import FakeCuda
+            driver = FakeCuda()
+        return driver
+
+driver = None
+ctypes.CDLL = Library
+"""
+PACKAGE = """
+from tests.unit.core.backends.tensorrt.fake_tensorrt import *
+from tests.unit.core.backends.tensorrt.fake_tensorrt import __version__
+"""
+CLIENTS: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("plans")
+    write_plan(folder / "models" / "sums" / "1", add_sub())
+    write_plan(folder / "models" / "filled" / "1", fill())
+    write_plan(folder / "models" / "newer" / "1", add_sub(version=(11, 4, 0, 106)))
+    (folder / "sitecustomize.py").write_text(SITE)
+    (folder / "tensorrt.py").write_text(PACKAGE)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    options = ("--shutdown-grace-secs=0", "--exit-on-error=false", "--model-control-mode=explicit", "--load-model=*")
+    log = folder / "log"
+    with ServerProcess(folder / "models", log, *options, ready=False, environment=environment) as running:
+        until(lambda: "failed to load 'newer'" in running.log_text(), running.log_text)
+        until(lambda: {status_of(running, name) for name in ("sums", "filled")} == {200}, running.log_text)
+        yield running
+
+
+def status_of(server: ServerProcess, model: str) -> int:
+    return server.request("GET", f"/v2/models/{model}/ready")[0]
+
+
+@pytest.mark.parametrize("door", CLIENTS)
+def test_a_plan_is_completed_served_and_counted(server: ServerProcess, door: str) -> None:
+    library = CLIENTS[door]
+    address = server.address if door == "http" else f"{server.address.rpartition(':')[0]}:{server.grpc_port}"
+    with library.InferenceServerClient(address) as client:
+        config = client.get_model_config("sums", **({"as_json": True} if door == "grpc" else {}))
+        config = config.get("config", config)
+        assert (config["platform"], config["max_batch_size"]) == ("tensorrt_plan", 8)
+        given = np.arange(32, dtype=np.float32).reshape(2, 16)
+        inputs = [library.InferInput(f"INPUT{number}", given.shape, "FP32") for number in range(2)]
+        for tensor in inputs:
+            tensor.set_data_from_numpy(given)
+        answer = client.infer("sums", inputs)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), given * 2)
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT1"), given * 0)
+        # Reloaded, it serves again.
+        client.load_model("sums")
+        np.testing.assert_array_equal(client.infer("sums", inputs).as_numpy("OUTPUT0"), given * 2)
+    (statistics,) = server.json("GET", "/v2/models/sums/stats")["model_stats"]
+    assert statistics["inference_count"] >= 2
+    assert statistics["inference_stats"]["compute_infer"]["ns"] > 0
+
+
+@pytest.mark.parametrize("door", CLIENTS)
+def test_a_shape_tensor_has_no_batch_dimension(server: ServerProcess, door: str) -> None:
+    library = CLIENTS[door]
+    address = server.address if door == "http" else f"{server.address.rpartition(':')[0]}:{server.grpc_port}"
+    with library.InferenceServerClient(address) as client:
+        shape = library.InferInput("SHAPE", [2], "INT32")
+        shape.set_data_from_numpy(np.array([2, 3], np.int32))
+        value = library.InferInput("VALUE", [2, 1], "FP32")
+        value.set_data_from_numpy(np.array([[7], [8]], np.float32))
+        answer = client.infer("filled", [shape, value])
+        np.testing.assert_array_equal(answer.as_numpy("FILLED")[:, 0, 0], [7, 8])
+        np.testing.assert_array_equal(answer.as_numpy("FILLED_SHAPE"), [2, 3])
+
+
+def test_a_plan_of_a_newer_version_says_so(server: ServerProcess) -> None:
+    (entry,) = [each for each in server.json("POST", "/v2/repository/index") if each["name"] == "newer"]
+    assert entry["state"] == "UNAVAILABLE"
+    assert "The engine plan file is not compatible with this version of TensorRT" in entry["reason"]
+    assert "built by TensorRT 11.4.0 (build 106)" in server.log_text()

@@ -1,0 +1,81 @@
+"""Plans of the fake TensorRT, and the backend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from core.backends.tensorrt.backend import TensorRtBackend
+from core.backends.tensorrt.package import TensorRtPackage
+from core.backends.tensorrt.settings import BackendSettings
+from core.config.placement import DeviceKind, Placement
+from core.config.schema import ModelConfig
+from core.cuda.driver import CudaDriver
+from tests.unit.backend_serving import config_of
+from tests.unit.core.backends.tensorrt import fake_tensorrt
+from tests.unit.core.cuda.fake_cuda import FakeCuda
+
+ON_GPU = Placement("model_0", DeviceKind.GPU)
+
+Profile = tuple[Sequence[int], Sequence[int], Sequence[int]]
+EIGHT: Profile = ((1, 16), (4, 16), (8, 16))
+
+
+def tensor(name: str, shape: Sequence[int], *profiles: Profile, kind: str = "FLOAT", **more: Any) -> dict[str, Any]:
+    described: dict[str, Any] = {"name": name, "type": kind, "shape": list(shape), **more}
+    if profiles:
+        described["profiles"] = [[list(each) for each in profile] for profile in profiles]
+    return described
+
+
+def add_sub(shape: Sequence[int] = (-1, 16), *profiles: Profile, kind: str = "FLOAT", **more: Any) -> bytes:
+    ranges = profiles or ((EIGHT,) if -1 in shape else ())
+    inputs = [tensor(f"INPUT{number}", shape, *ranges, kind=kind) for number in range(2)]
+    outputs = [tensor(f"OUTPUT{number}", shape, kind=kind) for number in range(2)]
+    return fake_tensorrt.plan(inputs, outputs, "add_sub", **more)
+
+
+def identity(kind: str) -> bytes:
+    return fake_tensorrt.plan(
+        [tensor("INPUT0", (-1, 16), EIGHT, kind=kind)], [tensor("OUTPUT0", (-1, 16), kind=kind)], "identity"
+    )
+
+
+def nonzero() -> bytes:
+    return fake_tensorrt.plan(
+        [tensor("INPUT0", (-1,), ((1,), (8,), (64,)))], [tensor("OUTPUT0", (-1, 1), kind="INT64")], "nonzero"
+    )
+
+
+def fill() -> bytes:
+    """With batching the shape has the batch in front: SHAPE has one value more than a client sends."""
+    limits = ((1, 1, 1), (2, 4, 4), (8, 32, 32))
+    return fake_tensorrt.plan(
+        [
+            tensor("SHAPE", (3,), limits, kind="INT32", is_shape=True),
+            tensor("VALUE", (-1, 1), ((1, 1), (2, 1), (8, 1))),
+        ],
+        [tensor("FILLED", (-1, -1, -1)), tensor("FILLED_SHAPE", (3,), kind="INT64", is_shape=True)],
+        "fill",
+    )
+
+
+def backend_on(cuda: FakeCuda, settings: Mapping[str, str] | None = None) -> TensorRtBackend:
+    return TensorRtBackend(
+        BackendSettings.read(settings or {}),
+        open_driver=lambda: CudaDriver(cuda),
+        import_package=lambda read: TensorRtPackage(fake_tensorrt, read),
+        capability_of=lambda device_id: "9.0",
+    )
+
+
+def trt_config(text: str = "", gpus: Sequence[int] = (0,), group: str = "") -> ModelConfig:
+    groups = f'instance_group {{ name: "model" kind: KIND_GPU count: 1 gpus: {list(gpus)} {group} }}\n'
+    return config_of(groups + text, backend="tensorrt")
+
+
+def write_plan(folder: Path, content: bytes, name: str = "model.plan") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(content)
+    return folder
