@@ -16,10 +16,11 @@ from app.supervisor.engine_child import EngineChild
 from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
-from app.supervisor.topology import choose_topology
+from app.supervisor.topology import Topology, choose_topology
 from app.worker.access_log import LogAccess
 from app.worker.listening_sockets import Bind
 from app.worker.worker import TridentWorker
+from core.lifecycle.engine_place import EnginePlace
 
 _log = logging.getLogger("trident.server")
 
@@ -39,14 +40,14 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     return ServerConfiguration(
         addresses=tuple(Bind(*place, settings.reuses_port(service)) for service, place in services.items()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
-        make_site=partial(_make_site, settings, Credentials(settings), directory),
+        make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
         log_access=LogAccess(settings.log_access),
         workers=max(1, topology.http_workers),
-        engine=_engine_child(settings, directory, topology.http_workers, note) if directory is not None else None,
+        engines=_engine_children(settings, directory, topology, note) if directory is not None else (),
         failure_note=note,
     )
 
@@ -55,6 +56,7 @@ def _make_site(
     settings: ServerSettings,
     credentials: Credentials,
     directory: PrivateDirectory | None,
+    engines: int,
     worker: TridentWorker | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
@@ -69,19 +71,24 @@ def _make_site(
     from app.worker.gevent_link import GeventLink
     from core.remote.transport.link import ThreadLink
 
-    link = ThreadLink() if worker is None else GeventLink()
-    return FrontEndSite(settings, credentials, directory, link, make_bridge)
+    make_link = ThreadLink if worker is None else GeventLink
+    return FrontEndSite(settings, credentials, directory, make_link, make_bridge, engines)
 
 
-def _engine_child(
-    settings: ServerSettings, directory: PrivateDirectory, front_ends: int, note: FailureNote
-) -> EngineChild:
+def _engine_children(
+    settings: ServerSettings, directory: PrivateDirectory, topology: Topology, note: FailureNote
+) -> tuple[EngineChild, ...]:
     announce_metrics_directory(str(directory.metrics))
     parent = os.getpid()
 
-    def run() -> int:
+    def run(place: EnginePlace) -> int:
         from app.supervisor.engine_process import EngineProcess
 
-        return EngineProcess(settings, directory, parent, front_ends, note).run()
+        return EngineProcess(settings, directory, parent, topology.http_workers, note, place).run()
 
-    return EngineChild(run, directory.remove)
+    places = [EnginePlace(index, topology.engines) for index in range(topology.engines)]
+    return tuple(EngineChild(partial(run, place), directory.remove, _name(place)) for place in places)
+
+
+def _name(place: EnginePlace) -> str:
+    return "the engine" if place.count == 1 else f"engine {place.index}"

@@ -88,6 +88,18 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
         reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
         raise BadOption.of("--http-workers", reason)
 
+    _check_engines(settings)
+
+
+def _check_engines(settings: ServerSettings) -> None:
+    if settings.engines in ("1", "auto"):
+        return
+    if settings.multi_model:
+        reason = "a multi-model container measures the memory of the process that has the models: use 1"
+        raise BadOption.of("--engines", reason)
+    if settings.http_workers == "0":
+        raise BadOption.of("--engines", "several engines need HTTP workers before them: --http-workers=0 leaves none")
+
 
 def _check_models(settings: ServerSettings) -> None:
     if settings.load_model and settings.model_control_mode != "explicit":

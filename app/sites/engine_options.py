@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from app.settings.server import ServerSettings
@@ -9,12 +10,17 @@ from app.version import VERSION
 from core.backends.python.environment.environment_settings import CACHE_DIRECTORY
 from core.inference.times import TimesFor
 from core.inference.window_limits import WindowLimits
+from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.readiness import Readiness
 from core.observability.metrics.options import MetricsOptions
+from core.observability.tracing.options import TraceOptions
+
+_ALONE = EnginePlace()
 
 
-def engine_options(settings: ServerSettings) -> EngineOptions:
+def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> EngineOptions:
+    """The options of one of the server's engines. The memory of the response cache is divided among them."""
     has_metrics = _has_metrics(settings)
     return EngineOptions(
         repositories=settings.model_repository,
@@ -43,14 +49,15 @@ def engine_options(settings: ServerSettings) -> EngineOptions:
         gpu_metrics=has_metrics and settings.allow_gpu_metrics,
         cpu_metrics=has_metrics and settings.allow_cpu_metrics,
         custom_metrics=_has_page(settings),
-        response_cache_bytes=settings.response_cache_bytes,
+        response_cache_bytes=settings.response_cache_bytes // place.count,
         redis_cache=settings.redis_options,
         times_for=_times_for(settings),
         shm_map_from=settings.client_shm_map_bytes,
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
-        tracing=settings.trace_options,
+        tracing=_tracing(settings.trace_options, place),
         latencies=MetricsOptions(config=settings.metrics_settings).latencies,
+        place=place,
     )
 
 
@@ -61,6 +68,12 @@ def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:
     if CACHE_DIRECTORY in found.get("", {}):
         return found
     return {**found, "python": {CACHE_DIRECTORY: cache, **found.get("python", {})}}
+
+
+def _tracing(options: TraceOptions, place: EnginePlace) -> TraceOptions:
+    """Engines after the first write traces to files of their own, and no two of them give a trace the same number."""
+    file = f"{options.file}.engine-{place.index}" if options.file and place.index else options.file
+    return replace(options, file=file, numbers=(1 + place.index, place.count))
 
 
 def _has_metrics(settings: ServerSettings) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from app.process.garbage_collector import settle_collector
@@ -17,9 +18,12 @@ from core.http.shared_request_metrics import SharedRequestMetrics
 from core.remote.client import RemoteEngine
 from core.remote.transport.link import Link
 
+if TYPE_CHECKING:
+    from core.remote.pool.engine_pool import EnginePool
+
 
 class FrontEndSite:
-    """Made in the worker, after the fork. `link` connects it to the engine at the socket in `directory`."""
+    """Made in the worker, after the fork. Links connect it to the engines at the sockets in `directory`."""
 
     failure: str | None = None
 
@@ -28,14 +32,15 @@ class FrontEndSite:
         settings: ServerSettings,
         credentials: Credentials,
         directory: PrivateDirectory,
-        link: Link,
+        make_link: Callable[[], Link],
         make_bridge: MakeBridge,
+        engines: int = 1,
     ) -> None:
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._directory = directory
         requests = SharedRequestMetrics(directory.metrics)
-        self._engine = RemoteEngine(str(directory.socket), link, settings.http_worker_memory_bytes)
+        self._engine = _engine(settings, directory, make_link, engines)
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
         self.applications: Mapping[int, WSGIApplication] = Applications(
@@ -61,3 +66,16 @@ class FrontEndSite:
         self._credentials.close()
         self._directory.remove_if_orphaned()
         return True
+
+
+def _engine(
+    settings: ServerSettings, directory: PrivateDirectory, make_link: Callable[[], Link], engines: int
+) -> RemoteEngine | EnginePool:
+    memory_bytes = settings.http_worker_memory_bytes
+    if engines == 1:
+        return RemoteEngine(str(directory.socket), make_link(), memory_bytes)
+    from core.remote.pool.engine_pool import EnginePool  # for several engines only
+
+    sockets = [str(directory.socket_of(index)) for index in range(engines)]
+    keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None
+    return EnginePool(sockets, make_link, memory_bytes, directory.changes, keeps_answers=keeps_answers)

@@ -24,7 +24,18 @@ class StartWatch:
     before.
     """
 
-    def __init__(self, settings: ServerSettings, engine: InferenceEngine, fail: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        engine: InferenceEngine,
+        fail: Callable[[str], None],
+        *,
+        reports: bool = True,
+        on_success: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`reports`: of several engines one logs what the server serves. `on_success` is called before it does."""
+        self._on_success = on_success
+        self._reports = reports
         self._settings = settings
         self._engine = engine
         self._fail = fail
@@ -38,21 +49,26 @@ class StartWatch:
             return
         settle_collector()
         rows = [model_row(line) for line in self._engine.overview()]
-        log_settings(self._settings)
-        log_models(rows)
+        if self._reports:
+            log_settings(self._settings)
+            log_models(rows)
         failure = start_failure(self._settings, self._engine.phase(), rows)
         if failure:
             self._fail(failure)
-        else:
+            return
+        self._on_success()
+        if self._reports:
             log_services(self._settings, has_models=bool(rows))
 
     def _wait_loaded(self) -> bool:
         """Draw the progress until the models are loaded. Returns False if the server stops before."""
-        shown = ProgressBar()
+        shown = ProgressBar() if self._reports else None
         while not self._engine.wait_loaded(timeout_s=_POLL_SECONDS):
             phase = self._engine.phase()
             if phase.name == Phase.EXITING:
                 return False
-            shown.show(phase.download)
-        shown.show(None)
+            if shown is not None:
+                shown.show(phase.download)
+        if shown is not None:
+            shown.show(None)
         return True

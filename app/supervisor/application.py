@@ -39,7 +39,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self._descriptors = [listener.detach() for listener in listeners]
         self._places = places
         self._stock_site: Site | None = None
-        self.engine = configuration.engine
+        self.engines = configuration.engines
         self.failure_note = configuration.failure_note
         self.limits = ConnectionLimits(
             request_timeout_s=configuration.request_timeout_s,

@@ -1,4 +1,4 @@
-"""The arbiter: starts the workers and the engine, restarts them, and ends with the exit status of the server.
+"""The arbiter: starts the workers and the engines, restarts them, and ends with the exit status of the server.
 
 Source: docs/spec/server-options.md sections 5 and 6.
 """
@@ -10,6 +10,7 @@ import os
 import queue
 import signal
 import time
+from functools import partial
 from typing import Any, NoReturn
 
 from gunicorn.arbiter import Arbiter
@@ -38,7 +39,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     _worker_status = 0
     _checked_at = 0.0
     _resumed_at = float("-inf")
-    engine: EngineChild | None = None
+    engines: tuple[EngineChild, ...] = ()
     _next_stderr: CapturedStderr | None = None
 
     def setup(self, app: Any) -> None:
@@ -46,7 +47,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self._restarts = Restarts()
         self._stderr: dict[int, CapturedStderr] = {}
         self._failure_note = app.failure_note
-        self.engine = app.engine
+        self.engines = app.engines
 
     def init_signals(self) -> None:
         """May be called again. SIGHUP stays ignored if it was ignored at the start, as under `nohup`."""
@@ -64,14 +65,17 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         super().start()
 
     def manage_workers(self) -> None:
-        """Start the engine and the missing workers, if their restart is due."""
-        if self.engine is not None:
-            self.engine.start_if_due(self._close_all)
+        """Start the engines and the missing workers, if their restart is due."""
+        for engine in self.engines:
+            engine.start_if_due(partial(self._close_all, engine))
         if len(self.WORKERS) >= self.num_workers or self._restarts.is_due():
             super().manage_workers()
 
-    def _close_all(self) -> None:
-        """In the engine's process: close the ports, which would stay open as long as it has them."""
+    def _close_all(self, own: EngineChild) -> None:
+        """In an engine's process: close the ports, which would stay open as long as it has them."""
+        for engine in self.engines:
+            if engine is not own:
+                engine.leave_stderr()
         for listener in self.LISTENERS:
             listener.sock.close()
         for worker in self.WORKERS.values():
@@ -133,8 +137,9 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             if not pid:
                 return
             worker = self.WORKERS.pop(pid, None)
-            if self.engine is not None and pid == self.engine.pid:
-                self._engine_ended(self.engine, os.waitstatus_to_exitcode(status))
+            engine = next((each for each in self.engines if each.pid == pid), None)
+            if engine is not None:
+                self._engine_ended(engine, os.waitstatus_to_exitcode(status))
             elif worker is not None:
                 if (captured := self._stderr.pop(pid, None)) is not None:
                     captured.end(pid)
@@ -165,10 +170,12 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             self.SIG_QUEUE: queue.SimpleQueue[int] = queue.SimpleQueue()
         until = time.monotonic() + self.cfg.graceful_timeout
         super().stop(graceful)
-        # The engine stops last: until now front ends had requests in flight.
-        if self.engine is not None:
-            left = max(_MIN_ENGINE_STOP_S, until - time.monotonic())
-            code = self.engine.stop(left, graceful=graceful)
+        # The engines stop last: until now front ends had requests in flight.
+        for engine in self.engines:
+            engine.begin_stop(graceful=graceful)
+        until = max(until, time.monotonic() + _MIN_ENGINE_STOP_S)
+        for engine in self.engines:
+            code = engine.stop(until - time.monotonic(), graceful=graceful)
             self._worker_status = self._worker_status or code
 
     def halt(self, reason: str | None = None, exit_status: int = 0) -> NoReturn:
@@ -193,8 +200,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         """SIGUSR1: all processes open the log file again, which was moved away."""
         super().handle_usr1()
         reopen_log_if_asked()
-        if self.engine is not None:
-            self.engine.reopen_log()
+        for engine in self.engines:
+            engine.reopen_log()
 
     def _ignore_signal(self) -> None:
         log.info("the number of workers and their configuration are fixed: signal ignored")

@@ -21,8 +21,8 @@ class ServerConfiguration:
 
     `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
     are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
-    in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engine` is the process behind the
-    workers; None if their sites contain the engine. A process that cannot serve
+    in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engines` are the processes behind the
+    workers; empty if their sites contain the engine. A process that cannot serve
     writes the reason into `failure_note`.
     """
 
@@ -38,5 +38,5 @@ class ServerConfiguration:
     worker_class: str = WORKER_CLASS
     stock_threads: int = 16
     workers: int = 1
-    engine: EngineChild | None = None
+    engines: tuple[EngineChild, ...] = ()
     failure_note: FailureNote = field(default_factory=FailureNote)

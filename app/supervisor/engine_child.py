@@ -37,9 +37,12 @@ _IGNORED_SIGNALS = (
 class EngineChild:
     """Used in the main process, which has no other threads."""
 
-    def __init__(self, run: Callable[[], int], clean_up: Callable[[], None]) -> None:
-        """The child calls `run`, whose result is its exit status. `clean_up` is called by `stop`."""
+    def __init__(self, run: Callable[[], int], clean_up: Callable[[], None], name: str = "the engine") -> None:
+        """The child calls `run`, whose result is its exit status. `clean_up` is called by `stop`. `name` is for the
+        log.
+        """
         self._run = run
+        self._name = name
         self._clean_up = clean_up
         self._restarts = Restarts()
         self._stderr: CapturedStderr | None = None
@@ -59,7 +62,7 @@ class EngineChild:
         except OSError as error:  # no memory or no process is free: retry later
             if self._stderr is not None:
                 self._stderr.close()
-            _log.error("the engine cannot be started: %s; the next try is in %d s", error, self._restarts.ended())
+            _log.error("%s cannot be started: %s; the next try is in %d s", self._name, error, self._restarts.ended())
         finally:
             release_stop_signals()
 
@@ -81,14 +84,19 @@ class EngineChild:
         self._leave()
         if code == EXIT_FAILED:
             return False
-        _log.error("the engine %s and is restarted in %d s", end_text(code), self._restarts.ended())
+        _log.error("%s %s and is restarted in %d s", self._name, end_text(code), self._restarts.ended())
         return True
+
+    def begin_stop(self, *, graceful: bool = True) -> None:
+        """Tell the process to stop, or kill it."""
+        if self.pid:
+            self._signal(STOP_ENGINE if graceful else signal.SIGKILL)
 
     def stop(self, within_s: float, *, graceful: bool = True) -> int:
         """Stop the process, and kill it after `within_s` seconds. Returns its exit status."""
         code = 0
         if self.pid:
-            self._signal(STOP_ENGINE if graceful else signal.SIGKILL)
+            self.begin_stop(graceful=graceful)
             code = self._wait(time.monotonic() + within_s)
         self._clean_up()
         return code
@@ -111,6 +119,11 @@ class EngineChild:
                 self._signal(signal.SIGKILL)
                 until = float("inf")
             time.sleep(_POLL_S)
+
+    def leave_stderr(self) -> None:
+        """In another child: leave what this process prints to those whom it concerns."""
+        if self._stderr is not None:
+            self._stderr.close()
 
     def _leave(self) -> None:
         """Log what the ended process left behind, and forget it."""

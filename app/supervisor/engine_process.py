@@ -14,6 +14,8 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
@@ -26,11 +28,13 @@ from app.sites.start_watch import StartWatch
 from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.stop_signals import STOP_ENGINE
+from core.backends.devices.cpu_budget import keep_to_share, pin_to_share
 from core.engine.in_process import InferenceEngine, make_engine
-from core.errors import ServerError
+from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
 from core.observability.logging import reopen_log_if_asked
-from core.remote.load_log import LoadLog
+from core.remote.control_log import ControlLog
+from core.remote.restoration import Restoration
 from core.remote.server import EngineServer
 
 _log = logging.getLogger("trident.engine")
@@ -38,6 +42,7 @@ _log = logging.getLogger("trident.engine")
 _TICK_S = 0.25
 _BACKLOG = 128
 _PR_SET_PDEATHSIG = 1
+_ALONE = EnginePlace()
 
 
 class EngineProcess:
@@ -50,8 +55,15 @@ class EngineProcess:
         parent: int,
         front_ends: int,
         failure_note: FailureNote,
+        place: EnginePlace = _ALONE,
     ) -> None:
-        """`failure_note` gets the reason if the server cannot serve; the parent prints it."""
+        """`failure_note` gets the reason if the server cannot serve; the parent prints it. `place` is that of the
+        engine among those of the server.
+        """
+        self._place = place
+        self._is_one_of_many = place.count > 1
+        # The engine of this place has served, if there is this file: then others serve when it cannot.
+        self._served = directory.path / f"served-{place.index}"
         self._settings = settings
         self._failure_note = failure_note
         self._front_ends = front_ends
@@ -71,23 +83,33 @@ class EngineProcess:
         if self._settings.response_cache_bytes:
             use_one_heap()
         share_interpreter_lock()
-        tempfile.tempdir = str(self._directory.new_files())
-        load_log = LoadLog(self._directory.loads)
-        engine = make_engine(self._options(load_log), on_fatal=self._fail)
+        if self._is_one_of_many:
+            keep_to_share(self._place.count)
+            if self._settings.pin_engines:
+                pin_to_share(self._place.index, self._place.count)
+        tempfile.tempdir = str(self._directory.new_files(self._place.index))
+        control_log = ControlLog(self._directory.changes)
+        engine = make_engine(self._options(control_log), on_fatal=self._fail)
+        restoration = Restoration(engine, control_log)
+        restoration.repeat(of_models=False)
         server = EngineServer(
             engine,
-            _listen(self._directory),
-            on_change=load_log.note,
+            _listen(self._directory.socket_of(self._place.index)),
+            # Of several engines none notes a change: the front end does that had all of them make it.
+            on_change=None if self._is_one_of_many else control_log.note,
             is_restoring=lambda: not self._restored.is_set(),
             expected=self._front_ends,
         )
         server.start()
         engine.start()
-        StartWatch(self._settings, engine, self._fail).start()
+        StartWatch(
+            self._settings, engine, self._fail, reports=not self._place.index, on_success=self._served.touch
+        ).start()
         metrics_log = make_metrics_log(self._settings, engine)
         if metrics_log is not None:
             metrics_log.start()
-        threading.Thread(target=self._restore, args=(engine, load_log), name="trident-restore", daemon=True).start()
+        restore = partial(self._restore, engine, server, restoration)
+        threading.Thread(target=restore, name="trident-restore", daemon=True).start()
         self._wait(server)
         engine.begin_exit()
         server.push_state()
@@ -95,10 +117,10 @@ class EngineProcess:
             metrics_log.close()
         return self._end(engine, server)
 
-    def _options(self, load_log: LoadLog) -> EngineOptions:
+    def _options(self, control_log: ControlLog) -> EngineOptions:
         """The options of the engine, without the models that were unloaded by request from an earlier engine."""
-        options = engine_options(self._settings)
-        unloaded = load_log.unloaded()
+        options = engine_options(self._settings, self._place)
+        unloaded = control_log.unloaded()
         return replace(options, load_models=tuple(name for name in options.load_models if name not in unloaded))
 
     def _wait(self, server: EngineServer) -> None:
@@ -107,7 +129,10 @@ class EngineProcess:
             trim.tick(time.monotonic(), server.last_work)
             reopen_log_if_asked()
             if self._failure:
-                self._failure_note.write(self._failure)
+                if self._is_fatal:
+                    self._failure_note.write(self._failure)
+                else:
+                    _log.error("%s: the other engines serve on", self._failure)
                 return
             if os.getppid() != self._parent:
                 _log.error("the main process has ended: the engine stops")
@@ -126,34 +151,41 @@ class EngineProcess:
         server.stop()
         self._directory.remove_if_orphaned()
         if self._failure:
-            return EXIT_FAILED
+            return EXIT_FAILED if self._is_fatal else EXIT_NOT_DRAINED
         return 0 if drained else EXIT_NOT_DRAINED
 
-    def _restore(self, engine: InferenceEngine, load_log: LoadLog) -> None:
-        """Repeat the loads and unloads that were requested from the last engine. On a thread."""
-        changes = load_log.changes()
+    def _restore(self, engine: InferenceEngine, server: EngineServer, restoration: Restoration) -> None:
+        """Repeat what was changed by request in the last engine, or in the others. On a thread."""
         try:
-            while changes and not engine.wait_loaded(_TICK_S):
+            while (self._is_one_of_many or restoration.is_needed) and not engine.wait_loaded(_TICK_S):
                 if self._is_stopping:
                     return
-            for change in changes:
-                try:
-                    change.repeat(engine)
-                except ServerError as error:
-                    _log.error("'%s' could not be restored: %s", change.model, error.message)
+            restoration.repeat(of_models=True, is_stopping=lambda: self._is_stopping)
+            if not self._is_one_of_many:
+                return
+            while server.is_gathering and not self._is_stopping:
+                time.sleep(_TICK_S)
+            # A change that a front end made before it had found this engine.
+            for of_models in (False, True):
+                restoration.repeat(of_models=of_models, is_stopping=lambda: self._is_stopping)
         finally:
             self._restored.set()
+
+    @property
+    def _is_fatal(self) -> bool:
+        """Whether a failure of this engine is one of the server."""
+        return not (self._is_one_of_many and self._served.exists())
 
     def _fail(self, reason: str) -> None:
         self._failure = reason
 
 
-def _listen(directory: PrivateDirectory) -> socket.socket:
+def _listen(path: Path) -> socket.socket:
     """A new socket, instead of the one of an earlier engine."""
-    directory.socket.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(directory.socket))
-    directory.socket.chmod(0o600)
+    listener.bind(str(path))
+    path.chmod(0o600)
     listener.listen(_BACKLOG)
     return listener
 

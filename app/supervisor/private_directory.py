@@ -1,8 +1,9 @@
 """The private directory that the processes of one server share.
 
-engine.sock   the socket on which the engine listens
-loads/        the loads and unloads that were requested, for a restarted engine
-files/        the files that the engine unpacks, until it ends
+engine.sock   the socket on which the engine listens; engine-1.sock and so on for those after the first
+changes/      what clients have changed by request, for a restarted engine
+files/        the files that the engine unpacks, until it ends; files-1 and so on for those after the first
+served-0      an empty file: the first engine has served; served-1 and so on for those after the first
 metrics/      the front ends' counters of requests
 
 All processes of the server hold a lock on the directory, which the kernel releases when the last of them has ended. A
@@ -24,6 +25,8 @@ from core.errors import ErrorCode, ServerError
 _PREFIX = "trident-"
 # The kernel limits the address of a Unix socket to this length.
 _MAX_ADDRESS = 107
+# No engine has a longer number.
+_MAX_ENGINES = 999
 
 
 class NoPrivateDirectory(ServerError):
@@ -35,8 +38,8 @@ class PrivateDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.socket = path / "engine.sock"
-        self.loads = path / "loads"
+        self.socket = self.socket_of(0)
+        self.changes = path / "changes"
         self.metrics = path / "metrics"
         self._owner = os.getpid()
 
@@ -53,14 +56,18 @@ class PrivateDirectory:
             made.metrics.mkdir()
         except OSError as error:
             raise _not_made(f"cannot be made: {error}") from error
-        if len(os.fsencode(made.socket)) > _MAX_ADDRESS:
+        if len(os.fsencode(made.socket_of(_MAX_ENGINES))) > _MAX_ADDRESS:
             made.remove()
             raise _not_made(f"has a path that is too long for a socket: {made.path}")
         return made
 
-    def new_files(self) -> Path:
+    def socket_of(self, engine: int) -> Path:
+        """Where the engine of this number listens, counted from 0."""
+        return self.path / (f"engine-{engine}.sock" if engine else "engine.sock")
+
+    def new_files(self, engine: int = 0) -> Path:
         """An empty directory for the files of an engine that starts. Raises OSError."""
-        files = self.path / "files"
+        files = self.path / (f"files-{engine}" if engine else "files")
         shutil.rmtree(files, ignore_errors=True)
         files.mkdir(exist_ok=True)
         return files

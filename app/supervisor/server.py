@@ -24,8 +24,8 @@ def serve(configuration: ServerConfiguration) -> int:
         listeners = open_listeners(configuration.addresses)
     except BindFailed as error:
         log_failure(f"{error.code.value} - {error.message}", error.hint)
-        if configuration.engine is not None:
-            configuration.engine.stop(0)
+        for engine in configuration.engines:
+            engine.stop(0)
         return 1
     try:
         TridentApplication(configuration, listeners, places).run()

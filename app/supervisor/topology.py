@@ -1,10 +1,10 @@
-"""The topology of a server: how many HTTP workers it has, and whether the engine has its own process.
+"""The topology of a server: how many HTTP workers it has, and whether engines have their own processes.
 
     0   engine and HTTP share one process: the least memory, and 60 microseconds less for a single request
     N   N HTTP workers in front of an engine process: parsing and execution do not share an interpreter, batches grow,
         and a front end answers health requests whatever the engine does
 
-The measurements behind `auto` are in bench/README.md.
+Several engines share the requests of all HTTP workers. The measurements behind `auto` are in bench/README.md.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from core.backends.devices.cpu_budget import available_cores
 AUTO = "auto"
 _MIN_CORES = 4
 _MAX_WORKERS = 4
+# The cores that one engine and its HTTP workers can use, from which on a second engine pays.
+CORES_PER_ENGINE = 6
 
 
 class Topology(NamedTuple):
@@ -24,19 +26,35 @@ class Topology(NamedTuple):
 
     http_workers: int
     reason: str
+    engines: int = 1
 
     def __str__(self) -> str:
-        processes = f"{self.http_workers} HTTP workers in front of an engine process"
+        engines = "an engine process" if self.engines == 1 else f"{self.engines} engine processes"
+        processes = f"{self.http_workers} HTTP workers in front of {engines}"
         return f"{processes if self.http_workers else 'all in one process'}: {self.reason}"
 
 
 def choose_topology(settings: ServerSettings, cores: float | None = None) -> Topology:
-    """The topology that --http-workers asks for, or the best one for `cores`; None: the cores of the container."""
+    """The topology that --http-workers and --engines ask for, or the best one for `cores`; None: the cores of the
+    container.
+    """
+    available = available_cores() if cores is None else cores
+    engines = _engines(settings, available)
     if settings.http_workers != AUTO:
-        return Topology(int(settings.http_workers), "set by --http-workers")
+        return Topology(int(settings.http_workers), "set by --http-workers", engines)
     if settings.multi_model:
         return Topology(0, "a multi-model endpoint measures the memory of the process that has the models")
-    available = available_cores() if cores is None else cores
+    reason = f"there are {available:g} cores"
+    if engines > 1:
+        return Topology(max(engines, min(_MAX_WORKERS * engines, int(available) // 2)), reason, engines)
     if available < _MIN_CORES:
         return Topology(0, f"with {available:g} cores a second process costs more than it gains")
-    return Topology(min(_MAX_WORKERS, int(available) // 2), f"there are {available:g} cores")
+    return Topology(min(_MAX_WORKERS, int(available) // 2), reason)
+
+
+def _engines(settings: ServerSettings, cores: float) -> int:
+    if settings.engines != AUTO:
+        return int(settings.engines)
+    if settings.multi_model or settings.http_workers == "0":
+        return 1
+    return max(1, int(cores) // CORES_PER_ENGINE)

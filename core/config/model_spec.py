@@ -104,6 +104,7 @@ class ModelSpec:
     """One version of a model. Without `batching` and `sequence` one request is executed at a time.
 
     Without `buckets` no batch is padded.
+    `response_cache`: its answers are kept, if the server has a cache.
     `counts_arrival`: a batch may wait for requests, so it matters when each of them arrived.
     """
 
@@ -118,5 +119,6 @@ class ModelSpec:
     sequence: SequenceSpec | None = None
     buckets: BucketSpec | None = None
     decoupled: bool = False
+    response_cache: bool = False
     counts_arrival: bool = False
     metric_tags: dict[str, str] = field(default_factory=dict)

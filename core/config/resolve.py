@@ -31,6 +31,7 @@ def resolve_model_spec(config: ModelConfig, version: int, labels: Mapping[str, t
         sequence=sequence,
         buckets=bucket_spec(config),
         decoupled=config.model_transaction_policy.decoupled,
+        response_cache=config.response_cache.enable and not config.model_transaction_policy.decoupled,
         counts_arrival=(delayed is not None and delayed.max_queue_delay_ns > 0) or target_p99_ns(config) > 0,
         metric_tags=dict(config.metric_tags),
     )

@@ -76,6 +76,7 @@ class Lifecycle:
                 partial(find_steps, models, key.namespace),
             ),
             namespacing=options.namespacing,
+            place=options.place,
         )
         self._repositories = Repositories([])
         self._threads = LoadThreads(options.load_threads)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from core.config.ensemble.graph import EnsembleStep
 from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.model import Model
 from core.lifecycle.state import ModelState
 from core.lifecycle.steps import step_key
@@ -19,6 +20,7 @@ from core.repository.repositories import ModelKey
 
 _UNKNOWN = "Request for unknown model: "
 _FIRST_HOLD = -2
+_ALONE = EnginePlace()
 
 
 class Models:
@@ -28,8 +30,15 @@ class Models:
     the repositories have been read, so that a name which is not among the models does not exist.
     """
 
-    def __init__(self, make: Callable[[ModelKey, Models], Model], *, namespacing: bool = False) -> None:
+    def __init__(
+        self,
+        make: Callable[[ModelKey, Models], Model],
+        *,
+        namespacing: bool = False,
+        place: EnginePlace = _ALONE,
+    ) -> None:
         """`make(key, models)` makes a model, which calls `publish` whenever other versions serve."""
+        self._place = place
         self._make = make
         self._namespacing = namespacing
         self.are_listed = False
@@ -151,9 +160,9 @@ class Models:
                 if found is refusing:
                     raise
         with self._lock:
-            number = _FIRST_HOLD
+            number = _FIRST_HOLD - self._place.index
             while (name, number) in self._held:
-                number -= 1
+                number -= self._place.count
             self._held[name, number] = found
         return number
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
+from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.readiness import Readiness
 from core.observability.latencies.options import LatencyOptions
 from core.observability.tracing.options import TraceOptions
@@ -29,6 +30,7 @@ class EngineOptions:
     version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may
     send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter, None
     without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
+    `place` is that of the engine among those of the server.
     """
 
     repositories: tuple[str, ...]
@@ -65,3 +67,4 @@ class EngineOptions:
     latencies: LatencyOptions = field(default_factory=LatencyOptions)
     resource_limits: tuple[ResourceLimit, ...] | None = None
     tracing: TraceOptions = field(default_factory=TraceOptions)
+    place: EnginePlace = field(default_factory=EnginePlace)

@@ -6,6 +6,7 @@ Source: docs/architecture.md section 5.
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from core.engine.protocol import Engine
 from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.inference.tensors import Array
+from core.inference.tensors import Array, Buffer
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.observability.logging import change_log, log_levels
 from core.observability.tracing.trace import Event
@@ -26,6 +27,7 @@ from core.remote.calls.remote_error import EngineGone
 from core.remote.engine_state import EngineState, engine_down
 from core.remote.transport.connection import ENOUGH, LOST, Connection, NoRoom, gone
 from core.remote.transport.link import Link
+from core.waiting.waiter import Waiter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,6 +60,36 @@ class _WaitsForRoom(NamedTuple):
     pending: PendingRequest
 
 
+class Asked(NamedTuple):
+    """A call that was sent. Its result is awaited where it was sent, once."""
+
+    call: Call
+    subject: object
+    connection: Connection
+    number: int
+    waiter: Waiter
+    was_recovering: bool
+
+    def result(self) -> Any:
+        """Wait for the result. Raises the ServerError that the engine raised, or EngineGone."""
+        timeout_s = None if self.call.mark.blocks else _CALL_SECONDS
+        try:
+            result = self.waiter.wait(timeout_s)
+            if result is None:
+                raise EngineGone(f"the engine did not answer '{self.call.name}' within {timeout_s:g} seconds")
+            if result is LOST:
+                raise EngineGone(f"the engine ended while it had to answer '{self.call.name}'")
+            return decode_result(self.call, result)
+        except ModelNotFound as error:
+            if not self.was_recovering:
+                raise
+            raise EngineGone(
+                f"the engine has been started again and has not loaded '{self.subject}' yet", hint=_SOON
+            ) from error
+        finally:
+            self.connection.forget(self.number)
+
+
 class RemoteModel(NamedTuple):
     """A model of the engine. It is the ServedModel for all requests until other versions serve."""
 
@@ -75,8 +107,10 @@ class RemoteEngine:
     one that is not loaded yet.
     """
 
-    def __init__(self, path: str, link: Link, memory_bytes: int) -> None:
+    def __init__(self, path: str, link: Link, memory_bytes: int, on_change: Callable[[], None] | None = None) -> None:
+        """`on_change` is called on the link's thread after each change of the engine's state, and after its loss."""
         self._path = path
+        self._on_change = on_change
         self._link = link
         self._memory_bytes = memory_bytes
         self._connection: Connection | None = None
@@ -111,6 +145,27 @@ class RemoteEngine:
         connection = self._connection
         if connection is not None:
             connection.release_memory()
+
+    @property
+    def connection(self) -> Connection | None:
+        """The present connection, None while there is no engine."""
+        return self._connection
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests of this front end the engine has; more than any engine can have while there is none."""
+        connection = self._connection
+        return connection.in_flight if connection is not None else sys.maxsize
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether an engine was lost, and the next one has not loaded its models yet."""
+        return self._is_recovering
+
+    def has_in_memory(self, content: Buffer | Array) -> bool:
+        """Whether `content` lies in the memory that is shared with the engine."""
+        connection = self._connection
+        return connection is not None and connection.has_in_memory(content)
 
     # --- driven by the link
 
@@ -172,6 +227,8 @@ class RemoteEngine:
         while self._waiting:
             _, pending = self._waiting.popleft()
             pending.on_response(gone(pending.request, reason))
+        if self._on_change is not None:
+            self._on_change()
 
     def _learn(self, state: EngineState) -> None:
         if state.generation != self._state.generation:
@@ -183,6 +240,8 @@ class RemoteEngine:
         self.trace_gate.reads_context = state.reads_trace_context
         if state.phase.name not in _STILL_LOADING:
             self._is_recovering = False
+        if self._on_change is not None:
+            self._on_change()
 
     def _submit_waiting(self) -> None:
         """Submit the requests that wait for room, in their order; answer those that have waited too long."""
@@ -193,7 +252,7 @@ class RemoteEngine:
                 if pending.cancelled:
                     raise RequestCancelled("the client went away")
                 if connection is None:
-                    raise self._no_engine()
+                    raise self.no_engine()
                 connection.submit(pending)
             except NoRoom:
                 if time.monotonic() < until:
@@ -266,32 +325,22 @@ class RemoteEngine:
     def phase(self) -> ServingPhase:
         return ServingPhase(name=Phase.EXITING) if self._is_exiting else self._state.phase
 
-    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
-        """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
+    def begin(self, call: Call, arguments: Sequence[object]) -> Asked:
+        """Send a call. Raises EngineGone if there is no engine."""
         connection = self._connection
         if connection is None:
-            raise self._no_engine()
+            raise self.no_engine()
         was_recovering = self._is_recovering
         waiter = self._link.waiter()
         number = connection.call(encode_call(call.name, arguments), waiter.settle)
-        timeout_s = None if call.mark.blocks else _CALL_SECONDS
-        try:
-            result = waiter.wait(timeout_s)
-            if result is None:
-                raise EngineGone(f"the engine did not answer '{call.name}' within {timeout_s:g} seconds")
-            if result is LOST:
-                raise EngineGone(f"the engine ended while it had to answer '{call.name}'")
-            return decode_result(call, result)
-        except ModelNotFound as error:
-            if not was_recovering:
-                raise
-            raise EngineGone(
-                f"the engine has been started again and has not loaded '{arguments[0]}' yet", hint=_SOON
-            ) from error
-        finally:
-            connection.forget(number)
+        return Asked(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
 
-    def _no_engine(self) -> EngineGone:
+    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
+        """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
+        return self.begin(call, arguments).result()
+
+    def no_engine(self) -> EngineGone:
+        """The error of what needs the engine while there is none."""
         reason = self._state.phase.failures.get("engine", _NOT_YET)
         return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
 

@@ -25,9 +25,9 @@ from core.lifecycle.serving_phase import Phase
 from core.observability.logging import log_levels
 from core.remote.calls.calls import Call, decode_call, encode_failure, encode_result
 from core.remote.calls.serialization import to_plain, write_plain
+from core.remote.control_log import Change
 from core.remote.engine_state import EngineState
 from core.remote.front_end import FrontEnd
-from core.remote.load_log import Change
 from core.remote.transport.frame_kinds import STATE
 
 _log = logging.getLogger("trident.engine")
@@ -110,7 +110,7 @@ class EngineServer:
         """Send the state to all front ends if it has changed. Any thread."""
         engine = self._engine
         with self._pushing:  # from the look on: no thread may send an older state after this one
-            must_wait = self._is_restoring() or self._is_gathering()
+            must_wait = self._is_restoring() or self.is_gathering
             phase = engine.phase()
             state = EngineState(
                 live=engine.is_live(),
@@ -204,7 +204,9 @@ class EngineServer:
             self._missing -= 1
             self.push_state()
 
-    def _is_gathering(self) -> bool:
+    @property
+    def is_gathering(self) -> bool:
+        """Whether front ends are still awaited. Any thread."""
         return self._missing > 0 and time.monotonic() < self._gathered_by
 
     def _end(self, front_end: FrontEnd) -> None:

@@ -66,7 +66,7 @@ def limit_lines(reading: LimitReading, sessions: int) -> list[Line]:
 
 
 def _cpu_line(reading: LimitReading, sessions: int) -> Line:
-    plan = plan_threads(reading.cores, max(1, sessions))
+    plan = plan_threads(reading.cores / reading.topology.engines, max(1, sessions))
     shared = "a session gets" if sessions <= 1 else f"each of {sessions} sessions gets"
     quota = f" (a quota; {reading.affinity} are visible)" if reading.cores < reading.affinity else ""
     text = f"{reading.cores:g} cores{quota}; {shared} {plan.intra_op_threads} threads"
@@ -82,11 +82,12 @@ def _memory_line(room: MemoryRoom | None) -> Line:
 
 
 def _workers_line(reading: LimitReading) -> Line:
-    workers, _ = reading.topology
+    workers, engines = reading.topology.http_workers, reading.topology.engines
     if not workers:
         return Line(_AREA, "processes", Level.OK, str(reading.topology))
-    shared = workers * reading.worker_bytes
-    text = f"{reading.topology}; they share up to {size_text(shared)} with the engine, which count to the memory"
+    shared = workers * engines * reading.worker_bytes
+    those = "the engine" if engines == 1 else "the engines"
+    text = f"{reading.topology}; they share up to {size_text(shared)} with {those}, which count to the memory"
     # The shared memory is a memfd: the size of /dev/shm does not limit it, the container's memory does.
     if reading.room is not None and shared > reading.room.free:
         return Line(_AREA, "processes", Level.WARNING, text, "lower --http-worker-memory-bytes or --http-workers")

@@ -19,6 +19,13 @@ _STRICTNESS = Kind(
 )
 
 
+_MAX_ENGINES = 64
+
+
+def _engines(text: str) -> str:
+    return text if text == "auto" else str(integer(1, _MAX_ENGINES).parse(text))
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class GeneralSettings:
     """Part of ServerSettings."""
@@ -45,6 +52,23 @@ class GeneralSettings:
         number(0),
         "Seconds for which the server continues to answer after SIGTERM while it reports that it is not ready, so "
         "that load balancers notice before its ports close.",
+        section=_SECTION,
+        own=True,
+    )
+    engines: str = option(
+        "1",
+        "engines",
+        Kind("<number>|auto", _engines, ("auto",)),
+        "Number of processes that run the models, behind the same HTTP workers, each with its own sessions and "
+        "instances; auto: chosen by the number of cores.",
+        section=_SECTION,
+        own=True,
+    )
+    pin_engines: bool = option(
+        False,
+        "pin-engines",
+        BOOLEAN,
+        "Whether each of several engines is kept on its share of the processors.",
         section=_SECTION,
         own=True,
     )

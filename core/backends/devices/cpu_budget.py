@@ -7,6 +7,7 @@ period. Source: Linux documentation of `cgroup-v2` (cpu.max) and of bandwidth co
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -71,12 +72,36 @@ def spinning_of(cores: float, model_bytes: int) -> Spinning:
     return Spinning.BRIEFLY if model_bytes >= LARGE_MODEL_BYTES else Spinning.NEVER
 
 
+_own_share = 0.0
+
+
+def keep_to_share(processes: int) -> None:
+    """From now on only this process's share of the cores counts as available: `processes` divide them evenly."""
+    global _own_share
+    _own_share = available_cores() / processes
+
+
+def pin_to_share(index: int, processes: int) -> None:
+    """Keep this thread, and those that it makes, on its share of the processors: number `index` of `processes`."""
+    os.sched_setaffinity(0, share_of(sorted(os.sched_getaffinity(0)), index, processes))
+
+
+def share_of(processors: Sequence[int], index: int, processes: int) -> Sequence[int]:
+    """Neighbours among the processors, as they share caches; one that is shared if there are too few."""
+    if processes >= len(processors):
+        return [processors[index % len(processors)]]
+    start, end = (len(processors) * number // processes for number in (index, index + 1))
+    return processors[start:end]
+
+
 def available_cores(cgroup_root: Path = ROOT, memberships: Path = MEMBERSHIPS, affinity: int = 0) -> float:
     """The cores that this process may use, above 0: the least of its affinity and the quotas of its cgroups.
 
     The cgroups are the process's own and those above it. `memberships` is a file like /proc/self/cgroup. `affinity` 0
-    asks the system.
+    asks the system. A process that keeps to its share has no more.
     """
+    if _own_share:
+        return _own_share
     allowed = affinity or len(os.sched_getaffinity(0))
     folders = cgroup_folders("cpu", "cpu", "cpu,cpuacct", root=cgroup_root, memberships=memberships)
     quotas = [quota for folder in folders if (quota := _quota(folder)) is not None]

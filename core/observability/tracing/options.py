@@ -36,7 +36,8 @@ class ExportOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceOptions:
     """`start` are the settings until a client changes them. `file` is empty if there is none. `shown` are the settings
-    of the mode as clients see them, which they cannot change.
+    of the mode as clients see them, which they cannot change. `numbers` are the first number of a trace and the step
+    to the next: no two engines of a server give one the same number.
     """
 
     mode: TraceMode = TraceMode.TRITON
@@ -44,6 +45,7 @@ class TraceOptions:
     file: str = ""
     export: ExportOptions = field(default_factory=ExportOptions)
     shown: Mapping[str, str] = field(default_factory=dict)
+    numbers: tuple[int, int] = (1, 1)
 
     @property
     def has_destination(self) -> bool:

@@ -46,7 +46,7 @@ class Tracer:
         self._has_spans = options.mode is TraceMode.OPENTELEMETRY
         self._counts = TraceCounts()
         self._thread = TraceThread(self._destination(), self._counts, self._give_up_waiting)
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(*options.numbers)
         self._lock = threading.Lock()
         # --- guarded by the lock
         self._table = TraceTable(options.start, has_destination=options.has_destination)

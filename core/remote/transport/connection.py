@@ -108,6 +108,11 @@ class Connection:
     def wants_to_write(self) -> bool:
         return self._outbox.is_blocked
 
+    @property
+    def in_flight(self) -> int:
+        """How many requests the engine has not answered."""
+        return len(self._pending)
+
     # --- memory
 
     def allocate(self, size: int) -> Array | None:
@@ -122,6 +127,10 @@ class Connection:
             return self._shared_memory.borrow(offset, size, partial(self._pages.free, offset))
         except ValueError:  # the connection has just been lost
             return None
+
+    def has_in_memory(self, content: Buffer | Array) -> bool:
+        """Whether `content` lies in the shared memory."""
+        return self._shared_memory.offset_of(content) is not None
 
     def release_memory(self) -> None:
         """Return to the system the memory that no request uses."""

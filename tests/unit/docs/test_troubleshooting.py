@@ -103,7 +103,7 @@ ONLY_IN_SOURCE = {
     "a batch of … requests for model '…' failed, running it again split: …",
     "internal server error",
     "the connection to the engine is lost: …",
-    "the engine cannot be started: …",
+    "… cannot be started: …",
     "what native libraries print cannot be logged: …",
     "'…' could not be restored: …",
     "the device … can run no more models",

@@ -57,6 +57,7 @@ SAMPLES = {
     "sagemaker_safe_port_range": "1-65535",
     "vertex_ai_payload": "v2",
     "http_workers": "3",
+    "engines": "2",
     "strict_readiness": "true",
     "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",

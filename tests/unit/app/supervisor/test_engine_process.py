@@ -19,7 +19,7 @@ from core.errors import ModelNotFound
 from core.inference.request import InferenceRequest, InputTensor
 from core.remote.calls.calls import CALLS
 from core.remote.client import RemoteEngine
-from core.remote.load_log import Change, LoadLog
+from core.remote.control_log import Change, ControlLog
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import LIMIT_S, ask, connected
@@ -83,12 +83,12 @@ def test_the_engine_process_serves_restores_and_stops(directory: PrivateDirector
     for name in ("first", "second"):
         onnx_models.write_version(onnx_models.identity("FP32"), repository, name, "max_batch_size: 8")
     brought = onnx_models.two_outputs().SerializeToString()
-    load_log = LoadLog(directory.loads)
-    load_log.note(Change(CALLS["unload_model"], ["first", False, False]))
-    load_log.note(
+    control_log = ControlLog(directory.changes)
+    control_log.note(Change(CALLS["unload_model"], ["first", False, False]))
+    control_log.note(
         Change(CALLS["load_model"], ["brought", {"config": '{"max_batch_size": 3}', "file:1/model.onnx": brought}])
     )
-    load_log.note(Change(CALLS["load_model"], ["missing", {}]))
+    control_log.note(Change(CALLS["load_model"], ["missing", {}]))
     log = tmp_path / "log"
     options = ["--model-control-mode=explicit", "--load-model=first", "--load-model=second"]
     with Running(directory, log, f"--model-repository={repository}", *options) as process:
@@ -101,7 +101,7 @@ def test_the_engine_process_serves_restores_and_stops(directory: PrivateDirector
             with pytest.raises(ModelNotFound):
                 remote.model("first")
             remote.unload_model("second", False, wait=True)
-            assert [change.model for change in LoadLog(directory.loads).changes()][-1] == "second"
+            assert [change.what for change in ControlLog(directory.changes).changes()][-1] == "second"
             process.send_signal(STOP_ENGINE)
             assert process.wait(LIMIT_S) == 0
         text = log.read_text()

@@ -25,7 +25,7 @@ def test_only_this_user_can_enter_it(made: PrivateDirectory, tmp_path: Path) -> 
     assert made.path.stat().st_uid == os.getuid()
     assert made.path.name.startswith(f"trident-{os.getpid()}-")
     assert made.metrics.is_dir()
-    assert {made.socket.parent, made.loads.parent, made.metrics.parent} == {made.path}
+    assert {made.socket.parent, made.changes.parent, made.metrics.parent} == {made.path}
 
 
 def test_two_servers_have_different_directories(made: PrivateDirectory, tmp_path: Path) -> None:
@@ -37,8 +37,8 @@ def test_two_servers_have_different_directories(made: PrivateDirectory, tmp_path
 
 
 def test_it_may_be_removed_twice(made: PrivateDirectory) -> None:
-    (made.loads).mkdir()
-    (made.loads / "1").touch()
+    (made.changes).mkdir()
+    (made.changes / "1").touch()
     made.remove()
     made.remove()
     assert not made.path.exists()

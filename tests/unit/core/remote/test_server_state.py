@@ -19,8 +19,8 @@ from core.remote.calls.calls import CALLS, decode_result, encode_call
 from core.remote.calls.request_message import RequestWriter
 from core.remote.calls.serialization import from_plain, read_plain
 from core.remote.client import RemoteEngine
+from core.remote.control_log import Change
 from core.remote.engine_state import EngineState
-from core.remote.load_log import Change
 from core.remote.transport.frame_kinds import CALL, RESULT, STATE
 from tests.unit.core.remote.remote_parts import (
     SMALL,

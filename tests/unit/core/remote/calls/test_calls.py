@@ -295,7 +295,7 @@ def test_decoding_refuses_malformed_json(content: bytes) -> None:
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ([True, {}], "result of model_spec: the value is no list of the 13 fields of ModelSpec"),
+        ([True, {}], "result of model_spec: the value is no list of the 14 fields of ModelSpec"),
         ([True, None], "result of model_spec: the value is no list"),
         ([1, []], "does not say whether it is one"),
         ([None, None], "does not say whether it is one"),

@@ -1,7 +1,8 @@
-"""The loads and unloads that a restarted engine finds in the log."""
+"""The changes that a restarted engine finds in the log."""
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -9,51 +10,51 @@ from typing import Any
 import pytest
 
 from core.remote.calls.calls import CALLS
-from core.remote.load_log import Change, LoadLog
+from core.remote.control_log import Change, ControlLog
 from tests.unit.fake_engine import FakeEngine
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return tmp_path / "loads"
+    return tmp_path / "changes"
 
 
 def later(folder: Path) -> list[tuple[str, list[Any]]]:
     """The changes that the next engine reads."""
-    return [(change.call.name, change.arguments) for change in LoadLog(folder).changes()]
+    return [(change.call.name, change.arguments) for change in ControlLog(folder).changes()]
 
 
-def note(load_log: LoadLog, call: str, *arguments: Any) -> None:
-    load_log.note(Change(CALLS[call], list(arguments)))
+def note(control_log: ControlLog, call: str, *arguments: Any) -> None:
+    control_log.note(Change(CALLS[call], list(arguments)))
 
 
 def test_the_folder_is_private_and_empty_at_first(folder: Path) -> None:
-    assert LoadLog(folder).changes() == []
+    assert ControlLog(folder).changes() == []
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
 def test_the_log_keeps_the_last_change_of_each_model_in_order(folder: Path) -> None:
-    load_log = LoadLog(folder)
-    note(load_log, "load_model", "a", {})
-    note(load_log, "load_model", "b", {})
-    note(load_log, "unload_model", "a", False, False)
-    note(load_log, "load_directory", "c", "/models/c")
-    note(load_log, "load_model", "b", {"config": '{"max_batch_size": 3}'})
+    control_log = ControlLog(folder)
+    note(control_log, "load_model", "a", {})
+    note(control_log, "load_model", "b", {})
+    note(control_log, "unload_model", "a", False, False)
+    note(control_log, "load_directory", "c", "/models/c")
+    note(control_log, "load_model", "b", {"config": '{"max_batch_size": 3}'})
     changes = [
         ("unload_model", ["a", False, False]),
         ("load_directory", ["c", "/models/c"]),
         ("load_model", ["b", {"config": '{"max_batch_size": 3}'}]),
     ]
-    assert [(change.call.name, change.arguments) for change in load_log.changes()] == changes
+    assert [(change.call.name, change.arguments) for change in control_log.changes()] == changes
     assert later(folder) == changes
     assert len(list(folder.iterdir())) == len(changes)
 
 
 def test_a_later_log_continues_the_last_one(folder: Path) -> None:
-    first = LoadLog(folder)
+    first = ControlLog(folder)
     for name in "abc":
         note(first, "load_model", name, {})
-    second = LoadLog(folder)
+    second = ControlLog(folder)
     note(second, "unload_model", "b", False, False)
     note(second, "load_model", "d", {})
     assert [(call, arguments[0]) for call, arguments in later(folder)] == [
@@ -62,30 +63,30 @@ def test_a_later_log_continues_the_last_one(folder: Path) -> None:
         ("unload_model", "b"),
         ("load_model", "d"),
     ]
-    assert LoadLog(folder).unloaded() == {"b"}
+    assert ControlLog(folder).unloaded() == {"b"}
 
 
 @pytest.mark.parametrize(
     "name", ["../outside", "/etc/passwd", "a/b", ".", "", "1", "1.next", "n" * 5000, "\udcff", "\0"], ids=range(10)
 )
 def test_a_model_name_is_never_used_as_a_path(folder: Path, name: str) -> None:
-    note(LoadLog(folder), "load_model", name, {})
+    note(ControlLog(folder), "load_model", name, {})
     assert later(folder) == [("load_model", [name, {}])]
     assert [path.parent for path in folder.parent.rglob("*") if path.is_file()] == [folder]
 
 
 def test_all_arguments_of_a_load_survive(folder: Path) -> None:
     parameters = {"config": "{}", "file:1/model.onnx": bytes(range(256)), "empty": b"", "text": "é\udcff\0"}
-    note(LoadLog(folder), "load_model", "a", parameters)
+    note(ControlLog(folder), "load_model", "a", parameters)
     assert later(folder) == [("load_model", ["a", parameters])]
 
 
 def test_repeat_makes_the_same_call(folder: Path) -> None:
-    load_log = LoadLog(folder)
-    note(load_log, "load_model", "a", {"config": "{}"})
-    note(load_log, "unload_model", "b", True, True)
+    control_log = ControlLog(folder)
+    note(control_log, "load_model", "a", {"config": "{}"})
+    note(control_log, "unload_model", "b", True, True)
     engine = FakeEngine()
-    for change in load_log.changes():
+    for change in control_log.changes():
         change.repeat(engine)
     assert engine.calls == [("load", "a", {"config": "{}"}), ("unload", "b", True)]
 
@@ -94,34 +95,33 @@ def test_repeat_makes_the_same_call(folder: Path) -> None:
     "content", [b"", b"{", b"[]", b'["load_model", []]', b'["submit", ["a"]]', b'["metrics", []]', b"\xff", b"null"]
 )
 def test_a_malformed_note_is_skipped_and_logged(folder: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    load_log = LoadLog(folder)
-    note(load_log, "load_model", "a", {})
-    note(load_log, "load_model", "b", {})
+    control_log = ControlLog(folder)
+    note(control_log, "load_model", "a", {})
+    note(control_log, "load_model", "b", {})
     (folder / "1").write_bytes(content)
     assert [arguments[0] for _, arguments in later(folder)] == ["b"]
     assert "cannot be read" in caplog.text
 
 
 def test_a_half_written_note_is_ignored(folder: Path) -> None:
-    note(LoadLog(folder), "load_model", "a", {})
+    note(ControlLog(folder), "load_model", "a", {})
     (folder / "2.next").write_bytes(b'["load_mod')
     assert [arguments[0] for _, arguments in later(folder)] == ["a"]
 
 
 def test_a_note_that_cannot_be_written_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    load_log = LoadLog(folder)
-    note(load_log, "load_model", "a", {})
-    (folder / "2").mkdir()  # nothing can replace it
-    (folder / "2" / "x").touch()
-    note(load_log, "load_model", "b", {})
+    control_log = ControlLog(folder)
+    note(control_log, "load_model", "a", {})
+    (folder / f"{os.getpid()}.next").mkdir()  # nothing can replace it
+    note(control_log, "load_model", "b", {})
     assert "'b' was changed" in caplog.text
-    assert [change.arguments[0] for change in load_log.changes()] == ["a"]
+    assert [change.arguments[0] for change in control_log.changes()] == ["a"]
 
 
 def test_threads_may_note_at_the_same_time(folder: Path) -> None:
-    load_log = LoadLog(folder)
+    control_log = ControlLog(folder)
     with ThreadPoolExecutor(8) as pool:
         for number in range(200):
-            pool.submit(note, load_log, "load_model", f"m{number % 20}", {"config": str(number)})
+            pool.submit(note, control_log, "load_model", f"m{number % 20}", {"config": str(number)})
     assert sorted(arguments[0] for _, arguments in later(folder)) == sorted(f"m{number}" for number in range(20))
     assert len(list(folder.iterdir())) == 20

@@ -1,0 +1,195 @@
+"""The control log: what clients have changed by request, so that a restarted engine has it too.
+
+Source: docs/spec/repository.md section 1.3 (control mode explicit), docs/architecture.md section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from core.engine.call import ModelChange
+from core.engine.protocol import Engine
+from core.remote.calls.calls import Call, decode_call, encode_call
+from core.repository.cache.file_lock import try_lock_exclusive
+from core.shared_memory.region import RegionKind
+
+_log = logging.getLogger("trident.engine")
+_NEXT = ".next"
+_LOCK_PAUSE_S = 0.02
+_TRACE = "change_trace"
+_UNREGISTER = "unregister_regions"
+REGISTER = {"register_system_region": RegionKind.SYSTEM, "register_cuda_region": RegionKind.CUDA}
+# The calls that change settings, and how many of their first arguments say whose.
+_SETTINGS = {"change_log": 0, _TRACE: 1}
+
+Subject = tuple[str, ...]
+"""What a change is about: the last change of the same thing replaces the one before."""
+
+Pause = Callable[[float], object]
+"""Waits for some seconds, without holding up the hub if it is called there."""
+
+
+class Change(NamedTuple):
+    """A call that changes models or settings, with all of its arguments. A model's name is the first of them."""
+
+    call: Call
+    arguments: list[Any]
+
+    @property
+    def is_of_model(self) -> bool:
+        return self.call.mark.change is not None
+
+    @property
+    def what(self) -> str:
+        """The model's name; for other changes what is changed."""
+        return " ".join(self.subject[1:]) or self.call.name
+
+    @property
+    def subject(self) -> Subject:
+        if self.is_of_model:
+            return "model", self.arguments[0]
+        if self.call.name == _UNREGISTER:
+            return "region", self.arguments[0].value, self.arguments[1]
+        if self.call.name in REGISTER:
+            return "region", REGISTER[self.call.name].value, self.arguments[0]
+        return (self.call.name, *self.arguments[: _SETTINGS[self.call.name]])
+
+    def repeat(self, engine: Engine) -> None:
+        """Make the change again. Raises what the call raises."""
+        self.call.ask(engine, self.arguments)
+
+
+class ControlLog:
+    """The last change of each subject, one file for each in a folder that only this server uses. Any thread; processes
+    may share the folder.
+
+    A file holds what a front end sends for the call, so all arguments of a load survive, files included.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Make `folder` if it does not exist."""
+        self._folder = folder
+        self._lock = threading.Lock()
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # Of the files that were read so far: some hold whole models.
+        self._subjects: dict[str, Subject] = {}
+
+    def note(self, change: Change) -> None:
+        """Record a change instead of the last one of the same subject. It is on disk when this returns.
+
+        If it cannot be written only the log says so, because the change itself was made.
+        """
+        with self._lock:
+            before = [path for path in self._paths() if _is_replaced(self._subject_of(path), change)]
+            if change.call.name == _TRACE:
+                earlier = dict[str, Any]()
+                for path in before:
+                    earlier |= _read(path).arguments[1]
+                change = Change(change.call, [change.arguments[0], {**earlier, **change.arguments[1]}])
+            if change.call.name != _UNREGISTER and not self._write(change):
+                return
+            for path in before:
+                path.unlink(missing_ok=True)
+                self._subjects.pop(path.name, None)
+
+    def unloaded(self) -> frozenset[str]:
+        """The models whose last change was an unload."""
+        return frozenset(change.what for change in self.changes() if change.call.mark.change is ModelChange.UNLOAD)
+
+    def changes(self) -> list[Change]:
+        """The last change of each subject, in the order in which they were noted."""
+        with self._lock:
+            return list(_readable(self._paths()))
+
+    def last(self, subject: Subject) -> Change | None:
+        """The last change of `subject`, None if there was none."""
+        with self._lock:
+            return next(_readable([path for path in self._paths() if self._subject_of(path) == subject]), None)
+
+    def subjects(self) -> list[Subject]:
+        """What was changed, in the order of the last changes."""
+        with self._lock:
+            return [subject for path in self._paths() if (subject := self._subject_of(path))]
+
+    @contextmanager
+    def locked(self, subject: Subject, pause: Pause) -> Iterator[None]:
+        """Hold the lock of a subject, in all processes of the server: its changes are made one after the other."""
+        folder = self._folder / "locks"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        name = blake2b(repr(subject).encode("utf-8", "replace"), digest_size=8).hexdigest()
+        while (lock := try_lock_exclusive(folder / name)) is None:
+            pause(_LOCK_PAUSE_S)
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _write(self, change: Change) -> bool:
+        content = encode_call(change.call.name, change.arguments)
+        partial = self._folder / f"{os.getpid()}{_NEXT}"
+        try:
+            partial.write_bytes(content)
+            number = max(map(_number, self._paths()), default=0)
+            while True:
+                number += 1
+                try:
+                    os.link(partial, self._folder / str(number))  # another process may have taken the number
+                    return True
+                except FileExistsError:
+                    continue
+        except OSError as error:
+            _log.error("a restarted engine will not know that '%s' was changed: %s", change.what, error)
+            return False
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    def _paths(self) -> list[Path]:
+        try:
+            return sorted((path for path in self._folder.iterdir() if path.name.isdigit()), key=_number)
+        except OSError as error:
+            _log.error("the control log cannot be read: %s", error)
+            return []
+
+    def _subject_of(self, path: Path) -> Subject:
+        """What a file is about; () if that cannot be read."""
+        if path.name not in self._subjects:
+            self._subjects[path.name] = next((change.subject for change in _readable([path])), ())
+        return self._subjects[path.name]
+
+
+def _number(path: Path) -> int:
+    return int(path.name)
+
+
+def _readable(paths: Iterable[Path]) -> Iterator[Change]:
+    for path in paths:
+        try:
+            yield _read(path)
+        except FileNotFoundError:  # another process has just replaced it
+            continue
+        except (OSError, ValueError) as error:
+            _log.error("a note of the control log cannot be read: %s", error)
+
+
+def _is_replaced(earlier: Subject, by: Change) -> bool:
+    """Whether `by` makes a change of `earlier` void. Removing regions without a name removes all of their kind."""
+    subject = by.subject
+    if by.call.name == _UNREGISTER and not by.arguments[1]:
+        return earlier[:2] == subject[:2]
+    return earlier == subject
+
+
+def _read(path: Path) -> Change:
+    """Raises OSError, and ValueError for anything but a call that changes something."""
+    call, arguments = decode_call(path.read_bytes())
+    if call.mark.change is None and call.name not in (*REGISTER, *_SETTINGS):
+        raise ValueError(f"{call.name} changes nothing")
+    return Change(call, arguments)

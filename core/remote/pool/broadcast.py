@@ -1,0 +1,111 @@
+"""Changes that all engines of a server make, as one change: all of them, or none.
+
+Source: docs/processes.md "Several engines".
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.engine.call import ModelChange
+from core.errors import ServerError
+from core.remote.calls.calls import CALLS
+from core.remote.calls.remote_error import EngineGone
+from core.remote.client import RemoteEngine
+from core.remote.control_log import REGISTER, Change, ControlLog, Pause
+from core.remote.transport.connection import Connection
+
+_log = logging.getLogger("trident.engine")
+
+
+class Broadcast:
+    """Any thread or greenlet may call `make`. Front ends in other processes make changes through the same folder.
+
+    Changes of the same thing are made one after the other, whichever front end was asked for them. One engine makes a
+    change first, the others only if it succeeded: most changes that cannot be made fail there, and what has to be
+    downloaded for it is downloaded once.
+    """
+
+    def __init__(self, engines: Sequence[RemoteEngine], folder: Path, pause: Pause) -> None:
+        """`folder` has the control log, from which an engine that was away learns what it has missed."""
+        self._engines = engines
+        self._log = ControlLog(folder)
+        self._pause = pause
+
+    def make(self, change: Change) -> None:
+        """Have all engines that are there make `change`, and note it for the others.
+
+        Raises what the first engine raises, and EngineGone if there is none. If a later one refuses, the earlier ones
+        go back, and its error is raised.
+        """
+        with self._log.locked(change.subject, self._pause):
+            untold = self._untold([])
+            if not untold:
+                raise self._engines[0].no_engine()
+            first = untold[0]
+            told = [first.connection]
+            back = self._way_back(first, change)
+            first.begin(change.call, change.arguments).result()
+            made = [first]
+            self._tell_others(change, told, made, back)
+            self._log.note(change)
+            # An engine that connects after the next look finds the note: it reads the log again when all front ends
+            # have connected.
+            self._tell_others(change, told, made, back)
+
+    def _untold(self, told: Sequence[Connection | None]) -> list[RemoteEngine]:
+        """The engines that are there and whose present process was not told."""
+        return [each for each in self._engines if each.connection is not None and each.connection not in told]
+
+    def _tell_others(
+        self, change: Change, told: list[Connection | None], made: list[RemoteEngine], back: Change | None
+    ) -> None:
+        """Tell all others at once. If one refuses, those in `made` go back and its error is raised."""
+        while others := self._untold(told):
+            refusal: ServerError | None = None
+            asked = []
+            for engine in others:
+                told.append(engine.connection)
+                try:
+                    asked.append((engine, engine.begin(change.call, change.arguments)))
+                except EngineGone:
+                    continue
+            for engine, call in asked:
+                try:
+                    call.result()
+                    made.append(engine)
+                except EngineGone as error:  # its next process will find the change in the log
+                    _log.warning("an engine has ended while it had to make a change: %s", error.message)
+                except ServerError as error:
+                    refusal = error
+            if refusal is not None:
+                self._go_back(change, made, back)
+                raise refusal
+
+    def _way_back(self, engine: RemoteEngine, change: Change) -> Change | None:
+        """The change that brings back what was before `change`; None if it needs none, or there is none."""
+        name = change.call.name
+        if name in REGISTER:
+            return Change(CALLS["unregister_regions"], [REGISTER[name], change.arguments[0]])
+        if change.call.mark.change is not ModelChange.LOAD:
+            return None
+        model = change.arguments[0]
+        earlier = self._log.last(change.subject)
+        if earlier is not None:
+            return earlier
+        try:
+            engine.is_model_ready(model)
+        except ServerError:
+            return Change(CALLS["unload_model"], [model, False, False])
+        return Change(CALLS["load_model"], [model, {}])
+
+    def _go_back(self, change: Change, made: Sequence[RemoteEngine], back: Change | None) -> None:
+        if back is None:
+            return
+        for engine in made:
+            try:
+                engine.begin(back.call, back.arguments).result()
+            except ServerError as error:
+                _log.error("'%s' is not the same in all engines now: %s", change.what, error.message)

@@ -1,0 +1,306 @@
+"""The Engine protocol over several engines, as a front end has it.
+
+Source: docs/processes.md "Several engines".
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from core.engine.protocol import Engine
+from core.errors import ServerError
+from core.inference.tensors import Array
+from core.lifecycle.repository_index import IndexEntry
+from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.observability.metrics.snapshot import MetricsSnapshot
+from core.observability.statistics import VersionStatistics
+from core.observability.tracing.trace import Event
+from core.observability.tracing.trace_gate import TraceGate
+from core.remote.calls.calls import CALLS, Call
+from core.remote.calls.remote_error import EngineGone
+from core.remote.client import RemoteEngine, RemoteModel
+from core.remote.control_log import Change
+from core.remote.pool.broadcast import Broadcast
+from core.remote.pool.merged_index import merged_index
+from core.remote.pool.merged_metrics import merged_metrics
+from core.remote.pool.merged_statistics import merged_version_statistics
+from core.remote.pool.pooled_model import Candidate, PooledModel
+from core.remote.transport.link import Link
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# The number of a hold in the first engine; below it there are no clients' versions.
+_FIRST_HOLD = -2
+_FIRST_TRACE = 1
+# A front end that starts does not wait longer for an engine that is not there.
+_MISSING_SECONDS = 10.0
+# The order in which engines get ready; what the slowest has reached is what all have.
+_PHASES = (Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING, Phase.FAILED, Phase.EXITING, Phase.READY)
+_STILL_LOADING = frozenset((Phase.STARTING, Phase.LOADING))
+
+MakeLink = Callable[[], Link]
+
+
+def _any(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[EnginePool, P], R]:
+    """The method of the pool that asks the first engine which can answer. Raises what the first of all raises."""
+    call = CALLS[method.__name__]
+
+    def ask(self: EnginePool, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: R = self._ask_one(call, call.bind(args, kwargs))
+        return answer
+
+    return ask
+
+
+def _all(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[EnginePool, P], None]:
+    """The method of the pool that makes a change in all engines. Raises as `Broadcast.make` does."""
+    call = CALLS[method.__name__]
+
+    def change(self: EnginePool, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        self._broadcast.make(Change(call, call.bind(args, kwargs)))
+
+    return change
+
+
+class EnginePool:
+    """The engines that listen at `paths`. Any thread may call any method; a call blocks only its own thread or
+    greenlet.
+
+    Requests go to the engines that have their model ready; the loss of one concerns nobody but those whose requests it
+    has. Changes are made by all engines. `folder` is what the processes of the server share for that.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        make_link: MakeLink,
+        memory_bytes: int,
+        folder: Path,
+        *,
+        keeps_answers: bool,
+    ) -> None:
+        """`keeps_answers`: each engine has a response cache of its own."""
+        self._links = [make_link() for _ in paths]
+        self._engines = [
+            RemoteEngine(path, link, memory_bytes, self._changed) for path, link in zip(paths, self._links, strict=True)
+        ]
+        self._keeps_answers = keeps_answers
+        self._broadcast = Broadcast(self._engines, folder, lambda seconds: self._links[0].waiter().wait(seconds))
+        self._models: dict[tuple[str, int], PooledModel] = {}
+        self._is_exiting = False
+        self._was_complete = False
+        self._started = time.monotonic()
+        self.trace_gate = TraceGate()
+
+    def start(self) -> None:
+        """Begin to connect to all engines."""
+        self._started = time.monotonic()
+        for engine in self._engines:
+            engine.start()
+
+    def begin_exit(self) -> None:
+        """Become neither live nor ready; requests are still served."""
+        self._is_exiting = True
+        for engine in self._engines:
+            engine.begin_exit()
+
+    def close(self) -> None:
+        """End all connections; every request and call that still waits gets EngineGone."""
+        self._is_exiting = True
+        for engine in self._engines:
+            engine.close()
+
+    def allocate(self, size: int) -> Array | None:
+        """Memory for a body of `size` bytes that is shared with the least busy engine, which then gets the request."""
+        for engine in sorted(self._engines, key=_busyness):
+            memory = engine.allocate(size)
+            if memory is not None:
+                return memory
+        return None
+
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that no request uses."""
+        for engine in self._engines:
+            engine.release_memory()
+
+    def _changed(self) -> None:
+        """Forget what was known of the models, after the state of an engine has changed. A link's thread."""
+        self._models = {}
+        gates = [engine.trace_gate for engine in self._engines]
+        self.trace_gate.is_open = any(gate.is_open for gate in gates)
+        self.trace_gate.reads_context = any(gate.reads_context for gate in gates)
+        if all(engine.is_ready() for engine in self._engines):
+            self._was_complete = True
+
+    # --- models and requests
+
+    def model(self, name: str, version: int = -1) -> PooledModel | RemoteModel:
+        found = self._models.get((name, version))
+        if found is not None:
+            return found
+        if version <= _FIRST_HOLD:
+            return self._holder_of(version).model(name, version)
+        models = self._models
+        found = models[name, version] = self._find(name, version)
+        return found
+
+    def _find(self, name: str, version: int) -> PooledModel:
+        candidates = []
+        errors: list[ServerError] = []
+        for number, engine in enumerate(self._engines):
+            try:
+                candidates.append(Candidate(number, engine, engine.model(name, version)))
+            except ServerError as error:
+                errors.append(error)
+        if not candidates:
+            raise _most_telling(errors)
+        is_pinned = self._keeps_answers and candidates[0].model.spec.response_cache
+        return PooledModel(candidates, is_pinned=is_pinned)
+
+    def model_at_hand(self, name: str, version: int = -1) -> PooledModel | None:
+        return self._models.get((name, version))
+
+    def hold_version(self, name: str, version: int = -1) -> int:
+        errors: list[ServerError] = []
+        for engine in sorted(self._engines, key=_busyness):
+            try:
+                return engine.hold_version(name, version)
+            except ServerError as error:
+                errors.append(error)
+        raise _most_telling(errors)
+
+    def release_version(self, name: str, number: int) -> None:
+        self._holder_of(number).release_version(name, number)
+
+    def _holder_of(self, number: int) -> RemoteEngine:
+        return self._engines[(_FIRST_HOLD - number) % len(self._engines)]
+
+    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+        engine = self._engines[(number - _FIRST_TRACE) % len(self._engines)]
+        engine.trace_answered(number, ahead, behind)
+
+    # --- what one engine knows as well as all
+
+    model_spec = _any(Engine.model_spec)
+    server_metadata = _any(Engine.server_metadata)
+    model_metadata = _any(Engine.model_metadata)
+    model_config = _any(Engine.model_config)
+    trace_settings = _any(Engine.trace_settings)
+    system_regions = _any(Engine.system_regions)
+    cuda_regions = _any(Engine.cuda_regions)
+
+    def _ask_one(self, call: Call, arguments: Sequence[object]) -> Any:
+        errors: list[ServerError] = []
+        for engine in self._engines:
+            try:
+                return engine.begin(call, arguments).result()
+            except ServerError as error:
+                errors.append(error)
+        raise _most_telling(errors)
+
+    # --- what all engines have together
+
+    def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
+        return merged_version_statistics(self._ask_all(CALLS["model_statistics"], [name, version]))
+
+    def repository_index(self, ready_only: bool) -> list[IndexEntry]:
+        answers = self._ask_all(CALLS["repository_index"], [ready_only], but_recovering=True)
+        index = merged_index(answers)
+        if not ready_only:
+            return index
+        times = Counter((entry.name, entry.version) for entries in answers for entry in entries)
+        return [entry for entry in index if times[entry.name, entry.version] == len(answers)]
+
+    def metrics(self) -> MetricsSnapshot:
+        return merged_metrics(self._ask_all(CALLS["metrics"], []))
+
+    def is_model_ready(self, name: str, version: int = -1) -> bool:
+        answers, errors = self._answers(CALLS["is_model_ready"], [name, version], but_recovering=True)
+        if not answers:
+            raise _most_telling(errors)
+        return all(answers) and not [error for error in errors if not isinstance(error, EngineGone)]
+
+    def _ask_all(self, call: Call, arguments: Sequence[object], *, but_recovering: bool = False) -> list[Any]:
+        """The results of the engines that have one. Raises the most telling error if none has."""
+        answers, errors = self._answers(call, arguments, but_recovering=but_recovering)
+        if not answers:
+            raise _most_telling(errors)
+        return answers
+
+    def _answers(
+        self, call: Call, arguments: Sequence[object], *, but_recovering: bool = False
+    ) -> tuple[list[Any], list[ServerError]]:
+        """Ask all engines at once; with `but_recovering` none that loads its models again while others have them."""
+        asked, answers, errors = [], [], list[ServerError]()
+        there = [engine for engine in self._engines if not (but_recovering and engine.is_recovering)]
+        for engine in there or self._engines:
+            try:
+                asked.append(engine.begin(call, arguments))
+            except ServerError as error:
+                errors.append(error)
+        for each in asked:
+            try:
+                answers.append(each.result())
+            except ServerError as error:
+                errors.append(error)
+        return answers, errors
+
+    # --- what all engines change
+
+    load_model = _all(Engine.load_model)
+    load_directory = _all(Engine.load_directory)
+    unload_model = _all(Engine.unload_model)
+    change_log = _all(Engine.change_log)
+    change_trace = _all(Engine.change_trace)
+    register_system_region = _all(Engine.register_system_region)
+    register_cuda_region = _all(Engine.register_cuda_region)
+    unregister_regions = _all(Engine.unregister_regions)
+
+    # --- the state
+
+    def is_live(self) -> bool:
+        return not self._is_exiting and any(engine.is_live() for engine in self._engines)
+
+    def is_ready(self) -> bool:
+        """At the start whether all engines are; later one is enough, as it gets the requests of those that are gone."""
+        if self._is_exiting or not any(engine.is_ready() for engine in self._engines):
+            return False
+        return not self._awaited()
+
+    def phase(self) -> ServingPhase:
+        """That of the slowest engine at the start, later that of the one that has come furthest."""
+        if self._is_exiting:
+            return ServingPhase(name=Phase.EXITING)
+        engines = self._awaited()
+        if engines:
+            return min((engine.phase() for engine in engines), key=_progress)
+        return max((engine.phase() for engine in self._engines), key=_progress)
+
+    def _awaited(self) -> list[RemoteEngine]:
+        """The engines without which the server is not ready: those that this front end has not seen ready once."""
+        if self._was_complete:
+            return []
+        is_early = time.monotonic() - self._started < _MISSING_SECONDS
+        return [
+            engine
+            for engine in self._engines
+            if not engine.is_ready() and (is_early or engine.phase().name in _STILL_LOADING)
+        ]
+
+
+def _busyness(engine: RemoteEngine) -> int:
+    return engine.in_flight
+
+
+def _progress(phase: ServingPhase) -> tuple[int, int]:
+    return _PHASES.index(phase.name), phase.done
+
+
+def _most_telling(errors: Sequence[ServerError]) -> ServerError:
+    """What an engine says of a request tells more than that another one is not there."""
+    return next((error for error in errors if not isinstance(error, EngineGone)), errors[0])
