@@ -24,15 +24,23 @@ class RegionReference(NamedTuple):
     byte_size: int
 
 
+class DevicePlace(NamedTuple):
+    """Bytes on a GPU, at an address of this process."""
+
+    device_id: int
+    address: int
+    byte_size: int
+
+
 class RegionInput(InputTensor):
     """An input in a region. It is read once, when it is first needed: for most models on the thread that executes.
 
-    The engine sets `source`, which copies the bytes, before anything looks at `data`, and `in_place` if a model may
-    read them where they lie. What these raise, `data` and `array` raise. `data` is always a copy: what was looked at
-    there is what the model gets, whatever the client does meanwhile.
+    The engine sets `source`, which copies the bytes, before anything looks at `data`, `in_place` if a model may read
+    them where they lie, and `on_device` if that is a GPU. What these raise, `data` and `array` raise. `data` is always
+    a copy: what was looked at there is what the model gets, whatever the client does meanwhile.
     """
 
-    __slots__ = ("_content", "_make", "in_place", "reference", "source")
+    __slots__ = ("_content", "_make", "in_place", "on_device", "reference", "source")
 
     def __init__(self, name: str, datatype: str, shape: Shape, reference: RegionReference) -> None:
         self._array = None
@@ -44,6 +52,7 @@ class RegionInput(InputTensor):
         self.reference = reference
         self.source: Callable[[], memoryview] | None = None
         self.in_place: Callable[[], memoryview] | None = None
+        self.on_device: DevicePlace | None = None
 
     @property
     def nbytes(self) -> int:
@@ -97,12 +106,14 @@ class PlacedOutput(OutputTensor):
 class RegionRequest(InferenceRequest):
     """A request with inputs in regions (`RegionInput`), or with outputs that shall be written into regions.
 
-    `output_regions` has the places of those outputs. `needs_regions` is true until the engine has found the regions.
+    `output_regions` has the places of those outputs. `needs_regions` is true until the engine has found the regions;
+    then `outputs_on_device` has those that are on a GPU.
     """
 
-    __slots__ = ("needs_regions", "output_regions")
+    __slots__ = ("needs_regions", "output_regions", "outputs_on_device")
 
     output_regions: Mapping[str, RegionReference]
+    outputs_on_device: Mapping[str, DevicePlace]
 
     @classmethod
     def of(cls, request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
@@ -112,4 +123,5 @@ class RegionRequest(InferenceRequest):
             setattr(made, name, getattr(request, name))
         made.output_regions = output_regions
         made.needs_regions = True
+        made.outputs_on_device = {}
         return made

@@ -55,7 +55,8 @@ class Attachment:
         outputs: list[OutputTensor] = []
         for output in response.outputs:
             place = self._places.get(output.name)
-            if place is None:
+            # The model may have written it there itself.
+            if place is None or type(output) is PlacedOutput:
                 outputs.append(output)
                 continue
             region, start, byte_size = place
@@ -103,12 +104,15 @@ def attach(pending: PendingRequest, request: RegionRequest, regions: Regions) ->
     for tensor, (region, start) in zip(inputs, used, strict=False):
         size = tensor.reference.byte_size
         tensor.source = partial(_read, regions.buffers, region, start, size)
+        tensor.on_device = region.memory.on_device(start, size)
         if regions.maps(region, size):
             tensor.in_place = partial(_view, region, start, size)
     places = {
         name: (region, start, reference.byte_size)
         for (name, reference), (region, start) in zip(outputs.items(), used[len(inputs) :], strict=True)
     }
+    on_device = {name: region.memory.on_device(start, size) for name, (region, start, size) in places.items()}
+    request.outputs_on_device = {name: place for name, place in on_device.items() if place is not None}
     attachment = Attachment(regions, [region for region, _ in used], places, pending.on_response)
     pending.on_response = attachment.respond
     request.needs_regions = False

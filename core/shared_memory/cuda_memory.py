@@ -12,7 +12,11 @@ import numpy as np
 
 from core.cuda.driver import CudaDriver, CudaError
 from core.errors import RegionFailed
+from core.inference.region_tensors import DevicePlace
 from core.inference.tensors import Buffer
+
+# That of the addresses which the driver allocates itself.
+_ALIGNMENT = 256
 
 _log = logging.getLogger("trident.shared_memory")
 
@@ -48,6 +52,11 @@ class CudaMemory:
             self._driver.copy_to_device(self._device_id, self._address + offset, _address_of(content), size)
         except CudaError as error:
             raise self._failed("written", error) from error
+
+    def on_device(self, offset: int, size: int) -> DevicePlace | None:
+        """None for an offset that the kernels of a model might not read: a misaligned access ends all work on a GPU."""
+        address = self._address + offset
+        return DevicePlace(self._device_id, address, size) if address % _ALIGNMENT == 0 else None
 
     def view(self, offset: int, size: int) -> memoryview:
         raise RegionFailed("memory of a GPU cannot be used in place")

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Protocol
 
 from core.errors import InvalidRequest
-from core.inference.region_tensors import RegionReference
+from core.inference.region_tensors import DevicePlace, RegionReference
 from core.inference.tensors import Buffer
 
 _LARGEST = 0xFFFF_FFFF_FFFF_FFFF
@@ -51,6 +51,10 @@ class RegionMemory(Protocol):
 
     def write(self, offset: int, content: Buffer) -> None:
         """Put `content` at `offset`. Raises ServerError if it no longer fits there."""
+        ...
+
+    def on_device(self, offset: int, size: int) -> DevicePlace | None:
+        """Where a model on the same GPU finds the bytes; None for memory of the host."""
         ...
 
     def view(self, offset: int, size: int) -> memoryview:

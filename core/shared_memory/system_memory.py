@@ -71,6 +71,9 @@ class SystemMemory:
                     hint=f"look at the room in {DIRECTORY}: df {DIRECTORY}",
                 ) from error
 
+    def on_device(self, offset: int, size: int) -> None:
+        """It is memory of the host."""
+
     def view(self, offset: int, size: int) -> memoryview:
         end = offset + size
         actual = self.size

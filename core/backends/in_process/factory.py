@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from core.backends.base import BackendInstance
+from core.backends.in_process.bound_instance import BoundInstance, BoundRun, may_bind
 from core.backends.in_process.bucketed_instance import BucketedInstance
 from core.backends.in_process.instance import Failures, InProcessInstance, Run
 from core.backends.tensors.batch_inputs import batch_inputs
@@ -32,18 +33,34 @@ def make_instance(
     run_options: Any = None,
     may_run_inline: bool = False,
     on_close: Callable[[], None] | None = None,
+    bound_run: BoundRun | None = None,
 ) -> BackendInstance:
     """An instance that pads its batches if the model has buckets; then `axes` are those of `length_axes`.
 
-    `on_close` frees what `run` holds.
+    `on_close` frees what `run` holds. `bound_run` runs on tensors in memory of the GPU, where those of the model allow
+    it.
     """
     described, buckets = batch_inputs(config, spec.name), spec.buckets
     if buckets is None:
+        gatherer = Gatherer(spec, scalars=scalars, batch_inputs=described, on_buffer=on_buffer)
+        splitter = Splitter(spec, scattered_outputs(config))
+        if bound_run is not None and not scalars and may_bind(spec, config):
+            return BoundInstance(
+                placement,
+                spec,
+                gatherer,
+                splitter,
+                run,
+                failures,
+                bound_run=bound_run,
+                run_options=run_options,
+                on_close=on_close,
+            )
         return InProcessInstance(
             placement,
             spec,
-            Gatherer(spec, scalars=scalars, batch_inputs=described, on_buffer=on_buffer),
-            Splitter(spec, scattered_outputs(config)),
+            gatherer,
+            splitter,
             run,
             failures,
             run_options=run_options,

@@ -87,11 +87,14 @@ class InProcessInstance:
             gathered_ns = monotonic_ns()
             results = self._run(self._names, feed, self._run_options)
         except self._exceptions as exc:
-            if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
-                self.poisoned = True
-            raise self._failures.error_of(exc, spec.name) from exc
+            raise self._failure(exc) from exc
         finished_ns = monotonic_ns()
         return Execution(self._splitter.split(requests, batch_sizes, results, total), gathered_ns, finished_ns)
+
+    def _failure(self, exc: Exception) -> ServerError:
+        if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
+            self.poisoned = True
+        return self._failures.error_of(exc, self._spec.name)
 
     def close(self) -> None:
         """Free the buffers and drop what it runs."""

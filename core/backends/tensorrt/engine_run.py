@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from core.backends.devices.pinned_memory import PinnedMemory
+from core.backends.in_process.bound_instance import BoundInput
 from core.backends.tensorrt.engine import EngineDescription, EngineTensor
 from core.backends.tensorrt.errors import EngineError
 from core.backends.tensorrt.output_allocator import make_allocator
@@ -22,8 +23,11 @@ from core.backends.tensors.staging_buffer import StagingBuffer
 from core.cuda.device_memory import DeviceMemory
 from core.cuda.driver import CudaDriver
 from core.cuda.stream import CudaStream
+from core.inference.region_tensors import DevicePlace
 from core.inference.tensors import BY_NAME, Array, Shape
 from core.memo import Memo
+
+_NO_ARRAY: Array = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,18 @@ class _Context:
         self.allocators: dict[str, Any] = {}
 
 
+class _Given(NamedTuple):
+    """What an input gets: an array of the host, or what lies at an address on the device, which is 0 without any."""
+
+    name: str
+    is_shape: bool
+    shape: Shape
+    array: Array
+    address: int
+
+
 class EngineRun:
-    """Implements Run. The instance's thread, once it is made.
+    """Implements Run and BoundRun. The instance's thread, once it is made.
 
     The copies of a batch and its execution are begun one after the other on the stream, and waited for once.
     `batching`: the first dimension of the tensors is the batch; TensorRT wants its size as the first value of a shape
@@ -69,6 +83,7 @@ class EngineRun:
         self._loaded, self._driver, self._device_id = loaded, driver, device_id
         self._profiles, self._instance, self._batching = tuple(profiles), instance, batching
         self._inputs, self._outputs = loaded.description.inputs, loaded.description.outputs
+        self._held: Sequence[_Given] = ()
         self._chosen: Memo[tuple[object, ...], int] = Memo(256)
         self.pinned = PinnedMemory(driver, device_id)
         self._memory = {tensor.name: DeviceMemory(driver) for tensor in (*self._inputs, *self._outputs)}
@@ -86,21 +101,34 @@ class EngineRun:
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
         """The outputs `names`, as arrays that no later run writes to. Raises CudaError, EngineError, ServerError."""
+        results = self.bound(names, feed, options, {}, {}, 0)
+        return [result for result in results if not isinstance(result, tuple)]
+
+    def bound(
+        self,
+        names: Sequence[str],
+        feed: Mapping[str, Array],
+        options: Any,
+        inputs: Mapping[str, BoundInput],
+        outputs: Mapping[str, DevicePlace],
+        total: int,
+    ) -> list[Array | Shape]:
+        """See BoundRun. An output is written to its place if the shapes of the inputs decide its own."""
         with self._driver.on(self._device_id):
             self._loaded.package.forget_error()
-            arrays = self._arrays(feed)
-            given = {name: _values(array) if is_shape else array.shape for name, is_shape, array in arrays}
-            key = tuple(given.values())
+            given = self._given(feed, inputs)
+            values = {each.name: _values(each.array) if each.is_shape else each.shape for each in given}
+            key = tuple(values.values())
             profile = self._chosen.get(key)
             if profile is None:
-                profile = choose_profile(self._loaded.description, self._profiles, given, self._instance)
+                profile = choose_profile(self._loaded.description, self._profiles, values, self._instance)
                 self._chosen[key] = profile
             held = self._contexts[profile]
-            self._bind_inputs(held, arrays, key)
-            self._bind_outputs(held)
+            self._bind_inputs(held, given, key)
+            written = self._bind_outputs(held, outputs)
             if not held.context.execute_async_v3(self._stream.handle):
                 raise self._failed("execute_async_v3")
-            return self._read(held, names)
+            return self._read(held, names, written)
 
     def close(self) -> None:
         """Free the memory and the stream. Raises CudaError."""
@@ -123,74 +151,89 @@ class EngineRun:
         self._stream.wait()
         return _Context(context)
 
-    def _arrays(self, feed: Mapping[str, Array]) -> list[tuple[str, bool, Array]]:
-        """The input of each tensor, contiguous; shape tensors with the size of the batch in front."""
-        arrays = [(tensor, np.ascontiguousarray(feed[tensor.name])) for tensor in self._inputs]
-        if not self._batching or not any(tensor.is_shape and tensor.shape for tensor in self._inputs):
-            return [(tensor.name, tensor.is_shape, array.reshape(_rank(tensor, array))) for tensor, array in arrays]
-        rows = next((len(array) for tensor, array in arrays if not tensor.is_shape and array.ndim), 1)
-        return [
-            (
-                tensor.name,
-                tensor.is_shape,
-                np.concatenate((np.array([rows], array.dtype), array.reshape(-1)))
-                if tensor.is_shape and tensor.shape
-                else array.reshape(_rank(tensor, array)),
-            )
-            for tensor, array in arrays
-        ]
+    def _given(self, feed: Mapping[str, Array], inputs: Mapping[str, BoundInput]) -> list[_Given]:
+        """What each input of the engine gets: arrays are contiguous, shape tensors have the size of the batch first."""
+        given: list[_Given] = []
+        for tensor in self._inputs:
+            if tensor.name in inputs:
+                address, shape = inputs[tensor.name]
+                given.append(_Given(tensor.name, False, shape, _NO_ARRAY, address))
+                continue
+            array = np.ascontiguousarray(feed[tensor.name])
+            # That of a scalar in the engine has no dimensions.
+            array = array if tensor.shape else array.reshape(())
+            if tensor.is_shape and tensor.shape and self._batching:
+                array = np.concatenate((np.array([self._rows(feed)], array.dtype), array.reshape(-1)))
+            given.append(_Given(tensor.name, tensor.is_shape, array.shape, array, 0))
+        return given
 
-    def _bind_inputs(self, held: _Context, arrays: Sequence[tuple[str, bool, Array]], key: tuple[object, ...]) -> None:
+    def _rows(self, feed: Mapping[str, Array]) -> int:
+        return next((len(feed[tensor.name]) for tensor in self._inputs if not tensor.is_shape and tensor.shape), 1)
+
+    def _bind_inputs(self, held: _Context, given: Sequence[_Given], key: tuple[object, ...]) -> None:
         context = held.context
         is_new = held.given != key
         held.given = None
-        self._held = arrays  # until the stream has read them
-        for name, is_shape, array in arrays:
-            if is_new and not is_shape and not context.set_input_shape(name, array.shape):
-                raise self._failed(f"set_input_shape of '{name}'")
+        self._held = given  # until the stream has read them
+        for name, is_shape, shape, array, address in given:
             if is_shape:
                 self._set_address(held, name, array.ctypes.data)
                 continue
-            address = self._memory[name].address(array.nbytes)
-            if array.nbytes:
-                self._stream.copy_to_device(address, array.ctypes.data, array.nbytes)
+            if is_new and not context.set_input_shape(name, shape):
+                raise self._failed(f"set_input_shape of '{name}'")
+            if not address:
+                address = self._memory[name].address(array.nbytes)
+                if array.nbytes:
+                    self._stream.copy_to_device(address, array.ctypes.data, array.nbytes)
             self._set_address(held, name, address)
         if is_new and (missing := context.infer_shapes()):
             raise EngineError(f"TensorRT lacks the shapes or values of: {', '.join(missing)}")
         held.given = key
 
-    def _bind_outputs(self, held: _Context) -> None:
+    def _bind_outputs(self, held: _Context, places: Mapping[str, DevicePlace]) -> set[str]:
+        """Give each output its memory. Returns the names of those that are written to their places."""
+        written: set[str] = set()
         for tensor in self._outputs:
-            shape = self._shape(held, tensor)
+            name, shape = tensor.name, self._shape(held, tensor)
+            place = places.get(name)
             if tensor.is_shape:
-                self._set_address(held, tensor.name, self._staging[tensor.name].view(shape).ctypes.data)
+                self._set_address(held, name, self._staging[name].view(shape).ctypes.data)
             elif -1 not in shape:
-                self._set_address(held, tensor.name, self._memory[tensor.name].address(_size(tensor, shape)))
-            elif tensor.name not in held.allocators:
+                size = _size(tensor, shape)
+                if place is not None and size <= place.byte_size:
+                    written.add(name)
+                    self._set_address(held, name, place.address)
+                else:
+                    self._set_address(held, name, self._memory[name].address(size))
+            elif name not in held.allocators:
                 # Only the values of the inputs decide how large it becomes.
-                allocator = make_allocator(self._loaded.package.module, self._memory[tensor.name])
-                if not held.context.set_output_allocator(tensor.name, allocator):
-                    raise self._failed(f"set_output_allocator of '{tensor.name}'")
-                held.allocators[tensor.name] = allocator
+                allocator = make_allocator(self._loaded.package.module, self._memory[name])
+                if not held.context.set_output_allocator(name, allocator):
+                    raise self._failed(f"set_output_allocator of '{name}'")
+                held.allocators[name] = allocator
+        return written
 
-    def _read(self, held: _Context, names: Sequence[str]) -> list[Array]:
+    def _read(self, held: _Context, names: Sequence[str], written: set[str]) -> list[Array | Shape]:
         views: dict[str, Array] = {}
+        shapes: dict[str, Shape] = {}
         for tensor in self._outputs:
             name = tensor.name
-            shape = self._shape(held, tensor)
+            shape = shapes[name] = self._shape(held, tensor)
             address = held.addresses.get(name, 0)
             if -1 in shape:
                 allocator = held.allocators[name]
                 if allocator.error is not None:
                     raise allocator.error
                 shape, address = allocator.shape, allocator.address
+            if name in written or name not in names:
+                continue
             view = views[name] = self._staging[name].view(shape)
             if not tensor.is_shape and view.nbytes:
                 self._stream.copy_to_host(view.ctypes.data, address, view.nbytes)
         self._stream.wait()
         self._held = ()
         by_name = {tensor.name: tensor for tensor in self._outputs}
-        return [self._result(by_name[name], views[name]) for name in names]
+        return [shapes[name] if name in written else self._result(by_name[name], views[name]) for name in names]
 
     def _result(self, tensor: EngineTensor, view: Array) -> Array:
         if tensor.is_shape and self._batching and tensor.shape:
@@ -209,11 +252,6 @@ class EngineRun:
 
     def _failed(self, call: str) -> EngineError:
         return EngineError(self._loaded.package.last_error or f"{call} failed")
-
-
-def _rank(tensor: EngineTensor, array: Array) -> Shape:
-    """The shape of the array; that of a scalar in the engine has no dimensions."""
-    return array.shape if tensor.shape else ()
 
 
 def _values(array: Array) -> Shape:

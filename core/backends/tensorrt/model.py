@@ -46,6 +46,7 @@ class TensorRtModel(InProcessModel):
             self._axes,
             on_buffer=run.pinned.replace,
             on_close=run.close,
+            bound_run=run,
         )
 
     def _engine_run(self, loaded: Any, placement: Placement) -> EngineRun:

@@ -128,6 +128,12 @@ class Splitter:
                 answer.append(OutputTensor(name, datatype, array.shape, array))
         return answer
 
+    def checked(self, output: OutputSpec, result: Array, total: int) -> Array:
+        """A result of a batch with one request, which gets it as it is. Raises BackendFailed for a wrong batch."""
+        if self._batching and result.shape[:1] != (total,):
+            raise self._wrong_batch(output.name, result.shape, total)
+        return result if result.shape else self._in_client_shape(output, result)
+
     def _cut(
         self,
         output: OutputSpec,

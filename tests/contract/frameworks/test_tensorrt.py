@@ -5,6 +5,7 @@ Source: docs/spec/framework-backends.md section 6.5.
 
 from __future__ import annotations
 
+import base64
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,7 @@ class Library(ctypes.CDLL):
         if driver is None:
             from tests.unit.core.cuda.fake_cuda import FakeCuda
             driver = FakeCuda()
+            driver.allocate(bytes(1024))
         return driver
 
 driver = None
@@ -42,6 +44,8 @@ PACKAGE = """
 from tests.unit.core.backends.tensorrt.fake_tensorrt import *
 from tests.unit.core.backends.tensorrt.fake_tensorrt import __version__
 """
+# That of the first allocation.
+HANDLE = b"\x01" + bytes(62) + b"\xff"
 CLIENTS: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
 
 
@@ -54,7 +58,8 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     (folder / "sitecustomize.py").write_text(SITE)
     (folder / "tensorrt.py").write_text(PACKAGE)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
-    options = ("--shutdown-grace-secs=0", "--exit-on-error=false", "--model-control-mode=explicit", "--load-model=*")
+    options = ["--shutdown-grace-secs=0", "--exit-on-error=false", "--model-control-mode=explicit", "--load-model=*"]
+    options.append("--allow-client-shm=true")
     log = folder / "log"
     with ServerProcess(folder / "models", log, *options, ready=False, environment=environment) as running:
         until(lambda: "failed to load 'newer'" in running.log_text(), running.log_text)
@@ -101,6 +106,27 @@ def test_a_shape_tensor_has_no_batch_dimension(server: ServerProcess, door: str)
         answer = client.infer("filled", [shape, value])
         np.testing.assert_array_equal(answer.as_numpy("FILLED")[:, 0, 0], [7, 8])
         np.testing.assert_array_equal(answer.as_numpy("FILLED_SHAPE"), [2, 3])
+
+
+@pytest.mark.parametrize("door", CLIENTS)
+def test_a_region_on_the_gpu_is_written_and_read_by_the_model(server: ServerProcess, door: str) -> None:
+    library = CLIENTS[door]
+    address = server.address if door == "http" else f"{server.address.rpartition(':')[0]}:{server.grpc_port}"
+    with library.InferenceServerClient(address) as client:
+        client.register_cuda_shared_memory("r", base64.b64encode(HANDLE), 0, 1024)
+        try:
+            given = np.arange(16, dtype=np.float32).reshape(1, 16)
+            inputs = [library.InferInput(f"INPUT{number}", given.shape, "FP32") for number in range(2)]
+            for tensor in inputs:
+                tensor.set_data_from_numpy(given)
+            placed = library.InferRequestedOutput("OUTPUT0")
+            placed.set_shared_memory("r", given.nbytes, 256)
+            client.infer("sums", inputs, outputs=[placed])
+            # What the model has written is what it reads there.
+            inputs[0].set_shared_memory("r", given.nbytes, 256)
+            np.testing.assert_array_equal(client.infer("sums", inputs).as_numpy("OUTPUT0"), given * 3)
+        finally:
+            client.unregister_cuda_shared_memory("r")
 
 
 def test_a_plan_of_a_newer_version_says_so(server: ServerProcess) -> None:

@@ -56,7 +56,11 @@ class FakeCuda:
     def allocate(self, content: bytes) -> bytes:
         """The handle of a new allocation."""
         handle = bytes([len(self.allocations) + 1]) + bytes(62) + b"\xff"
-        self.allocations[handle] = ctypes.create_string_buffer(content, len(content))
+        # As the driver aligns them.
+        whole = ctypes.create_string_buffer(len(content) + 256)
+        start = -ctypes.addressof(whole) % 256
+        block = self.allocations[handle] = (ctypes.c_char * len(content)).from_buffer(whole, start)
+        block.raw = content
         return handle
 
     def content(self, handle: bytes) -> bytes:

@@ -1,0 +1,211 @@
+"""Requests whose tensors lie in CUDA shared memory, on a driver with memory of the CPU, and real ONNX Runtime and the
+fake TensorRT on that memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from core.backends.base import BackendInstance
+from core.backends.in_process.bound_instance import BoundInstance, may_bind
+from core.backends.in_process.factory import make_instance
+from core.backends.in_process.instance import Failures
+from core.backends.onnxruntime.device_run import DeviceRun
+from core.backends.onnxruntime.errors import failure_of
+from core.backends.onnxruntime.session import FAILURES
+from core.config.model_spec import ModelSpec
+from core.config.placement import DeviceKind, Placement
+from core.config.request_validator import RequestValidator
+from core.cuda.driver import CudaDriver
+from core.inference.pending_request import PendingRequest
+from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.tensors import Array
+from core.shared_memory.attachment import attach
+from core.shared_memory.regions import Regions
+from tests.unit import onnx_models
+from tests.unit.backend_serving import config_of, serving_version, spec_of
+from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, trt_config, write_plan
+from tests.unit.core.cuda.fake_cuda import FakeCuda
+from tests.unit.onnx_serving import add_sub_config
+
+ROW = np.arange(16, dtype=np.float32)
+SIZE = ROW.nbytes
+FIRST, SECOND, SUM, DIFFERENCE = 0, 256, 512, 768
+COPIES = {"cuMemcpyDtoH_v2", "cuMemcpyHtoD_v2"}
+
+
+@dataclass
+class Client:
+    """Has an allocation on GPU 0, registered as `r`, with two inputs in it."""
+
+    cuda: FakeCuda
+    regions: Regions
+    spec: ModelSpec
+    instance: BackendInstance
+    handle: bytes
+
+    def request(
+        self,
+        inputs: tuple[int | None, int | None] = (FIRST, SECOND),
+        outputs: dict[str, RegionReference] | None = None,
+        rows: int = 1,
+    ) -> tuple[RegionRequest, list[InferenceResponse], PendingRequest]:
+        """A request with inputs at these places, or in itself; all outputs go to `r` unless `outputs` are given."""
+        tensors: list[InputTensor] = []
+        for number, at in enumerate(inputs):
+            name, shape = f"INPUT{number}", (rows, 16)
+            if at is None:
+                tensors.append(InputTensor(name, "FP32", shape, np.tile(ROW, (rows, 1))))
+            else:
+                tensors.append(RegionInput(name, "FP32", shape, RegionReference("r", at, rows * SIZE)))
+        places = {"OUTPUT0": RegionReference("r", SUM, SIZE), "OUTPUT1": RegionReference("r", DIFFERENCE, SIZE)}
+        request = RegionRequest.of(InferenceRequest("model", tensors), places if outputs is None else outputs)
+        responses: list[InferenceResponse] = []
+        pending = PendingRequest(request, responses.append)
+        attach(pending, request, self.regions)
+        return request, responses, pending
+
+    def execute(self, *made: tuple[RegionRequest, list[InferenceResponse], PendingRequest]) -> list[OutputTensor]:
+        """Validate and execute requests as the engine does it. Returns the outputs of the first response."""
+        validator = RequestValidator(self.spec)
+        requests = [request for request, _, _ in made]
+        sizes = [validator.check(request)[0] for request in requests]
+        self.cuda.calls.clear()
+        done = self.instance.execute(requests, sizes)
+        for (_, _, pending), outcome in zip(made, done.outputs, strict=True):
+            assert isinstance(outcome, list) or not isinstance(outcome, Exception)
+            pending.on_response(InferenceResponse("model", 1, outcome))  # type: ignore[arg-type]
+        response = made[0][1][0]
+        if response.error is not None:
+            raise response.error
+        return list(response.outputs)
+
+    @property
+    def copies(self) -> set[str]:
+        return COPIES & set(self.cuda.calls)
+
+    def at(self, offset: int) -> Array:
+        return np.frombuffer(self.cuda.content(self.handle)[offset : offset + SIZE], np.float32)
+
+
+@contextmanager
+def with_onnxruntime(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, BackendInstance]]:
+    """The instance of a GPU, but on ONNX Runtime's device `cpu`, whose memory the driver has."""
+    config = config_of(add_sub_config("FP32"))
+    spec = spec_of(config)
+    model = onnx_models.add_sub("FP32").SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0)
+    placement = Placement("model_0", DeviceKind.GPU)
+    instance = make_instance(placement, spec, config, run, Failures(FAILURES, failure_of), {}, bound_run=run)
+    yield spec, instance
+    instance.close()
+
+
+@contextmanager
+def with_tensorrt(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, BackendInstance]]:
+    backend, config, version = backend_on(cuda), trt_config(), write_plan(folder / "1", add_sub())
+    backend.complete(version, config)
+    with serving_version(backend, version, config, placement=ON_GPU) as served:
+        yield served.spec, served.instance
+
+
+@pytest.fixture(params=[with_onnxruntime, with_tensorrt])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    cuda = FakeCuda()
+    handle = cuda.allocate(ROW.tobytes().ljust(256) + (ROW * 2).tobytes().ljust(256) + bytes(512))
+    regions = Regions(open_driver=lambda: CudaDriver(cuda))
+    regions.register_cuda("r", handle, 0, 1024)
+    with request.param(tmp_path, cuda) as (spec, instance):
+        assert isinstance(instance, BoundInstance)
+        yield Client(cuda, regions, spec, instance, handle)
+
+
+def test_tensors_are_used_where_they_lie(client: Client) -> None:
+    outputs = client.execute(client.request())
+    assert [(output.name, output.shape, output.nbytes) for output in outputs] == [
+        ("OUTPUT0", (1, 16), 0),
+        ("OUTPUT1", (1, 16), 0),
+    ]
+    np.testing.assert_array_equal(client.at(SUM), ROW * 3)
+    np.testing.assert_array_equal(client.at(DIFFERENCE), -ROW)
+    assert not client.copies
+    # A run after it that binds nothing does not write there.
+    client.execute(client.request((None, None), {}))
+    np.testing.assert_array_equal(client.at(SUM), ROW * 3)
+
+
+def test_inputs_of_both_kinds_and_outputs_of_both_kinds(client: Client) -> None:
+    made = client.request((FIRST, None), {"OUTPUT1": RegionReference("r", DIFFERENCE, SIZE)})
+    first, second = client.execute(made)
+    np.testing.assert_array_equal(first.array, [ROW * 2])
+    np.testing.assert_array_equal(client.at(DIFFERENCE), ROW * 0)
+    assert (second.name, second.nbytes) == ("OUTPUT1", 0)
+    assert not client.copies
+
+
+def test_only_requested_outputs_are_answered(client: Client) -> None:
+    request, responses, pending = client.request(outputs={})
+    request.outputs = ("OUTPUT1",)
+    (only,) = client.execute((request, responses, pending))
+    np.testing.assert_array_equal(only.array, [-ROW])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda client: client.request((FIRST + 4, SECOND), {}),
+        lambda client: client.request((None, None), {"OUTPUT0": RegionReference("r", SUM + 4, SIZE)}),
+    ],
+)
+def test_what_is_not_aligned_is_copied(client: Client, change: Callable[[Client], object]) -> None:
+    client.execute(change(client))  # type: ignore[arg-type]
+    assert client.copies
+
+
+def test_tensors_on_another_gpu_are_copied(client: Client) -> None:
+    client.instance.placement = replace(client.instance.placement, device_id=1)
+    client.execute(client.request())
+    np.testing.assert_array_equal(client.at(SUM), ROW * 3)
+    assert client.copies == COPIES
+    client.instance.placement = replace(client.instance.placement, device_id=0)
+
+
+def test_a_batch_of_requests_is_copied(client: Client) -> None:
+    client.execute(client.request(), client.request((FIRST, FIRST), {}))
+    np.testing.assert_array_equal(client.at(SUM), ROW * 3)
+    assert client.copies == COPIES
+
+
+def test_an_output_that_does_not_fit_is_not_written(client: Client) -> None:
+    made = client.request(outputs={"OUTPUT0": RegionReference("r", SUM, SIZE - 4)})
+    with pytest.raises(Exception, match=r"output 'OUTPUT0' \(60 bytes\) should be at least 64 bytes to hold the"):
+        client.execute(made)
+    np.testing.assert_array_equal(client.at(SUM), ROW * 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "binds"),
+    [
+        ("", True),
+        ("response_cache { enable: true }", False),
+        ('output { name: "S" data_type: TYPE_STRING dims: 1 }', False),
+        ('input { name: "R" data_type: TYPE_FP32 dims: 4 reshape { shape: [ 2, 2 ] } }', False),
+        ('input { name: "R" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }', False),
+        ('input { name: "R" data_type: TYPE_FP32 dims: 1 optional: true }', False),
+        ('input { name: "R" data_type: TYPE_INT32 dims: 1 is_shape_tensor: true }', False),
+        ("sequence_batching { }", False),
+    ],
+)
+def test_tensors_that_change_on_the_way_are_not_bound(change: str, binds: bool) -> None:
+    config = config_of("max_batch_size: 4\n" + change)
+    assert may_bind(spec_of(config), config) is binds
