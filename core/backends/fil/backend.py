@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import treelite
 
 from core.backends.base import Backend, BackendModel, LoadContext
 from core.backends.fil.scores import answers
 from core.backends.fil.tree_file import read_trees, tree_path
+from core.backends.fil.tree_prediction import TreePrediction
 from core.backends.fil.tree_settings import TreeSettings
 from core.backends.in_process.instance import Failures, Run
 from core.backends.in_process.model import InProcessModel
@@ -28,8 +28,6 @@ _FP32 = BY_NAME["FP32"]
 _INPUT = "input__0"
 _OUTPUT = "output__0"
 _SHAP = "treeshap_output"
-# Fewer rows than this for a thread cost more to hand out than to compute.
-_ROWS_PER_THREAD = 64
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
@@ -84,19 +82,16 @@ class FilBackend:
             return trees
 
         def make_run(trees: Any, placement: Placement) -> Run:
-            features = int(trees.num_feature)
+            prediction = TreePrediction(trees, threads)
 
             def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
-                rows = np.ascontiguousarray(feed[_INPUT]).reshape(-1, features)
-                used = min(threads, 1 + len(rows) // _ROWS_PER_THREAD)
-                # Rows, targets, classes; `_check_trees` let no second target pass.
-                scores = treelite.gtil.predict(trees, rows, nthread=used)[:, 0, :]
-                return [answers(scores, settings, width)]
+                return [answers(prediction.scores(feed[_INPUT]), settings, width)]
 
             return run
 
         described = {"execution provider": f"Treelite {treelite.__version__}", "threads": str(threads)}
-        return InProcessModel(context, load, make_run, _FAILURES, described)
+        # How far a row goes in a tree differs with its values, but no further than the tree is deep.
+        return InProcessModel(context, load, make_run, _FAILURES, described, may_run_inline=True)
 
 
 def _error_of(exc: Exception, model: str) -> ServerError:

@@ -10,7 +10,7 @@ from core.backends.in_process.device_weights import DeviceWeights, Weights
 from core.backends.in_process.factory import make_instance
 from core.backends.in_process.instance import Failures, Run
 from core.backends.in_process.length_axes import length_axes
-from core.config.placement import Placement
+from core.config.placement import DeviceKind, Placement
 from core.observability.metrics.snapshot import ModelProcessMetrics
 
 
@@ -19,7 +19,8 @@ class InProcessModel:
 
     `load` loads the weights onto the device of a placement: one set for all instances on the device. `make_run` makes
     what one instance runs from them. Both raise a ServerError. `described` are cells of the start table besides
-    `device`. The weights for all placements of `context` are loaded at once.
+    `device`. `may_run_inline` holds for the instances on a CPU (`BackendInstance`). The weights for all placements of
+    `context` are loaded at once.
     """
 
     labels: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -32,12 +33,15 @@ class InProcessModel:
         make_run: Callable[[Weights, Placement], Run],
         failures: Failures,
         described: Mapping[str, str],
+        *,
+        may_run_inline: bool = False,
     ) -> None:
         self._config = context.config
         self._spec = context.spec
         self._make_run = make_run
         self._failures = failures
         self._described = described
+        self._may_run_inline = may_run_inline
         buckets = context.spec.buckets
         self._axes = {} if buckets is None else length_axes(context.spec, buckets)
         wanted = {placement.device: placement for placement in context.placements}
@@ -49,7 +53,15 @@ class InProcessModel:
     def instance(self, placement: Placement) -> BackendInstance:
         """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""
         run = self._make_run(self._weights.of(placement), placement)
-        return make_instance(placement, self._spec, self._config, run, self._failures, self._axes)
+        return make_instance(
+            placement,
+            self._spec,
+            self._config,
+            run,
+            self._failures,
+            self._axes,
+            may_run_inline=self._may_run_inline and placement.kind is DeviceKind.CPU,
+        )
 
     def watch(self, on_change: OnChange) -> None:
         """An instance can always execute."""

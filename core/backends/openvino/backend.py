@@ -15,6 +15,7 @@ import openvino
 from core.backends.base import Backend, BackendModel, LoadContext
 from core.backends.in_process.instance import Failures, Run
 from core.backends.in_process.model import InProcessModel
+from core.backends.openvino.bounded_graph import has_bounded_graph
 from core.backends.openvino.graph import FittedGraph, fit, signature_of
 from core.backends.openvino.model_file import failure_of, model_path, read_model
 from core.backends.openvino.settings import OpenVinoSettings
@@ -81,7 +82,8 @@ class OpenVinoBackend:
             "execution provider": f"OpenVINO {openvino.__version__.partition('-')[0]}",
             "threads": str(context.threads or "all"),
         }
-        return InProcessModel(context, load, make_run, _FAILURES, described)
+        inline = not settings.extension and has_bounded_graph(graph.model)
+        return InProcessModel(context, load, make_run, _FAILURES, described, may_run_inline=inline)
 
     def _add_extension(self, library: str, model: str) -> None:
         try:
@@ -107,12 +109,21 @@ def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
         rows = len(arrays[0]) if fixed_batch else 0
         if fixed_batch and rows < fixed_batch:
             arrays = [_padded(array, fixed_batch) for array in arrays]
-        results = request.infer(arrays, share_inputs=True, share_outputs=True)
+        for index, array in enumerate(arrays):
+            request.set_input_tensor(index, _tensor(array))
+        # Given arrays, it would look for their tensors by type and shape, which takes longer than a small model.
+        request.infer(share_outputs=True)
         # The request's next run writes into the same memory.
-        copies = [np.array(results[index]) for index in order]
+        copies = [np.array(request.get_output_tensor(index).data) for index in order]
         return [array[:rows] for array in copies] if fixed_batch else copies
 
     return run
+
+
+def _tensor(array: Array) -> Any:
+    """A tensor over the memory of `array`, which must live until the run has ended; or a copy if OpenVINO needs one."""
+    flags = array.flags
+    return openvino.Tensor(array, shared_memory=flags.c_contiguous and flags.writeable)
 
 
 def _padded(array: Array, rows: int) -> Array:
