@@ -2,6 +2,7 @@
 # Builds the cpu image without an engine and tests it in all three roles: `make image-check`.
 #
 #     docker/check.sh [FOLDER]
+#     EXTRAS=openvino,trees docker/check.sh
 #
 # Needs root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv as `make check` makes it (or PYTHON).
 # The base image is a substitute: Debian 12 with its Python 3.11. It is made once and kept in FOLDER (build/image-check)
@@ -10,6 +11,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${1:-build/image-check}")
 python=${PYTHON:-.venv/bin/python}
+extras=${EXTRAS:-}
 base=localhost/trident-check-base
 image=localhost/trident-check
 
@@ -30,10 +32,12 @@ trap finish EXIT
 echo "== the substitute for the base image"
 if [ ! -e "$folder/base.tar" ]; then
   root="$store/debian"
-  debootstrap --variant=minbase --include=ca-certificates,python3,python3-dev,python3-venv bookworm "$root" \
-    > "$folder/debootstrap.log" || { tail "$folder/debootstrap.log" >&2; exit 1; }
+  debootstrap --variant=minbase --include=ca-certificates,python3,python3-async-timeout,python3-dev,python3-venv \
+    bookworm "$root" > "$folder/debootstrap.log" || { tail "$folder/debootstrap.log" >&2; exit 1; }
   # Give the interpreter its path in the official image, and remove files that this image does not have.
   ln -s /usr/bin/python3 "$root/usr/local/bin/python"
+  # Python 3.11.2 lacks what the client of Redis takes from 3.11.3.
+  ln -s ../python3/dist-packages/async_timeout "$root/usr/lib/python3.11/async_timeout"
   rm -rf "$root"/var/cache/apt/archives/*.deb "$root"/var/lib/apt/lists/* "$root"/usr/share/doc
   tar --create --file "$folder/base.tar.part" --directory "$root" --one-file-system .
   mv "$folder/base.tar.part" "$folder/base.tar"
@@ -44,21 +48,26 @@ buildah add --quiet "$container" "$folder/base.tar" / > /dev/null
 buildah commit --quiet --rm "$container" "$base" > /dev/null
 
 echo "== the wheels, with this machine's pip"
-for target in build cpu; do
-  "$python" -m pip download -qq --no-deps --require-hashes --dest "$folder/wheels" -r "docker/requirements-$target.lock"
+locks=(docker/requirements-build.lock docker/requirements-cpu.lock)
+for extra in ${extras//,/ }; do
+  lock="docker/extras/cpu-$extra.lock"
+  [ ! -f "$lock" ] || locks+=("$lock")
+done
+for lock in "${locks[@]}"; do
+  "$python" -m pip download -qq --no-deps --require-hashes --dest "$folder/wheels" -r "$lock"
 done
 printf '[global]\nno-index = true\nfind-links = /wheels\n' > "$store/pip.conf"
 
 echo "== the image"
 buildah build --isolation chroot --network host --format docker --target cpu --tag "$image" \
-  --build-arg BASE_IMAGE="$base" --file docker/Dockerfile \
+  --build-arg BASE_IMAGE="$base" --build-arg EXTRAS="$extras" --file docker/Dockerfile \
   --volume "$folder/wheels:/wheels:ro" --volume "$store/pip.conf:/etc/pip.conf:ro" . \
   > "$folder/build.log" 2>&1 || { tail -n 40 "$folder/build.log" >&2; exit 1; }
 
 container=$(buildah from "$image")
 buildah inspect --type image "$image" > "$store/image.json"
 root=$(buildah mount "$container")
-"$python" docker/probe.py "$root" "$store/image.json" "$container" -- \
+"$python" docker/probe.py "$root" "$store/image.json" "$container" "$extras" -- \
   "$(command -v buildah)" --root "$store/root" --runroot "$store/run" --storage-driver "${STORAGE_DRIVER:-vfs}" \
   run --isolation chroot --network host
 echo "image-check: passed"

@@ -1,9 +1,11 @@
-"""Writes docker/requirements-*.lock: the versions that the images install, with the hashes of their files.
+"""Writes docker/requirements-*.lock and docker/extras: the versions that the images install, with their files' hashes.
 
-    python docker/lock.py [--upgrade] [build] [cpu] [gpu]
+    python docker/lock.py [--upgrade] [build] [cpu] [gpu] [cpu-torch] …
 
 The versions are those of requirements.lock. Packages that only an image installs keep the versions of its lock file
-unless --upgrade is given. pip resolves them with its configured indexes, which are not written to the files.
+unless --upgrade is given. pip resolves them with its configured indexes, which are not written to the files. An extra's
+file has what the extra adds to its stage, and what it needs in another version. PyTorch for CPUs is not on PyPI: pip
+must be configured with PyTorch's index for CPUs to lock it.
 """
 
 from __future__ import annotations
@@ -24,6 +26,15 @@ CONSTRAINTS = ROOT / "requirements.lock"
 # The images' interpreter; their C library is that of Debian 12.
 PYTHON = "3.11"
 ARCHITECTURES = ("x86_64", "aarch64")
+STAGES = ("cpu", "gpu")
+# Not `tensorrt`: what PyPI has of it fetches the wheels from NVIDIA's index while it is installed.
+EXTRAS = ("openvino", "tensorflow", "torch", "trees")
+# Small, and in every image.
+ALWAYS = ("otel", "redis")
+# These are locked for one architecture: tensorflow-cpu has no wheels for others, PyTorch for CPUs none on PyPI.
+_X86_ONLY = ("tensorflow", "torch")
+# It names exact versions of the CUDA wheels, which take the place of the stage's own.
+_BRINGS_CUDA = ("torch",)
 _GLIBC_MINORS = range(17, 37)
 # These compile gunicorn-h1c, the only dependency without wheels. Its build is not isolated, so that hashes apply.
 _BUILD = ("setuptools>=77", "wheel")
@@ -40,22 +51,48 @@ def read_pins(path: Path) -> dict[str, str]:
     return {normalized(name): version for name, version in _PIN.findall(path.read_text())} if path.exists() else {}
 
 
+def targets() -> list[str]:
+    """Everything that has a lock file: the build tools, the stages, and each extra in each stage."""
+    return ["build", *STAGES, *(f"{stage}-{extra}" for stage in STAGES for extra in EXTRAS)]
+
+
+def stage_and_extra(target: str) -> tuple[str, str]:
+    """The parts of `cpu-torch`; the extra is empty for a stage."""
+    stage, _, extra = target.partition("-")
+    return stage, extra
+
+
 def lock_file(target: str) -> Path:
-    return ROOT / "docker" / f"requirements-{target}.lock"
+    folder = ROOT / "docker"
+    return (
+        folder / "extras" / f"{target}.lock" if stage_and_extra(target)[1] else folder / f"requirements-{target}.lock"
+    )
+
+
+def architectures(target: str) -> tuple[str, ...]:
+    return ARCHITECTURES[:1] if stage_and_extra(target)[1] in _X86_ONLY else ARCHITECTURES
 
 
 def requirements(target: str) -> list[str]:
-    """The requirements of an image: the project's dependencies with its extra and the caches, or the build tools."""
+    """The requirements of an image: the project's dependencies with those of its extras, or the build tools."""
     if target == "build":
         return list(_BUILD)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    return [*project["dependencies"], *extras[target], *extras["redis"]]
+    stage, extra = stage_and_extra(target)
+    wanted = [stage, *ALWAYS, *([extra] if extra else [])]
+    return [*project["dependencies"], *(each for name in wanted for each in extras[name])]
+
+
+def _title(target: str) -> str:
+    stage, extra = stage_and_extra(target)
+    return f"stage {stage}, extra {extra}" if extra else f"stage {stage}"
 
 
 def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterable[str]]) -> str:
+    machines = " and ".join(architectures(target))
     lines = [
-        f"# Packages of the image's stage {target}: versions and hashes of files for {' and '.join(ARCHITECTURES)}.",
+        f"# Packages of the image's {_title(target)}: versions and hashes of files for {machines}.",
         "# Written by docker/lock.py from pyproject.toml and requirements.lock.",
     ]
     for name in sorted(versions):
@@ -67,22 +104,43 @@ def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterab
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Writes the images' lock files.")
     parser.add_argument("--upgrade", action="store_true", help="newer versions of packages that only an image installs")
-    parser.add_argument("targets", nargs="*", metavar="build|cpu|gpu", default=["build", "cpu", "gpu"])
+    parser.add_argument("targets", nargs="*", metavar="build|cpu|gpu|cpu-torch…", default=targets())
     given = parser.parse_args(arguments)
     for target in given.targets:
-        shared = read_pins(CONSTRAINTS)
         own = {} if given.upgrade else read_pins(lock_file(target))
-        versions = _resolve(requirements(target), own | shared)
-        files = [_files(versions, architecture) for architecture in ARCHITECTURES]
+        versions = _added(target, _resolve(requirements(target), own | _constraints(target)))
+        files = [_files(versions, architecture) for architecture in architectures(target)]
         hashes = {name: [found[name] for found in files] for name in versions}
         lock_file(target).write_text(render(target, versions, hashes))
         print(f"{lock_file(target).name}: {len(versions)} distributions")
     return 0
 
 
+def _constraints(target: str) -> dict[str, str]:
+    """The versions that `target` may not choose: those of the project, and for an extra those of its stage."""
+    shared = read_pins(CONSTRAINTS)
+    stage, extra = stage_and_extra(target)
+    if not extra:
+        return shared
+    of_stage = read_pins(lock_file(stage))
+    if extra in _BRINGS_CUDA:
+        of_stage = {name: version for name, version in of_stage.items() if not name.startswith("nvidia-")}
+    if target == "cpu-torch":
+        shared["torch"] += "+cpu"
+    return shared | of_stage
+
+
+def _added(target: str, versions: Mapping[str, str]) -> dict[str, str]:
+    """What an extra adds to its stage or changes there; everything for a stage."""
+    stage, extra = stage_and_extra(target)
+    there = {**read_pins(lock_file(stage)), **read_pins(lock_file("build"))} if extra else {}
+    return {name: version for name, version in versions.items() if there.get(name) != version}
+
+
 def _resolve(wanted: Iterable[str], constraints: Mapping[str, str]) -> dict[str, str]:
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-        file.write("".join(f"{name}=={version}\n" for name, version in constraints.items()))
+        # Exactly these: `==` would let a version of another build in, such as PyTorch for CPUs.
+        file.write("".join(f"{name}==={version}\n" for name, version in constraints.items()))
         file.flush()
         report = _pip("--constraint", file.name, *wanted)
     return {normalized(each["metadata"]["name"]): each["metadata"]["version"] for each in report["install"]}
@@ -92,7 +150,7 @@ def _files(versions: Mapping[str, str], architecture: str) -> dict[str, str]:
     """The hash of the file that pip selects for each distribution on an architecture."""
     platforms = [f"--platform=manylinux_2_{minor}_{architecture}" for minor in reversed(_GLIBC_MINORS)]
     platforms.append(f"--platform=manylinux2014_{architecture}")
-    pins = [f"{name}=={version}" for name, version in versions.items()]
+    pins = [f"{name}==={version}" for name, version in versions.items()]
     with tempfile.TemporaryDirectory() as folder:
         there = ["--no-deps", "--implementation=cp", f"--python-version={PYTHON}", f"--target={folder}"]
         report = _pip(*there, *platforms, *pins)

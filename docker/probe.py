@@ -1,8 +1,9 @@
 """Tests a built image in its three roles, for docker/check.sh.
 
-    probe.py ROOT IMAGE_JSON CONTAINER -- BUILDAH RUN...
+    probe.py ROOT IMAGE_JSON CONTAINER EXTRAS -- BUILDAH RUN...
 
-ROOT is the mounted file system of the container CONTAINER; IMAGE_JSON is the output of `buildah inspect` for its image.
+ROOT is the mounted file system of the container CONTAINER; IMAGE_JSON is the output of `buildah inspect` for its image,
+which was built with EXTRAS. A tiny model of each extra is served, too.
 The remaining words, followed by the container's name and a command, run the command in it. As in an engine, the process
 consists of the image's entrypoint, command, environment, user and folder. The first failure ends the test with status 1
 and the reason.
@@ -24,23 +25,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from roles import Role, Wrong, call, expect, roles
-from size import BASE_ALLOWANCE, BUDGETS, image_size, read_sizes
+import numpy as np
+from lock import ALWAYS
+from roles import Mount, Role, Wrong, call, expect, roles
+from size import BASE_ALLOWANCE, BUDGETS, counted, read_sizes
+
+from tests.contract.frameworks.framework_models import WIDTH, framework_models
 
 SEVEN = 7
+ROWS = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
 # Imports every module of the project and the clients of the cloud storages: none may miss a file that was left out.
+# Of a framework that is not in the image, only the package that names its extra. What is in a folder `stub` runs in the
+# process of a model, with paths of its own.
 IMPORT_ALL = """
-import importlib, pkgutil
-import boto3
+import importlib, pkgutil, sys
+import boto3, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, redis
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
 import adapters, app, core
 names = [each.name for package in (adapters, app, core)
-         for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".")]
+         for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".") if ".stub" not in each.name]
+extras = {"cpu", *sys.argv[1].split(",")}
 for name in names:
-    if not name.endswith("__main__"):
+    package = importlib.import_module(".".join(name.split(".")[:3]))
+    if not name.endswith("__main__") and getattr(package, "EXTRA", "cpu") in extras:
         importlib.import_module(name)
 for service in ("s3", "sts", "sso", "sso-oidc"):
     boto3.client(service, region_name="us-east-1")
@@ -173,7 +184,7 @@ def check_description(image: Image) -> None:
     expect(image.health[:1] == ["CMD"], f"health {image.health}")
 
 
-def check_files(root: Path) -> None:
+def check_files(root: Path, extras: Sequence[str]) -> None:
     """Check that all users can read the files, only root can write them, and the size is within the budget."""
     venv = root / "opt" / "trident"
     size = 0
@@ -187,10 +198,11 @@ def check_files(root: Path) -> None:
         size += 0 if path.is_dir() else path.lstat().st_size
     for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "build"):
         expect(not (root / absent).exists(), f"/{absent} is in the image")
-    estimate = image_size(read_sizes()["cpu"]) - BASE_ALLOWANCE
+    targets = ["cpu", *(f"cpu-{extra}" for extra in extras)]
+    estimate = sum(counted(target, read_sizes()) for target in targets) - BASE_ALLOWANCE
     print(f"   /opt/trident: {size / 1e6:.1f} MB; estimated from docker/sizes.json: {estimate / 1e6:.1f} MB")
     expect(abs(size - estimate) < 0.05 * estimate, "docker/sizes.json is outdated: run docker/size.py --measure")
-    expect(BASE_ALLOWANCE + size < BUDGETS["cpu"], "over the budget")
+    expect(BASE_ALLOWANCE + size < sum(BUDGETS[target] for target in targets), "over the budget")
 
 
 def check_roles(container: Container, image: Image) -> None:
@@ -214,7 +226,29 @@ def check_first_process(root: Path, image: Image) -> None:
         print(f"   process 1 with --http-workers={workers}: answers, stops at SIGTERM")
 
 
-def check_commands(container: Container, image: Image) -> None:
+def check_frameworks(container: Container, image: Image, extras: Sequence[str]) -> None:
+    """Check that a tiny model of each extra answers as its framework does on this machine."""
+    wanted = [model for model in framework_models().values() if model.extra in extras]
+    missing = set(extras) - {model.extra for model in wanted}
+    expect(not missing, f"on this machine there is no framework of {sorted(missing)} to write a model with")
+    with tempfile.TemporaryDirectory() as folder:
+        for model in wanted:
+            model.write_to(Path(folder))
+        for path in (Path(folder), *Path(folder).rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        plain = roles()[0]
+        role = replace(plain, mounts=[Mount(Path(folder), "/models")])
+        with started(role, container.command(role, image.process(role.arguments))):
+            for model in wanted:
+                status, body = call(role.port, "POST", f"/v2/models/{model.name}/infer", model.v2_request(ROWS))
+                expect(status == 200, f"{model.name}: {status} {body!r}")
+                (answer,) = [output["data"] for output in json.loads(body)["outputs"]]
+                expected = model.expected(ROWS).ravel()
+                expect(bool(np.allclose(answer, expected, rtol=1e-5, atol=1e-6)), f"{model.name}: {answer}")
+                print(f"   {model.name} of the extra {model.extra} answers")
+
+
+def check_commands(container: Container, image: Image, extras: Sequence[str]) -> None:
     """Check other commands, and the error of a start without a model repository."""
     plain = roles()[0]
     nothing = replace(plain, environment={})
@@ -226,7 +260,7 @@ def check_commands(container: Container, image: Image) -> None:
         process = image.process(arguments)
         expect_end(container.command(role, process), status, text)
         print(f"   {' '.join(process)}: status {status}")
-    expect_end(container.command(nothing, ["python", "-c", IMPORT_ALL]), 0, " modules")
+    expect_end(container.command(nothing, ["python", "-c", IMPORT_ALL, ",".join(extras)]), 0, " modules")
     print("   all modules and the clients of the storages can be imported")
 
 
@@ -237,16 +271,18 @@ def expect_end(command: Sequence[str], status: int, text: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    root, described, container, separator, *run = arguments
-    expect(separator == "--", "usage: probe.py ROOT IMAGE_JSON CONTAINER -- BUILDAH RUN...")
+    root, described, container, given, separator, *run = arguments
+    expect(separator == "--", "usage: probe.py ROOT IMAGE_JSON CONTAINER EXTRAS -- BUILDAH RUN...")
+    extras = [extra for extra in given.split(",") if extra and extra not in ALWAYS]
     image = Image(json.loads(Path(described).read_text()))
     inside = Container(run, container)
     try:
         check_description(image)
-        check_files(Path(root))
-        check_commands(inside, image)
+        check_files(Path(root), extras)
+        check_commands(inside, image, extras)
         check_roles(inside, image)
         check_first_process(Path(root), image)
+        check_frameworks(inside, image, extras)
     except (Wrong, subprocess.SubprocessError) as error:
         print(f"image-check: {error}", file=sys.stderr)
         return 1

@@ -61,6 +61,11 @@ class FrameworkModel:
         more += f"instance_group {{ count: {self.instances} kind: KIND_CPU }}\n"
         (version.parent / "config.pbtxt").write_text(self.config + more + tensors)
 
+    def v2_request(self, given: Array) -> dict[str, Any]:
+        """A request of the v2 protocol with `given` for every input."""
+        tensor = {"shape": list(given.shape), "datatype": "FP32", "data": given.ravel().tolist()}
+        return {"inputs": [{"name": name, **tensor} for name in self.inputs]}
+
 
 def _trees() -> FrameworkModel:
     table = np.random.default_rng(0).normal(size=(200, WIDTH)).astype(np.float32)

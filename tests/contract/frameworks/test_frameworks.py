@@ -51,11 +51,6 @@ def rows(count: int, seed: int = 1) -> Array:
     return np.random.default_rng(seed).normal(size=(count, WIDTH)).astype(np.float32)
 
 
-def v2_request(model: FrameworkModel, given: Array) -> dict[str, Any]:
-    tensor = {"shape": list(given.shape), "datatype": "FP32", "data": given.ravel().tolist()}
-    return {"inputs": [{"name": name, **tensor} for name in model.inputs]}
-
-
 def v2_answer(model: FrameworkModel, document: Any) -> Array:
     (output,) = document["outputs"]
     assert output["name"] == model.output
@@ -99,7 +94,7 @@ def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, n
         try:
             while not ended.is_set():
                 given = rows(1 + number, seed=number)
-                answer = server.json("POST", f"/v2/models/{name}/infer", v2_request(model, given))
+                answer = server.json("POST", f"/v2/models/{name}/infer", model.v2_request(given))
                 same(model, v2_answer(model, answer), given)
                 answered[number] += 1
         except BaseException as error:
@@ -129,7 +124,7 @@ def test_sagemaker_and_vertex_answer_as_the_framework_does(repository: Path, tmp
     with VertexContainer(tmp_path, repository, "--vertex-ai-default-model=trees") as vertex:
         for model in IN_PROCESS:
             target = f"v2/models/{model.name}/infer"
-            answer = vertex.post(v2_request(model, given), X_Vertex_Ai_Triton_Redirect=target)
+            answer = vertex.post(model.v2_request(given), X_Vertex_Ai_Triton_Redirect=target)
             same(model, v2_answer(model, answer.document), given)
     root = tmp_path / "archives"
     variables = {"SAGEMAKER_MULTI_MODEL": "true", "TRIDENT_SAGEMAKER_MODELS_ROOT": str(root)}
@@ -137,6 +132,6 @@ def test_sagemaker_and_vertex_answer_as_the_framework_does(repository: Path, tmp
         for model in IN_PROCESS:
             model.write_to(root / model.name / "model")
             assert sagemaker.load(model.name, f"{root}/{model.name}/model").status == 200
-            body = json.dumps(v2_request(model, given)).encode()
+            body = json.dumps(model.v2_request(given)).encode()
             invoked = sagemaker.ask("POST", f"/models/{model.name}/invoke", body, Content_Type="application/json")
             same(model, v2_answer(model, json.loads(invoked.body)), given)

@@ -99,7 +99,10 @@ def test_build_without_a_target_makes_the_cpu_image() -> None:
 class TestImage:
     def test_takes_the_environment_that_its_own_build_stage_made(self, image: str) -> None:
         assert DOCKERFILE.stage(image).values("COPY") == [f"--from=build-{image} /opt/trident /opt/trident"]
-        assert any(f"requirements-{image}.lock" in each for each in DOCKERFILE.stage(f"build-{image}").values("RUN"))
+        runs = DOCKERFILE.stage(f"build-{image}").values("RUN")
+        assert any(f"requirements-{image}.lock" in each for each in runs)
+        assert any(each == f'docker/extras/install.sh /opt/trident {image} "${{EXTRAS}}"' for each in runs)
+        assert {"EXTRAS", "PIP_EXTRA_INDEX_URL"} <= set(DOCKERFILE.stage(f"build-{image}").values("ARG"))
 
     def test_has_no_compiler_and_no_package_lists(self, image: str) -> None:
         commands = [each.value for each in DOCKERFILE.lineage(image) if each.name == "RUN"]

@@ -1,18 +1,44 @@
-"""docker/requirements-*.lock: every package of an image, in the version of requirements.lock, with hashes."""
+"""docker/requirements-*.lock and docker/extras: every package of an image, in the tested version, with hashes."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-from docker.lock import ARCHITECTURES, CONSTRAINTS, lock_file, normalized, read_pins, render, requirements
+from docker.lock import (
+    ALWAYS,
+    CONSTRAINTS,
+    EXTRAS,
+    ROOT,
+    STAGES,
+    architectures,
+    lock_file,
+    normalized,
+    read_pins,
+    render,
+    requirements,
+    stage_and_extra,
+    targets,
+)
 
-IMAGES = ("cpu", "gpu")
-LOCKS = ("build", *IMAGES)
+LOCKS = targets()
+
+
+def pins_of_image(target: str) -> dict[str, str]:
+    """The packages of a stage; with an extra also its own, some of which replace the stage's.
+
+    setuptools, which extras ask for, is there while they are installed and removed at the end.
+    """
+    stage, extra = stage_and_extra(target)
+    build = {"setuptools": read_pins(lock_file("build"))["setuptools"]} if extra else {}
+    return build | read_pins(lock_file(stage)) | read_pins(lock_file(target))
 
 
 def missing(target: str, pins: dict[str, str], wanted: Iterable[str]) -> list[str]:
@@ -41,7 +67,7 @@ def missing(target: str, pins: dict[str, str], wanted: Iterable[str]) -> list[st
 
 @pytest.mark.parametrize("target", LOCKS)
 def test_lock_file_has_every_requirement(target: str) -> None:
-    assert missing(target, read_pins(lock_file(target)), requirements(target)) == []
+    assert missing(target, pins_of_image(target), requirements(target)) == []
 
 
 def test_missing_requirement_is_found() -> None:
@@ -57,7 +83,8 @@ def test_locked_versions_are_the_tested_ones(target: str) -> None:
     pins = read_pins(lock_file(target))
     shared = pins.keys() & tested.keys()
     assert shared
-    assert {name: pins[name] for name in shared} == {name: tested[name] for name in shared}
+    # A build for CPUs has a version of its own: 2.13.0+cpu.
+    assert {name: pins[name].partition("+")[0] for name in shared} == {name: tested[name] for name in shared}
 
 
 def test_image_has_only_tested_packages_except_its_own() -> None:
@@ -81,7 +108,61 @@ def test_pins_have_hashes_and_lock_files_name_no_index(target: str) -> None:
     assert len(entries) == len(read_pins(lock_file(target)))
     for entry in entries:
         hashes = re.findall(r"--hash=sha256:([0-9a-f]{64})\b", entry)
-        assert 1 <= len(hashes) <= len(ARCHITECTURES), entry
+        assert 1 <= len(hashes) <= len(architectures(target)), entry
+
+
+def test_every_extra_of_the_project_can_be_in_an_image() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    no_image = {"tensorrt", "test", "train"}
+    assert {*STAGES, *EXTRAS, *ALWAYS, *no_image} == project["optional-dependencies"].keys()
+
+
+def test_extra_repeats_nothing_of_its_stage() -> None:
+    for target in LOCKS:
+        stage, extra = stage_and_extra(target)
+        if extra:
+            assert not read_pins(lock_file(target)).items() & read_pins(lock_file(stage)).items(), target
+
+
+def test_pytorch_is_that_for_cpus_in_the_cpu_image_alone() -> None:
+    assert read_pins(lock_file("cpu-torch"))["torch"].endswith("+cpu")
+    assert "+" not in read_pins(lock_file("gpu-torch"))["torch"]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+class TestInstall:
+    """docker/extras/install.sh, with an interpreter that only notes its arguments."""
+
+    def installed(self, tmp_path: Path, stage: str, extras: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        python = tmp_path / "bin" / "python"
+        python.parent.mkdir()
+        python.write_text(f'#!/bin/sh\necho "$@"\nexit {status}\n')
+        python.chmod(0o755)
+        command = ["docker/extras/install.sh", str(tmp_path), stage, extras]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    def test_takes_each_extra_from_its_own_lock_file(self, tmp_path: Path, stage: str) -> None:
+        done = self.installed(tmp_path, stage, "trees, redis,openvino")
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[-1] for line in done.stdout.splitlines()] == [
+            f"{stage}-trees.lock",
+            f"{stage}-openvino.lock",
+        ]
+        assert all("--require-hashes" in line and "--no-deps" in line for line in done.stdout.splitlines())
+
+    def test_without_extras_nothing_is_installed(self, tmp_path: Path, stage: str) -> None:
+        done = self.installed(tmp_path, stage, "")
+        assert (done.returncode, done.stdout) == (0, "")
+
+    def test_unknown_extra_ends_the_build_and_names_those_that_are_there(self, tmp_path: Path, stage: str) -> None:
+        done = self.installed(tmp_path, stage, "trees,pytorch")
+        assert done.returncode == 1
+        assert f"the {stage} image has no extra 'pytorch', only: openvino tensorflow" in done.stderr
+
+    def test_failed_installation_ends_the_build(self, tmp_path: Path, stage: str) -> None:
+        done = self.installed(tmp_path, stage, "torch", status=1)
+        assert done.returncode == 1
+        assert ("PIP_EXTRA_INDEX_URL" in done.stderr) == (stage == "cpu")
 
 
 def test_lock_file_is_written_in_one_order() -> None:
