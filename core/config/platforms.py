@@ -35,7 +35,7 @@ class Platform:
 PLATFORMS: tuple[Platform, ...] = (
     Platform("tensorflow_savedmodel", "tensorflow", "model.savedmodel", cpu_instances=2),
     Platform("tensorflow_graphdef", "tensorflow", "model.graphdef", cpu_instances=2),
-    Platform(TENSORRT, "tensorrt", "model.plan"),
+    Platform(TENSORRT, "tensorrt", "model.plan", pads=True),
     Platform("onnxruntime_onnx", "onnxruntime", "model.onnx", cpu_instances=2, pads=True),
     Platform("", "openvino", "model.xml", pads=True),
     Platform("pytorch_libtorch", "pytorch", "model.pt", pads=True),

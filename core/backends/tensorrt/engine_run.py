@@ -5,6 +5,7 @@ Source: TensorRT's Python API reference, IExecutionContext; docs/spec/framework-
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,11 +22,13 @@ from core.backends.tensorrt.profiles import choose_profile
 from core.backends.tensorrt.settings import RunSettings
 from core.backends.tensors.staging_buffer import StagingBuffer
 from core.cuda.device_memory import DeviceMemory
-from core.cuda.driver import CudaDriver
+from core.cuda.driver import CudaDriver, CudaError
 from core.cuda.stream import CudaStream
 from core.inference.region_tensors import DevicePlace
 from core.inference.tensors import BY_NAME, Array, Shape
 from core.memo import Memo
+
+_log = logging.getLogger("trident.backends")
 
 _NO_ARRAY: Array = np.empty(0, np.uint8)
 
@@ -131,14 +134,17 @@ class EngineRun:
             return self._read(held, names, written)
 
     def close(self) -> None:
-        """Free the memory and the stream. Raises CudaError."""
-        with self._driver.on(self._device_id):
-            self._contexts.clear()
-            for staging in self._staging.values():
-                staging.close()
-            for memory in self._memory.values():
-                memory.close()
-            self._stream.close()
+        """Free the memory and the stream. What a lost GPU does not give back ends with the process."""
+        try:
+            with self._driver.on(self._device_id):
+                self._contexts.clear()
+                for staging in self._staging.values():
+                    staging.close()
+                for memory in self._memory.values():
+                    memory.close()
+                self._stream.close()
+        except CudaError as error:
+            _log.warning("memory of '%s' on GPU %d was not freed: %s", self._instance, self._device_id, error)
 
     def _context(self, profile: int, strategy: str) -> _Context:
         module = self._loaded.package.module

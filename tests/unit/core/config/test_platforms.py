@@ -91,6 +91,7 @@ def test_a_model_file_under_another_name_is_proposed() -> None:
     [
         ({"platform": "onnxruntime_onnx"}, True),
         ({"backend": "openvino"}, True),
+        ({"platform": "tensorrt_plan"}, True),
         ({"backend": "pytorch"}, True),
         ({"backend": "pytorch", "runtime": "model.py"}, False),
         ({"platform": "torch_aoti"}, False),

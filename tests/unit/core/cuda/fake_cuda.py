@@ -67,6 +67,13 @@ class FakeCuda:
         found: bytes = self.allocations[handle].raw
         return found
 
+    def forget_streams_but(self, count: int) -> None:
+        """As the end of a process does with what was not destroyed; the first `count` stay, with their events."""
+        for handle in list(self.open_streams)[count:]:
+            del STREAMS[handle], self.open_streams[handle]
+        for handle in list(self.open_events)[count:]:
+            del self.open_events[handle]
+
     def __getitem__(self, name: str) -> Callable[..., int]:
         method = getattr(self, f"_{name}")
 

@@ -18,6 +18,7 @@ from core.backends.tensorrt.settings import BackendSettings
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError, Unsupported
+from core.inference.request import InputTensor
 from core.inference.tensors import BY_NAME
 from tests.unit.backend_serving import Serving, serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
@@ -130,6 +131,47 @@ def test_shape_tensors_are_values_on_the_host_and_have_no_batch(tmp_path: Path, 
             served.infer({"SHAPE": np.array([3, 33], np.int32), "VALUE": np.ones((1, 1), np.float32)})
 
 
+def test_inputs_of_the_sequence_batcher_are_not_those_of_clients(tmp_path: Path, cuda: FakeCuda) -> None:
+    control = 'name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] }'
+    with serving(
+        tmp_path, plans.counted(), cuda, trt_config(f"sequence_batching {{ control_input {{ {control} }} }}")
+    ) as served:
+        assert [*served.spec.inputs] == ["INPUT0"]
+        given = np.ones((1, 16), np.float32)
+        request = served.request({"INPUT0": given})
+        request.inputs = [*request.inputs, InputTensor("START", "FP32", (1, 1), np.ones((1, 1), np.float32))]
+        request.inputs[0].array, request.inputs[1].array = given, np.ones((1, 1), np.float32)
+        (answer,) = served.instance.execute([request], [1]).outputs
+        np.testing.assert_array_equal(answer[0].array, given)  # type: ignore[index]
+
+
+def test_ragged_requests_and_batch_inputs(tmp_path: Path, cuda: FakeCuda) -> None:
+    config = trt_config(
+        """
+        max_batch_size: 8
+        input { name: "INPUT0" data_type: TYPE_FP32 dims: -1 allow_ragged_batch: true }
+        output { name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }
+        batch_input { kind: BATCH_ELEMENT_COUNT target_name: "COUNTS" data_type: TYPE_FP32 source_input: "INPUT0" }
+        batch_output { target_name: "OUTPUT0" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "INPUT0" }
+        """
+    )
+    with serving(tmp_path, plans.ragged(), cuda, config) as served:
+        given = [np.arange(count, dtype=np.float32).reshape(1, -1) for count in (3, 5)]
+        answers = served.execute([served.request({"INPUT0": each}) for each in given])
+        for each, answer in zip(given, answers, strict=True):
+            np.testing.assert_array_equal(answer["OUTPUT0"], each)
+
+
+def test_a_plan_for_one_size_of_batch_is_padded_to_it(tmp_path: Path, cuda: FakeCuda) -> None:
+    buckets = 'parameters { key: "BATCH_BUCKETS" value { string_value: "4" } }'
+    with serving(tmp_path, add_sub((4, 16)), cuda, trt_config(buckets)) as served:
+        assert served.spec.max_batch_size == 4
+        given = [np.full((rows, 16), rows, np.float32) for rows in (1, 2)]
+        answers = served.execute([served.request({"INPUT0": each, "INPUT1": each}) for each in given])
+        for each, answer in zip(given, answers, strict=True):
+            np.testing.assert_array_equal(answer["OUTPUT0"], each * 2)
+
+
 def test_the_nearest_profile_runs_a_batch(tmp_path: Path, cuda: FakeCuda) -> None:
     small, large = ((1, 4), (1, 4), (2, 8)), ((1, 4), (16, 32), (16, 32))
     with serving(
@@ -158,14 +200,22 @@ def test_instances_share_an_engine(tmp_path: Path, cuda: FakeCuda) -> None:
         other.close()
 
 
-def test_a_lost_context_poisons_the_instance(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_a_lost_context_poisons_the_instance(tmp_path: Path, cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
     with serving(tmp_path, add_sub(), cuda) as served:
         given = np.ones((1, 16), np.float32)
         cuda.failing = "cuEventSynchronize"
         with pytest.raises(BackendFailed, match="unable to enqueue for inference model: cuEventSynchronize failed"):
             served.infer({"INPUT0": given, "INPUT1": given})
         assert served.instance.poisoned
+        # A lost GPU gives nothing back, which must not keep the model from being unloaded.
         cuda.failing = ""
+        other = served.model.instance(replace(ON_GPU, name="model_1"))
+        cuda.failing = "cuStreamDestroy_v2"
+        with caplog.at_level(logging.WARNING):
+            other.close()
+        assert "memory of 'model_1' on GPU 0 was not freed: cuStreamDestroy_v2 failed" in caplog.text
+        cuda.failing = ""
+        cuda.forget_streams_but(1)
 
 
 def test_memory_that_is_used_up_is_said(tmp_path: Path, cuda: FakeCuda) -> None:

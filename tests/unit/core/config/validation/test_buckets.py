@@ -102,6 +102,10 @@ def test_sizes_are_checked(sizes: str, message: str, hint: str) -> None:
             "input 'INPUT0' is ragged, and batch buckets cannot pad it, for m",
         ),
         (
+            bucket_text(BATCH_BUCKETS="8", more="is_shape_tensor: true"),
+            "input 'INPUT0' is a shape tensor, and batch buckets would make its values wrong, for m",
+        ),
+        (
             bucket_text(BATCH_BUCKETS="8") + COUNTS,
             "batch input kind 'BATCH_ELEMENT_COUNT' has an element for each request, which batch buckets cannot pad, "
             "for m",
