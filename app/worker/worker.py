@@ -38,6 +38,7 @@ from app.worker.listening_sockets import notice_dead_clients
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown, StopTimes
 from app.worker.tls import TlsSocket
+from core.frontend.request_body import release_kept
 from core.observability.logging import reopen_log_if_asked
 
 log = logging.getLogger("trident.server")
@@ -113,7 +114,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._stop_asked = hub.loop.async_()
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
-        self._idle_trim = IdleTrim(self.site.release_memory)
+        self._idle_trim = IdleTrim(self._release_memory)
         scope = getattr(self.app, "log_access", LogAccess.ALL if self.cfg.accesslog else LogAccess.NONE)
         self._access_log = None if scope is LogAccess.NONE else AccessLog(scope)
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
@@ -188,6 +189,10 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._idle_trim.tick(self._clock.now, last_work)
         for listener in self._listeners():
             listener.resume()
+
+    def _release_memory(self) -> None:
+        self.site.release_memory()
+        release_kept()
 
     def _shut_down(self, times: StopTimes) -> bool:
         first_ports = (self._http2_ports, self._ports)

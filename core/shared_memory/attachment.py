@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from core.errors import RegionFailed, ServerError
+from core.errors import OutOfMemory, RegionFailed, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.region_tensors import PlacedOutput, RegionInput, RegionRequest
 from core.inference.response import InferenceResponse, OnResponse, OutputTensor
-from core.shared_memory.read_buffers import ReadBuffers
+from core.kept_memory import KeptMemory
 from core.shared_memory.region import Region
 from core.shared_memory.regions import Regions
 
@@ -83,8 +83,11 @@ class Attachment:
         return placed
 
 
-def _read(buffers: ReadBuffers, region: Region, start: int, size: int) -> memoryview:
-    content = buffers.take(size)
+def _read(buffers: KeptMemory, region: Region, start: int, size: int) -> memoryview:
+    try:
+        content = buffers.take(size)
+    except MemoryError:
+        raise OutOfMemory(f"there is no memory for an input of {size} bytes in shared memory") from None
     region.memory.read(start, content)
     return content
 

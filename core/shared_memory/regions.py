@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from core.cuda.driver import CudaDriver, CudaError
 from core.errors import InvalidRequest, RegionExists, RegionNotFound
 from core.inference.region_tensors import RegionReference
+from core.kept_memory import KeptMemory
 from core.shared_memory.cuda_memory import CudaMemory
-from core.shared_memory.read_buffers import ReadBuffers
 from core.shared_memory.region import CudaRegion, Region, RegionKind, SystemRegion
 from core.shared_memory.system_memory import SystemMemory, name_of, open_object
 
@@ -37,7 +37,7 @@ class Regions:
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
         # Each object is opened once, however many regions are in it.
-        self.buffers = ReadBuffers()
+        self.buffers = KeptMemory()
         self._objects: weakref.WeakValueDictionary[tuple[int, int], SystemMemory] = weakref.WeakValueDictionary()
 
     # --- clients register regions

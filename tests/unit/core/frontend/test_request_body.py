@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.frontend.request_body import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body
+from core.frontend.request_body import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body, release_kept
 
 
 class SharedMemory:
@@ -60,3 +60,27 @@ def test_a_body_that_leaves_shared_memory_keeps_its_bytes() -> None:
     assert bytes(body.memory[:5]) == b"first"
     body.leave_shared()
     assert len(shared.allocated) == 1
+
+
+def test_the_memory_of_a_large_body_is_used_again_until_it_is_released() -> None:
+    def mark(value: int) -> int:
+        body = allocate_body(1_234_567, 0)
+        found, body[0] = body[0], value
+        return found
+
+    release_kept()
+    mark(7)
+    assert mark(8) == 7
+    release_kept()
+    assert mark(9) == 0
+
+
+def test_a_view_of_a_large_body_keeps_its_memory() -> None:
+    release_kept()
+    body = allocate_body(1_234_567, 0)
+    body[8:12] = b"kept"
+    tensor = np.ndarray((4,), np.uint8, body[8:12])
+    del body
+    other = allocate_body(1_234_567, 0)
+    other[8:12] = b"lost"
+    assert bytes(tensor) == b"kept"

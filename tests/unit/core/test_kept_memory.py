@@ -1,17 +1,16 @@
-"""Memory into which inputs are copied."""
+"""Memory that is kept for the next large body or input."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from core.errors import OutOfMemory
-from core.shared_memory.read_buffers import ReadBuffers
+from core.kept_memory import KeptMemory
 
 SIZE = 1 << 17
 
 
-def use(buffers: ReadBuffers, size: int, mark: int) -> int:
+def use(buffers: KeptMemory, size: int, mark: int) -> int:
     """Take memory, mark it and give it back. Returns the mark that it had: 0 for new memory."""
     view = buffers.take(size)
     found = view[0]
@@ -20,7 +19,7 @@ def use(buffers: ReadBuffers, size: int, mark: int) -> int:
 
 
 def test_memory_that_is_no_longer_used_is_used_again() -> None:
-    buffers = ReadBuffers()
+    buffers = KeptMemory()
     view = buffers.take(SIZE - 3)
     assert len(view) == SIZE - 3
     view[0] = 7
@@ -35,13 +34,13 @@ def test_memory_that_is_no_longer_used_is_used_again() -> None:
 
 
 def test_small_memory_is_the_c_librarys() -> None:
-    view = ReadBuffers().take(100)
+    view = KeptMemory().take(100)
     assert (len(view), view.readonly, view.format) == (100, False, "B")
-    assert len(ReadBuffers().take(0)) == 0
+    assert len(KeptMemory().take(0)) == 0
 
 
 def test_the_sizes_that_were_used_last_are_kept() -> None:
-    buffers = ReadBuffers(3 * SIZE)
+    buffers = KeptMemory(3 * SIZE)
     held = [buffers.take(SIZE) for _ in range(3)]
     for view in held:
         view[0] = 7
@@ -57,7 +56,7 @@ def test_the_sizes_that_were_used_last_are_kept() -> None:
 
 
 def test_dropped_memory_is_not_used_again() -> None:
-    buffers = ReadBuffers()
+    buffers = KeptMemory()
     held = buffers.take(SIZE)
     held[0] = 5
     use(buffers, SIZE, 7)
@@ -69,5 +68,13 @@ def test_dropped_memory_is_not_used_again() -> None:
 
 
 def test_more_memory_than_there_is_is_an_error() -> None:
-    with pytest.raises(OutOfMemory, match=r"^there is no memory for an input of 4611686018427387904 bytes"):
-        ReadBuffers().take(1 << 62)
+    with pytest.raises(MemoryError, match=r"^there is no memory for 4611686018427387904 bytes$"):
+        KeptMemory().take(1 << 62)
+
+
+def test_sizes_that_differ_a_little_share_their_memory() -> None:
+    memory = KeptMemory()
+    view = memory.take(1_000_000)
+    view[0] = 7
+    del view
+    assert use(memory, 1_000_100, 0) == 7
