@@ -30,10 +30,12 @@ def serve(settings: ServerSettings) -> int:
     import logging
 
     from app.process.environment import disable_telemetry
+    from app.process.garbage_collector import collect_rarely
     from app.process.stray_messages import log_stray_messages
     from app.process.temporary_directory import IN_MEMORY, temporary_directory
     from core.observability.logging import configure_logging, log_failure
 
+    collect_rarely()
     disable_telemetry()
     try:
         configure_logging(settings.log_options)

@@ -5,23 +5,27 @@ from __future__ import annotations
 import logging
 import os
 from functools import partial
+from typing import TYPE_CHECKING
 
 from app.process.environment import announce_metrics_directory
 from app.settings.server import ServerSettings
 from app.settings.services import Service
 from app.sites.credentials import Credentials
-from app.sites.site import Site
 from app.supervisor.configuration import ServerConfiguration
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
 from app.supervisor.topology import Topology, choose_topology
-from app.worker.access_log import LogAccess
 from app.worker.listening_sockets import Bind
-from app.worker.worker import TridentWorker
+from app.worker.log_access import LogAccess
 from core.lifecycle.engine_place import EnginePlace
 
+if TYPE_CHECKING:
+    from app.sites.site import Site
+    from app.worker.worker import TridentWorker
+
+_FRONT_END_MODULES = ("app.worker.worker", "app.sites.front_end", "app.worker.gevent_link")
 _log = logging.getLogger("trident.server")
 
 
@@ -47,6 +51,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         keepalive_s=settings.http_keepalive_secs,
         log_access=LogAccess(settings.log_access),
         workers=max(1, topology.http_workers),
+        shared_modules=_FRONT_END_MODULES if topology.http_workers > 1 else (),
         engines=_engine_children(settings, directory, topology, note) if directory is not None else (),
         failure_note=note,
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from app.process.watched_files import FileContent, WatchedFiles
 from app.settings.server import ServerSettings
 from app.settings.tls_files import tls_files
-from app.worker.tls import HTTP1, HTTP2, ServerTls
 from core.frontend.auth_tokens import AuthTokens, Scope
+
+if TYPE_CHECKING:
+    from app.worker.tls import ServerTls
 
 
 class Credentials:
@@ -18,8 +22,8 @@ class Credentials:
 
     def __init__(self, settings: ServerSettings) -> None:
         self.tokens = _tokens(settings)
-        self.http_tls = _tls(settings, "http", HTTP1) if settings.allow_http else None
-        self.grpc_tls = _tls(settings, "grpc", HTTP2) if settings.allow_grpc else None
+        self.http_tls = _tls(settings, "http") if settings.allow_http else None
+        self.grpc_tls = _tls(settings, "grpc") if settings.allow_grpc else None
         made: tuple[FileContent | None, ...] = (self.tokens, self.http_tls, self.grpc_tls)
         self._files = WatchedFiles([each for each in made if each is not None])
 
@@ -36,9 +40,13 @@ def _tokens(settings: ServerSettings) -> AuthTokens | None:
     return AuthTokens(settings.auth_token_file, Scope(settings.auth_token_scope))
 
 
-def _tls(settings: ServerSettings, port: str, protocol: str) -> ServerTls | None:
+def _tls(settings: ServerSettings, port: str) -> ServerTls | None:
     files = tls_files(settings, port)
-    return ServerTls(files, protocol) if files is not None else None
+    if files is None:
+        return None
+    from app.worker.tls import HTTP1, HTTP2, ServerTls
+
+    return ServerTls(files, HTTP1 if port == "http" else HTTP2)
 
 
 def http_tls(settings: ServerSettings, credentials: Credentials) -> dict[int, ServerTls]:

@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import os
 from socket import socket
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gevent.monkey import is_module_patched
 from gunicorn.app.base import BaseApplication
 from gunicorn.errors import AppImportError
 
 from app.process.temporary_directory import IN_MEMORY
-from app.sites.site import Site
 from app.supervisor.arbiter import TridentArbiter
 from app.supervisor.configuration import WORKER_CLASS, ServerConfiguration
 from app.supervisor.gunicorn_log import GunicornLog
 from app.supervisor.stop_signals import release_stop_signals
 from app.worker.limits import ConnectionLimits
 from app.worker.port_dispatcher import PortDispatcher
-from app.worker.shutdown import StopTimes
-from app.worker.worker import TridentWorker
+from app.worker.stop_times import StopTimes
+
+if TYPE_CHECKING:
+    from app.sites.site import Site
+    from app.worker.worker import TridentWorker
 
 # The arbiter kills a worker whose hub a native call holds up for longer than this.
 _HEARTBEAT_TIMEOUT_S = 120
@@ -46,6 +47,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             keepalive_s=configuration.keepalive_s,
             max_body_size=configuration.max_body_size,
         )
+        self.shared_modules = configuration.shared_modules
         self.log_access = configuration.log_access
         self.last_ports = configuration.last_ports
         self.stop_times = StopTimes(
@@ -84,6 +86,8 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> PortDispatcher:
         """The WSGI callable for a stock worker. Raises AppImportError under a worker that patches `threading`."""
+        from gevent.monkey import is_module_patched
+
         if is_module_patched("threading"):
             raise AppImportError(
                 f"the worker class {self._configuration.worker_class!r} has replaced the native threads that models "

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from app.sites.site import Site
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.failure_note import FailureNote
-from app.worker.access_log import LogAccess
 from app.worker.listening_sockets import Bind
-from app.worker.worker import TridentWorker
+from app.worker.log_access import LogAccess
 
-WORKER_CLASS = "app.worker.worker.TridentWorker"
+if TYPE_CHECKING:
+    from app.sites.site import Site
+    from app.worker.worker import TridentWorker
+
+WORKER_CLASS = "app.supervisor.worker_process.WorkerProcess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +25,8 @@ class ServerConfiguration:
     `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
     are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
     in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engines` are the processes behind the
-    workers; empty if their sites contain the engine. A process that cannot serve
-    writes the reason into `failure_note`.
+    workers; empty if their sites contain the engine. `shared_modules` are imported before the workers are forked. A
+    process that cannot serve writes the reason into `failure_note`.
     """
 
     addresses: tuple[Bind, ...]
@@ -38,5 +41,6 @@ class ServerConfiguration:
     worker_class: str = WORKER_CLASS
     stock_threads: int = 16
     workers: int = 1
+    shared_modules: tuple[str, ...] = ()
     engines: tuple[EngineChild, ...] = ()
     failure_note: FailureNote = field(default_factory=FailureNote)

@@ -9,23 +9,15 @@ from __future__ import annotations
 import json
 import logging
 import time
-from enum import Enum
 from typing import Any
 
+from app.worker.log_access import LogAccess
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.errors import REQUEST_ID_KEY
 
 _log = logging.getLogger("trident.access")
 
 _LONGEST = 1024
-
-
-class LogAccess(Enum):
-    """Which requests are logged. The value is the text of the option; probes are those of health and metrics."""
-
-    NONE = "false"
-    REQUESTS = "true"
-    ALL = "all"
 
 
 class AccessLog:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gevent
 
 from app.sites.site import Site
+from app.worker.stop_times import StopTimes
 
 log = logging.getLogger("trident.server")
 
@@ -25,14 +25,6 @@ _STEP_S = 0.05
 _LAST_HANDSHAKES_S = 0.2
 # For the responses on the ports that close last: they are short, and an unfinished one is no loss.
 _LAST_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopTimes:
-    """Seconds of unready service before the listeners close, and then seconds for the requests in flight."""
-
-    drain_grace_s: float = 0.0
-    exit_timeout_s: float = 30.0
 
 
 class OpenConnections(Protocol):

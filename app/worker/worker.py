@@ -24,7 +24,7 @@ from app.process.interpreter_lock import share_interpreter_lock
 from app.process.stray_messages import log_hub_failures
 from app.sites.plain import PlainSite
 from app.sites.site import Site
-from app.worker.access_log import AccessLog, LogAccess
+from app.worker.access_log import AccessLog
 from app.worker.clock import CoarseClock
 from app.worker.connections import CROWDED, Connections
 from app.worker.http1.connection import Http1Connection
@@ -35,8 +35,10 @@ from app.worker.http2.service import Http2Service
 from app.worker.limits import ConnectionLimits
 from app.worker.listener import Listener
 from app.worker.listening_sockets import notice_dead_clients
+from app.worker.log_access import LogAccess
 from app.worker.port_dispatcher import PortDispatcher
-from app.worker.shutdown import Ports, Shutdown, StopTimes
+from app.worker.shutdown import Ports, Shutdown
+from app.worker.stop_times import StopTimes
 from app.worker.tls import TlsSocket
 from core.frontend.request_body import release_kept
 from core.observability.logging import reopen_log_if_asked

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.process.garbage_collector import settle_collector
+from app.process.garbage_collector import collect_rarely, keep_memory_shared, settle_collector
 
 
 @pytest.fixture(autouse=True)
@@ -45,3 +45,14 @@ def test_later_cycles_are_still_collected() -> None:
     kept: list[list[int]] = [[] for _ in range(gc.get_threshold()[0] + 1)]  # enough to trigger a collection
     assert gone() is None
     assert kept
+
+
+def test_objects_from_before_a_fork_are_exempt_from_collection() -> None:
+    kept = Cycle()
+    keep_memory_shared()
+    assert all(each is not kept for each in gc.get_objects())
+
+
+def test_a_starting_server_collects_rarely() -> None:
+    collect_rarely()
+    assert gc.get_threshold()[0] >= 10_000

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from app.process.end import EXIT_FAILED
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.stop_signals import STOP_ENGINE
-from tests.project import ROOT
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
 
@@ -195,10 +192,3 @@ def test_a_failed_fork_is_logged_and_retried(parent: Parent, monkeypatch: pytest
     child.start_if_due(lambda: None)
     assert status_of(child) == 0
     child.ended(0)
-
-
-def test_the_main_process_does_not_import_the_backends() -> None:
-    """Nor do the front ends, which are forked from it."""
-    program = "import sys, app.commands.serve, app.supervisor.engine_child; print('onnxruntime' in sys.modules)"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, timeout=120)
-    assert ended.stdout == "False\n", ended.stderr

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.worker.access_log import AccessLog, LogAccess
+from app.worker.access_log import AccessLog
+from app.worker.log_access import LogAccess
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.errors import REQUEST_ID_KEY
 from core.inference.times import InferenceTimes

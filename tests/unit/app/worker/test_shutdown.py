@@ -10,7 +10,8 @@ from app.worker.clock import CoarseClock
 from app.worker.connections import Connections
 from app.worker.limits import ConnectionLimits
 from app.worker.phase import Phase
-from app.worker.shutdown import Ports, Shutdown, StopTimes
+from app.worker.shutdown import Ports, Shutdown
+from app.worker.stop_times import StopTimes
 
 
 class Busy:

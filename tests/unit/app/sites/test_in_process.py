@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.project import ROOT
+
+# Imported by what needs them: object stores, platforms, other protocols and backends, and the tools of this project.
+ON_USE = {
+    "adapters.sagemaker.application",
+    "adapters.vertex.application",
+    "asyncio",
+    "boto3",
+    "botocore",
+    "core.backends.python.backend",
+    "google.cloud.storage",
+    "grpc",
+    "multiprocessing",
+    "onnx",
+    "opentelemetry",
+    "packaging.requirements",
+    "redis",
+    "requests",
+    "tritonclient.grpc",
+    "urllib3",
+}
+
+SERVE_ONE_MODEL = """
+import sys
+from app.settings.reading import read_settings
+from app.sites.bridges import make_hub_bridge
+from app.sites.credentials import Credentials
+from app.sites.in_process import InProcessSite
+
+settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=true"], {})
+site = InProcessSite(settings, Credentials(settings), make_hub_bridge)
+site.start()
+assert site._engine.wait_loaded(60)
+print(*sys.modules)
+site.finish(10)
+"""
+
+
+def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path) -> None:
+    (tmp_path / "simple").symlink_to(ROOT / "deploy" / "models" / "simple")
+    ended = subprocess.run(
+        [sys.executable, "-c", SERVE_ONE_MODEL, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert ended.returncode == 0, ended.stderr
+    imported = set(ended.stdout.splitlines()[-1].split())
+    assert "core.backends.onnxruntime.backend" in imported
+    assert ON_USE & imported == set()
