@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from google.protobuf import text_format
 
@@ -63,6 +65,12 @@ def test_changes_compare_kind_and_device(current: str, wanted: str, removed: lis
     for index in indices:
         del before[index]
     assert sorted(p.device for p in before + additions) == sorted(p.device for p in placed(wanted))
+
+
+def test_an_instance_with_other_profiles_is_made_anew() -> None:
+    before = placed("00")
+    after = [replace(before[0], profiles=("1",)), before[1]]
+    assert placement_changes(before, after) == ([1], [after[0]])
 
 
 def test_changes_add_the_last_instances_of_a_device() -> None:

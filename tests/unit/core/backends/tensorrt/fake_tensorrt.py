@@ -12,6 +12,7 @@ import ctypes
 import enum
 import json
 import struct
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,6 +49,10 @@ def plan(
     """
     content = json.dumps({"inputs": list(inputs), "outputs": list(outputs), "operation": operation}).encode()
     return _HEADER.pack(MAGIC, 0, 32, len(content), *version, b"rtrt") + content
+
+
+# Those that nobody has freed.
+ENGINES: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class DataType(enum.Enum):
@@ -118,6 +123,7 @@ class Runtime:
 
 class ICudaEngine:
     def __init__(self, description: Any, logger: ILogger) -> None:
+        ENGINES.add(self)
         self.logger = logger
         self.operation = description["operation"]
         self.tensors = {each["name"]: each for each in [*description["inputs"], *description["outputs"]]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -198,6 +199,20 @@ def test_instances_share_an_engine(tmp_path: Path, cuda: FakeCuda) -> None:
         assert len(served.run(requests, other).outputs) == len(served.run(requests).outputs) == 1
         assert list(cuda.open_streams.values()) == [-5, -5]
         other.close()
+
+
+def test_an_unloaded_engine_is_freed(tmp_path: Path, cuda: FakeCuda) -> None:
+    gc.collect()
+    before = len(fake_tensorrt.ENGINES)
+    with serving(tmp_path, add_sub(), cuda) as served:
+        given = np.ones((1, 16), np.float32)
+        served.infer({"INPUT0": given, "INPUT1": given})
+        # That of the completion is gone already.
+        gc.collect()
+        assert len(fake_tensorrt.ENGINES) == before + 1
+    del served
+    gc.collect()
+    assert len(fake_tensorrt.ENGINES) == before
 
 
 def test_a_lost_context_poisons_the_instance(tmp_path: Path, cuda: FakeCuda, caplog: pytest.LogCaptureFixture) -> None:
