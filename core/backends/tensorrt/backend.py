@@ -16,7 +16,7 @@ from core.backends.tensorrt.compatibility import check_compatible
 from core.backends.tensorrt.completion import complete_config
 from core.backends.tensorrt.engine import describe
 from core.backends.tensorrt.engine_run import LoadedEngine
-from core.backends.tensorrt.errors import error_of
+from core.backends.tensorrt.errors import failure_of
 from core.backends.tensorrt.model import TensorRtModel
 from core.backends.tensorrt.package import TensorRtPackage, import_package
 from core.backends.tensorrt.plan_file import plan_path, plan_problem
@@ -25,7 +25,7 @@ from core.config.placement import DeviceKind, Placement, placements
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.cuda.driver import CudaDriver, CudaError
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory
+from core.errors import ConfigInvalid, ModelLoadFailed
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
@@ -124,9 +124,7 @@ class TensorRtBackend:
                 engine = package.deserialize(runtime, plan, config.name)
                 return LoadedEngine(package, runtime, engine, describe(engine))
         except CudaError as exc:
-            failure = error_of(exc, config.name)
-            kind = OutOfMemory if isinstance(failure, OutOfMemory) else BackendFailed
-            raise kind(f"unable to create TensorRT engine: {exc}", model=config.name) from exc
+            raise failure_of(exc, "unable to create TensorRT engine", config.name) from exc
 
     def _package(self, plan: Path) -> TensorRtPackage:
         """TensorRT, imported when the first plan is read. Raises ModelLoadFailed, which says what built `plan`."""

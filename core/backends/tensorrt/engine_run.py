@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -118,20 +119,35 @@ class EngineRun:
     ) -> list[Array | Shape]:
         """See BoundRun. An output is written to its place if the shapes of the inputs decide its own."""
         with self._driver.on(self._device_id):
-            self._loaded.package.forget_error()
-            given = self._given(feed, inputs)
-            values = {each.name: _values(each.array) if each.is_shape else each.shape for each in given}
-            key = tuple(values.values())
-            profile = self._chosen.get(key)
-            if profile is None:
-                profile = choose_profile(self._loaded.description, self._profiles, values, self._instance)
-                self._chosen[key] = profile
-            held = self._contexts[profile]
-            self._bind_inputs(held, given, key)
-            written = self._bind_outputs(held, outputs)
-            if not held.context.execute_async_v3(self._stream.handle):
-                raise self._failed("execute_async_v3")
-            return self._read(held, names, written)
+            try:
+                return self._run(names, feed, inputs, outputs)
+            except BaseException:
+                # What was begun may still read the inputs of this batch, which will belong to others.
+                with suppress(CudaError):
+                    self._stream.wait()
+                raise
+
+    def _run(
+        self,
+        names: Sequence[str],
+        feed: Mapping[str, Array],
+        inputs: Mapping[str, BoundInput],
+        outputs: Mapping[str, DevicePlace],
+    ) -> list[Array | Shape]:
+        self._loaded.package.forget_error()
+        given = self._given(feed, inputs)
+        values = {each.name: _values(each.array) if each.is_shape else each.shape for each in given}
+        key = tuple(values.values())
+        profile = self._chosen.get(key)
+        if profile is None:
+            profile = choose_profile(self._loaded.description, self._profiles, values, self._instance)
+            self._chosen[key] = profile
+        held = self._contexts[profile]
+        self._bind_inputs(held, given, key)
+        written = self._bind_outputs(held, outputs)
+        if not held.context.execute_async_v3(self._stream.handle):
+            raise self._failed("execute_async_v3")
+        return self._read(held, names, written)
 
     def close(self) -> None:
         """Free the memory and the stream. What a lost GPU does not give back ends with the process."""

@@ -10,7 +10,7 @@ from core.backends.in_process.factory import make_instance
 from core.backends.in_process.instance import Failures
 from core.backends.in_process.model import InProcessModel
 from core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
-from core.backends.tensorrt.errors import EngineError, error_of, is_poison
+from core.backends.tensorrt.errors import EngineError, error_of, failure_of, is_poison
 from core.backends.tensorrt.package import TensorRtPackage
 from core.backends.tensorrt.profiles import profile_indices
 from core.backends.tensorrt.settings import RunSettings
@@ -62,4 +62,4 @@ class TensorRtModel(InProcessModel):
                 batching=config.max_batch_size > 0,
             )
         except (CudaError, EngineError) as exc:
-            raise error_of(exc, config.name) from exc
+            raise failure_of(exc, "unable to create TensorRT context", config.name) from exc

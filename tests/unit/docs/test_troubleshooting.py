@@ -45,6 +45,8 @@ ONLY_IN_SOURCE = {
     "the server could not be created",
     "unable to import backend '…': …",
     "unable to create TensorRT engine: …",
+    "unable to create TensorRT context",
+    "unable to enqueue for inference …",
     "unable to load plan file to auto complete config: …",
     "TensorRT backend supports only GPU device",
     "configuration specified max-batch … but TensorRT engine only supports max-batch …",
