@@ -11,6 +11,7 @@
     python -m bench sagemaker       SageMaker's container
     python -m bench sequences       sequences beside dynamic batching, and their memory
     python -m bench shared_memory   tensors in shared memory beside binary ones
+    python -m bench tails           the slowest requests, beside scrapes, probes, reloads and idle connections
     python -m bench texts           health while large texts are read
     python -m bench tracing         what tracing costs, off and on
     python -m bench tuning          a batcher with a target beside the best fixed setting
@@ -35,6 +36,7 @@ from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
 from bench.sequences import run as sequences
 from bench.shared_memory import run as shared_memory
+from bench.tails import run as tails
 from bench.texts import run as texts
 from bench.tracing import run as tracing
 from bench.tuning import run as tuning
@@ -52,6 +54,7 @@ FAMILIES = {
     "sagemaker": sagemaker.main,
     "sequences": sequences.main,
     "shared_memory": shared_memory.main,
+    "tails": tails.main,
     "texts": texts.main,
     "tracing": tracing.main,
     "tuning": tuning.main,

@@ -18,8 +18,8 @@ SCRIPT = """\
 done = function(summary, latency, requests)
   local e = summary.errors
   io.write(string.format(
-    '\\nRESULT {{"requests": %d, "duration_us": %d, "p50_us": %d, "p99_us": %d, "errors": %d}}\\n',
-    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99),
+    '\\nRESULT {{"requests": %d, "duration_us": %d, "p50_us": %d, "p99_us": %d, "p999_us": %d, "errors": %d}}\\n',
+    summary.requests, summary.duration, latency:percentile(50), latency:percentile(99), latency:percentile(99.9),
     e.connect + e.read + e.write + e.status + e.timeout))
 end
 """
@@ -40,6 +40,7 @@ class Load:
     seconds: float
     p50_ms: float
     p99_ms: float
+    p999_ms: float
     errors: int
 
 
@@ -104,6 +105,7 @@ def finish(process: subprocess.Popen[str], within_s: float = EXIT_LIMIT_S) -> Lo
                 seconds=seen["duration_us"] / 1e6,
                 p50_ms=seen["p50_us"] / 1e3,
                 p99_ms=seen["p99_us"] / 1e3,
+                p999_ms=seen["p999_us"] / 1e3,
                 errors=seen["errors"],
             )
     raise RuntimeError(f"wrk reported no result: {output}{errors}")

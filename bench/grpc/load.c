@@ -412,7 +412,7 @@ int main(int count_of_arguments, char **arguments) {
       }
     }
   }
-  printf("RESULT {\"requests\": %ld, \"duration_us\": %.0f, \"p50_us\": %d, \"p99_us\": %d, \"errors\": %ld}\n",
-         requests, (now() - begun) * 1e6, percentile(0.5), percentile(0.99), errors);
+  printf("RESULT {\"requests\": %ld, \"duration_us\": %.0f, \"p50_us\": %d, \"p99_us\": %d, \"p999_us\": %d, \"errors\": %ld}\n",
+         requests, (now() - begun) * 1e6, percentile(0.5), percentile(0.99), percentile(0.999), errors);
   return 0;
 }

@@ -12,8 +12,10 @@ from app.process.garbage_collector import collect_rarely, keep_memory_shared, se
 @pytest.fixture(autouse=True)
 def _as_before() -> Iterator[None]:
     thresholds = gc.get_threshold()
+    callbacks = list(gc.callbacks)
     yield
     gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
     # Restore the frozen objects of the test session, without the garbage of this test.
     gc.unfreeze()
     gc.collect()
@@ -38,11 +40,16 @@ def test_present_garbage_is_collected_first() -> None:
     assert gone() is None
 
 
+def _allocate_until_collected(times: int) -> list[list[int]]:
+    """Objects that have triggered so many collections."""
+    return [[] for _ in range(times * (gc.get_threshold()[0] + 1))]
+
+
 def test_later_cycles_are_still_collected() -> None:
     settle_collector()
     assert gc.isenabled()
     gone = weakref.ref(Cycle())
-    kept: list[list[int]] = [[] for _ in range(gc.get_threshold()[0] + 1)]  # enough to trigger a collection
+    kept = _allocate_until_collected(1)
     assert gone() is None
     assert kept
 
@@ -56,3 +63,39 @@ def test_objects_from_before_a_fork_are_exempt_from_collection() -> None:
 def test_a_starting_server_collects_rarely() -> None:
     collect_rarely()
     assert gc.get_threshold()[0] >= 10_000
+
+
+def test_a_cycle_that_was_in_use_during_one_collection_is_collected_by_the_next() -> None:
+    settle_collector()
+    used = Cycle()
+    gone = weakref.ref(used)
+    kept = _allocate_until_collected(1)
+    del used
+    assert gone() is not None
+    kept += _allocate_until_collected(1)
+    assert gone() is None
+
+
+def test_what_survives_two_collections_is_exempt_so_that_none_traverses_many_objects() -> None:
+    settle_collector()
+    seen: list[tuple[int, int]] = []
+
+    def note(phase: str, found: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append((found["generation"], len(gc.get_objects())))
+
+    gc.callbacks.append(note)
+    kept = _allocate_until_collected(100)
+    gc.callbacks.remove(note)
+    limit = gc.get_threshold()[0]
+    assert len(seen) > 90
+    assert max(generation for generation, _ in seen) == 1
+    assert max(objects for _, objects in seen) < 3 * limit
+    assert len(kept) > 90 * limit
+
+
+def test_it_may_be_settled_twice() -> None:
+    settle_collector()
+    count = len(gc.callbacks)
+    settle_collector()
+    assert len(gc.callbacks) == count
