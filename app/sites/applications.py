@@ -13,6 +13,7 @@ from app.sites.bridges import MakeBridge
 from app.sites.http_options import http_options
 from core.engine.protocol import Engine
 from core.frontend.auth_tokens import AuthTokens
+from core.frontend.turns import Turns
 from core.http.application import V2Application
 from core.http.metrics_application import MetricsApplication
 from core.http.metrics_page import MetricsPage
@@ -115,8 +116,10 @@ class Applications:
         """The page with the requests of `front_end`, which exists when the page is first asked for."""
 
         def page(openmetrics: bool) -> bytes:
+            own = front_end()
             families = metric_families(self._engine.metrics(), self._metrics_options)
-            return render(families, openmetrics=openmetrics) + self._request_page(front_end(), openmetrics)
+            pause = Turns(own.bridge.give_way)
+            return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
 
         return MetricsPage(page, offers_openmetrics=self._metrics_options.histogram_latencies)
 

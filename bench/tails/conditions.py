@@ -1,4 +1,4 @@
-"""What happens on the server while it is measured. Each is a context manager that takes the server."""
+"""What happens on a server while it is measured: context managers that take the server and its repository."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def build_large(repository: Path) -> None:
 
 
 @contextmanager
-def quiet(server: Server) -> Iterator[None]:
+def quiet(server: Server, repository: Path) -> Iterator[None]:
     yield
 
 
 @contextmanager
-def scrapes(server: Server) -> Iterator[None]:
+def scrapes(server: Server, repository: Path) -> Iterator[None]:
     """The page of metrics, every 100 ms."""
     with _repeated(server.spare_port, "GET", "/metrics", _SCRAPE_S):
         yield
 
 
 @contextmanager
-def probes(server: Server) -> Iterator[None]:
+def probes(server: Server, repository: Path) -> Iterator[None]:
     """Live and ready, each every 20 ms on a new connection, as a kubelet does more rarely."""
     with ExitStack() as stack:
         for path in ("/v2/health/live", "/v2/health/ready"):
@@ -77,14 +77,16 @@ def probes(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def reloads(server: Server) -> Iterator[None]:
+def reloads(server: Server, repository: Path) -> Iterator[None]:
     """A model of 100 MB is loaded anew, again and again."""
-    with _repeated(server.port, "POST", f"/v2/repository/models/{LARGE}_0/load", 0):
+    model = repository / f"{LARGE}_0" / "1" / "model.onnx"
+    # A model whose files have not changed is not loaded again.
+    with _repeated(server.port, "POST", f"/v2/repository/models/{LARGE}_0/load", 0, before=model.touch):
         yield
 
 
 @contextmanager
-def idle_connections(server: Server) -> Iterator[None]:
+def idle_connections(server: Server, repository: Path) -> Iterator[None]:
     """10,000 connections, or as many as this process may open; each has asked once and stays open."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -98,13 +100,17 @@ def idle_connections(server: Server) -> Iterator[None]:
 
 
 @contextmanager
-def _repeated(port: int, method: str, path: str, every_s: float) -> Iterator[None]:
+def _repeated(
+    port: int, method: str, path: str, every_s: float, *, before: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Ask on new connections, from another thread. RuntimeError at the end if an answer was not 200."""
     ended = threading.Event()
     answers: list[int] = []
 
     def ask() -> None:
         while not ended.is_set():
+            if before is not None:
+                before()
             connection = http.client.HTTPConnection(HOST, port, timeout=_LIMIT_S)
             try:
                 connection.request(method, path)
@@ -128,7 +134,7 @@ def _repeated(port: int, method: str, path: str, every_s: float) -> Iterator[Non
         raise RuntimeError(f"{method} {path} was answered with {sorted(set(answers))}")
 
 
-CONDITIONS: dict[str, Callable[[Server], AbstractContextManager[None]]] = {
+CONDITIONS: dict[str, Callable[[Server, Path], AbstractContextManager[None]]] = {
     "quiet": quiet,
     "scrapes": scrapes,
     "probes": probes,

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> None:
             for condition in options.only:
                 for checkout, (server, pauses) in servers.items():
                     before = len(collections(pauses))
-                    with CONDITIONS[condition](server):
+                    with CONDITIONS[condition](server, models):
                         for connections in options.connections:
                             key = (checkout, condition, connections)
                             load = wrk.run(

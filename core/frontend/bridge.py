@@ -74,6 +74,10 @@ class Bridge(Protocol):
         """As `run`, for a function that may take minutes: it does not occupy a thread that `run` uses."""
         ...
 
+    def give_way(self) -> None:
+        """Let the other requests of this thread go on: again and again, between the steps of work that takes long."""
+        ...
+
     def close(self) -> None:
         """Release threads and watchers. No call may be waiting."""
         ...
@@ -180,6 +184,9 @@ class ThreadBridge:
 
     def run_long(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
+
+    def give_way(self) -> None:
+        """Other requests have their own threads."""
 
     def close(self) -> None:
         """It holds nothing."""

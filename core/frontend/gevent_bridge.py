@@ -127,6 +127,11 @@ class GeventBridge:
         finally:
             del future, call  # see `_wait`
 
+    def give_way(self) -> None:
+        # A timer that is due at once. The loop looks at all sockets before it fires, and serves those that are ready
+        # before it fires again.
+        GreenletWaiter(self._waiters).wait(0.0)
+
     def _wait(self, future: Future[T]) -> T:
         waiter = GreenletWaiter(self._waiters)
         future.add_done_callback(waiter.settle)

@@ -9,8 +9,9 @@ Source: docs/spec/statistics-and-metrics.md section B; the exposition formats pa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from prometheus_client.utils import floatToGoString
 
@@ -45,13 +46,22 @@ class MetricFamily:
     samples: tuple[Sample, ...]
 
 
-def render(families: Iterable[MetricFamily], *, openmetrics: bool = False) -> bytes:
+def render(
+    families: Iterable[MetricFamily], *, openmetrics: bool = False, pause: Callable[[], None] | None = None
+) -> bytes:
     """The page in UTF-8; each line ends with a newline. A family without series is omitted.
 
-    A page in OpenMetrics is not complete: the caller appends `# EOF`.
+    A page in OpenMetrics is not complete: the caller appends `# EOF`. `pause` is called after each family, because a
+    page of many models takes milliseconds.
     """
-    lines = _openmetrics_lines if openmetrics else _prometheus_lines
-    return "".join(line for family in families if family.samples for line in lines(family)).encode()
+    write = _openmetrics_lines if openmetrics else _prometheus_lines
+    lines: list[str] = []
+    for family in families:
+        if family.samples:
+            lines += write(family)
+        if pause is not None:
+            pause()
+    return "".join(lines).encode()
 
 
 def _prometheus_lines(family: MetricFamily) -> list[str]:
@@ -79,10 +89,15 @@ def _openmetrics_lines(family: MetricFamily) -> list[str]:
 
 def _label_block(labels: Mapping[str, str]) -> str:
     """`{a="1",b="2",le="5"}`, or nothing. Sorted by name, as readers match whole lines; `le` and `quantile` last."""
-    if not labels:
-        return ""
-    names = sorted(labels, key=lambda name: (name in _LAST_LABELS, name))
-    return "{" + ",".join(f'{name}="{labels[name].translate(_ESCAPED_IN_LABELS)}"' for name in names) + "}"
+    return _block_of(tuple(labels.items())) if labels else ""
+
+
+# The labels of a series are the same on every page.
+@lru_cache(maxsize=8192)
+def _block_of(labels: tuple[tuple[str, str], ...]) -> str:
+    texts = dict(labels)
+    names = sorted(texts, key=lambda name: (name in _LAST_LABELS, name))
+    return "{" + ",".join(f'{name}="{texts[name].translate(_ESCAPED_IN_LABELS)}"' for name in names) + "}"
 
 
 def _canonical(labels: Mapping[str, str]) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import gevent
 import gevent.event
+import gevent.socket
 import pytest
 
 from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
@@ -38,6 +39,25 @@ def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
             bridge.close()
 
     run_on_hub(run)
+
+
+def test_between_two_steps_of_work_that_gives_way_go_greenlets_and_ready_sockets() -> None:
+    def test(bridge: GeventBridge) -> None:
+        order: list[str] = []
+        left, right = gevent.socket.socketpair()
+        with left, right:
+            reading = gevent.spawn(lambda: order.append(right.recv(10).decode()))
+            gevent.idle()
+            left.sendall(b"socket")
+            running = gevent.spawn(order.append, "greenlet")
+            for _ in range(2):
+                bridge.give_way()
+            order.append("work")
+            gevent.joinall([reading, running], timeout=LIMIT)
+        assert sorted(order[:2]) == ["greenlet", "socket"]
+        assert order[2] == "work"
+
+    on_a_hub(test)
 
 
 class ThreadedEngine(FakeEngine):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
@@ -44,6 +45,29 @@ def test_labels_are_sorted_with_those_of_histograms_and_summaries_last() -> None
     )
     assert 'f_bucket{model="m",version="1",le="5"} 1' in found
     assert 'g{_tag="x",zone="z",quantile="0.5"} 2' in found
+
+
+def test_a_page_may_pause_after_each_family() -> None:
+    families = [MetricFamily(name, "gauge", "Text", (Sample({"model": "m"}, 1),)) for name in "abc"]
+    order: list[str] = []
+
+    def made() -> Iterator[MetricFamily]:
+        for family in families:
+            order.append(family.name)
+            yield family
+
+    page = render(made(), pause=lambda: order.append("pause"))
+    assert order == ["a", "pause", "b", "pause", "c", "pause"]
+    assert page == render(families)
+
+
+def test_labels_of_equal_text_but_other_names_are_told_apart() -> None:
+    samples = (Sample({"a": "1", "b": "2"}, 1), Sample({"b": "2", "a": "1"}, 2), Sample({"a": "2", "b": "1"}, 3))
+    assert lines(MetricFamily("f", "gauge", "Text", samples))[2:] == [
+        'f{a="1",b="2"} 1',
+        'f{a="1",b="2"} 2',
+        'f{a="2",b="1"} 3',
+    ]
 
 
 def test_a_family_without_labels_has_no_braces() -> None:
