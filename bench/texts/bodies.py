@@ -29,7 +29,7 @@ _TYPES = {"numbers": (TensorProto.FLOAT, "TYPE_FP32"), "strings": (TensorProto.S
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """One case: `port` is the platform's, `make` makes the body of about `megabytes`."""
+    """One case: `port` is the platform's, `make` makes the body of about `megabytes`, whose answer has `status`."""
 
     key: str
     title: str
@@ -39,6 +39,7 @@ class Text:
     model: str
     megabytes: int
     make: Callable[[int], bytes]
+    status: int = 200
 
 
 def build(repository: Path, model: str) -> Path:
@@ -84,6 +85,20 @@ def _v2_numbers(megabytes: int) -> bytes:
     return b'{"inputs":[{"name":"INPUT","datatype":"FP32","shape":%b,"data":[%b]}]}' % (shape, text)
 
 
+def _v2_broken(megabytes: int) -> bytes:
+    """With an error near its end, where it is found last."""
+    text = _v2_numbers(megabytes)
+    return text[:-20] + b"x" + text[-20:]
+
+
+def _v2_nan(megabytes: int) -> bytes:
+    """With NaN in the place of every thousandth number, as Triton takes it."""
+    start, _, rest = _v2_numbers(megabytes).rpartition(b"[")
+    values = rest.split(b",")
+    values[1:-1:1000] = [b"NaN"] * len(values[1:-1:1000])
+    return start + b"[" + b",".join(values)
+
+
 def _v2_strings(megabytes: int) -> bytes:
     strings = _strings(megabytes)
     tensor = {"name": "INPUT", "datatype": "BYTES", "shape": [len(strings), 1], "data": strings}
@@ -109,6 +124,8 @@ def _csv(megabytes: int) -> bytes:
 _V2, _INVOKE, _PREDICT = "/v2/models/{}/infer", "/invocations", "/predict"
 TEXTS = (
     Text("v2-numbers", "v2 JSON, numbers", "plain", _V2, _JSON, "numbers", 44, _v2_numbers),
+    Text("v2-broken", "v2 JSON with an error", "plain", _V2, _JSON, "numbers", 16, _v2_broken, status=400),
+    Text("v2-nan", "v2 JSON with NaN", "plain", _V2, _JSON, "numbers", 16, _v2_nan),
     Text("v2-strings", "v2 JSON, strings", "plain", _V2, _JSON, "strings", 44, _v2_strings),
     Text("json", "SageMaker, instances", "sagemaker", _INVOKE, _JSON, "numbers", 44, _instances),
     Text("lines", "SageMaker, JSON Lines", "sagemaker", _INVOKE, "application/jsonlines", "numbers", 44, _lines),

@@ -114,13 +114,13 @@ def ask(server: TextServer, text: Text, body: bytes | None) -> tuple[list[float]
 
 
 def send(port: int, text: Text, body: bytes) -> None:
-    """Send `body` and receive the whole answer. RuntimeError if that is an error."""
+    """Send `body` and receive the whole answer. RuntimeError if that has another status than the case's."""
     connection = http.client.HTTPConnection(HOST, port, timeout=LIMIT_S)
     with contextlib.closing(connection):
         connection.request("POST", text.path.format(text.model), body, {"Content-Type": text.media_type})
         response = connection.getresponse()
         answer = response.read()
-    if response.status != 200:
+    if response.status != text.status:
         raise RuntimeError(f"{text.title} is answered with {response.status}: {answer[:300]!r}")
 
 

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import orjson
 
 from core.http.slices.slicing import Slicing
 from core.inference.tensors import Array
@@ -32,7 +33,10 @@ _QUOTE, _COMMA = ord('"'), ord(",")
 
 
 class _Slice(NamedTuple):
-    """The first byte and the end of a part of the text, and the number of arrays that are open there."""
+    """The first byte and the end of a part of the text, and the number of arrays that are open there.
+
+    None is closed at the end of a text that ends within the array.
+    """
 
     begin: int
     end: int
@@ -40,21 +44,30 @@ class _Slice(NamedTuple):
     closed: int
 
 
+class Fault(NamedTuple):
+    """Why a text is no JSON: the strict parser's reason, and the offset of the byte at which it stops."""
+
+    reason: str
+    offset: int
+
+
 class SlicedArray:
     """The array from the bracket at `begin` to the one before `end`.
 
-    `is_read`: all slices were read, and nothing was wrong with them.
+    `is_read`: all slices were read, and nothing was wrong with them. `is_cut`: the text ends within the array.
     """
 
-    __slots__ = ("_pause", "_slices", "_text", "begin", "end", "is_read")
+    __slots__ = ("_count", "_pause", "_slices", "_text", "begin", "end", "is_cut", "is_read")
 
     def __init__(self, text: memoryview, begin: int, end: int, slices: list[_Slice], slicing: Slicing) -> None:
         self.begin = begin
         self.end = end
         self.is_read = False
+        self.is_cut = not slices[-1].closed
         self._text = text
         self._slices = slices
         self._pause = slicing.pause
+        self._count = 0  # those that were given out
 
     @property
     def is_long(self) -> bool:
@@ -63,17 +76,41 @@ class SlicedArray:
 
     def texts(self) -> Iterator[bytes]:
         """The slices, each the text of an array, as long as the caller finds nothing wrong with them."""
-        for one in self._slices:
+        for count, one in enumerate(self._slices, 1):
             self._pause()
-            yield b"[" * one.opened + bytes(self._text[one.begin : one.end]) + b"]" * one.closed
+            self._count = count
+            yield self._text_of(one)
         self.is_read = True
 
+    def fault(self) -> Fault | None:
+        """What is wrong with the first slice that is no JSON, of those from the last one on that was given out.
 
-def slice_array(text: memoryview, begin: int, slicing: Slicing, *, whole_elements: bool) -> SlicedArray | None:
+        None if all are JSON, which makes the array one that was read, or if the slice does not tell: it is wrong where
+        the text goes on, or nested too deep.
+        """
+        for one in self._slices[max(self._count - 1, 0) :]:
+            self._pause()
+            try:
+                orjson.loads(self._text_of(one))
+            except orjson.JSONDecodeError as error:
+                reason, at = error.msg.partition(":")[0], error.pos - one.opened
+                is_inside = 0 <= at < one.end - one.begin + (not one.closed)
+                return Fault(reason, one.begin + at) if is_inside and "depth limit" not in reason else None
+        self.is_read = True
+        return None
+
+    def _text_of(self, one: _Slice) -> bytes:
+        return b"[" * one.opened + bytes(self._text[one.begin : one.end]) + b"]" * one.closed
+
+
+def slice_array(
+    text: memoryview, begin: int, slicing: Slicing, *, whole_elements: bool, may_be_cut: bool = False
+) -> SlicedArray | None:
     """The array whose bracket is at `begin`, in slices; None if it cannot be sliced.
 
     `whole_elements`: only between the array's own elements; otherwise elements that are arrays may be cut, too. Any
     text is taken, JSON or not: what is wrong is found in the slices, or makes the array one that cannot be sliced.
+    `may_be_cut`: so is an array in which the text ends.
     """
     slices: list[_Slice] = []
     at, depth, window = begin + 1, 1, slicing.size
@@ -93,6 +130,10 @@ def slice_array(text: memoryview, begin: int, slicing: Slicing, *, whole_element
             at, depth, window = at + cut + 1, closed, slicing.size
         elif at + window < len(text) and window < _LONGEST * slicing.size:
             window *= 2
+        elif may_be_cut and at + window >= len(text):
+            end = len(text) - at - 1
+            slices.append(_Slice(at, len(text), depth, 0))
+            break
         else:
             return None
     if len(slices) > 1 and not _is_joined(text, slices):
@@ -105,7 +146,8 @@ def _is_joined(text: memoryview, slices: list[_Slice]) -> bool:
     for before, after in pairwise(slices):
         last = _edge(text, before.end - 1, before.begin - 1, -1)
         first = _edge(text, after.begin, after.end, 1)
-        if last in b"[," or first in b"],":
+        ends_there = not after.closed and not bytes(text[after.begin : after.end]).strip()
+        if last in b"[," or (first in b"]," and not ends_there):
             return False
     return True
 

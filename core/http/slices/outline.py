@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from core.http.slices.json_array import SlicedArray, slice_array
+from core.http.slices.json_array import Fault, SlicedArray, slice_array
 from core.http.slices.slicing import Slicing
 
 # Nobody can send a mark without knowing this.
@@ -27,10 +27,12 @@ _MOST_ARRAYS = 64
 class Outline:
     """`document` is the parsed JSON with a mark in the place of each of the long `arrays`, which `take` exchanges.
 
-    `text` is the text of the document.
+    `text` is the text of the document. If that is no JSON behind the beginning of the last array, the document is None,
+    and `behind` is what is wrong behind its end, None if the text ends within it.
     """
 
-    def __init__(self, text: bytes, document: Any, arrays: list[SlicedArray]) -> None:
+    def __init__(self, text: bytes, document: Any, arrays: list[SlicedArray], behind: Fault | None = None) -> None:
+        self._behind = behind
         self.text = text
         self.document = document
         self.arrays = arrays
@@ -50,14 +52,29 @@ class Outline:
         """Whether all arrays were read, and so the whole text is valid JSON."""
         return all(array.is_read for array in self.arrays)
 
+    def fault(self) -> Fault | None:
+        """The first thing that is wrong with the text, whose arrays were read in their order; None if it is JSON, or if
+        the slices do not tell."""
+        for array in self.arrays:
+            fault = None if array.is_read else array.fault()
+            if not array.is_read:
+                return fault
+        return self._behind
+
 
 def outline_of(
-    text: memoryview, member: re.Pattern[bytes], slicing: Slicing, *, whole_elements: bool
+    text: memoryview,
+    member: re.Pattern[bytes],
+    slicing: Slicing,
+    *,
+    whole_elements: bool,
+    may_be_broken: bool = False,
 ) -> Outline | None:
     """The outline of the document `text`, whose long arrays are values of `member`, a pattern that ends with a bracket.
 
     None if it has no long array, if one cannot be sliced, or if the text is not JSON. `whole_elements` is
-    that of `slice_array`. An array that fits into one slice is not long.
+    that of `slice_array`. An array that fits into one slice is not long. `may_be_broken`: there is an outline,
+    without a document, as well for a text that is no JSON behind the beginning of its last long array.
     """
     parts: list[bytes | memoryview] = []
     arrays: list[SlicedArray] = []
@@ -66,7 +83,7 @@ def outline_of(
         found = member.search(text, at, at + _NEAR)
         if found is None:
             break
-        array = slice_array(text, found.end() - 1, slicing, whole_elements=whole_elements)
+        array = slice_array(text, found.end() - 1, slicing, whole_elements=whole_elements, may_be_cut=may_be_broken)
         if array is None:
             return None
         at = array.end
@@ -80,5 +97,9 @@ def outline_of(
     outlined = b"".join(parts)
     try:
         return Outline(outlined, orjson.loads(outlined), arrays)
-    except orjson.JSONDecodeError:
-        return None
+    except orjson.JSONDecodeError as error:
+        if not may_be_broken:
+            return None
+        at = error.pos - (len(outlined) - len(parts[-1]))
+        behind = None if arrays[-1].is_cut else Fault(error.msg.partition(":")[0], copied + at)
+        return Outline(outlined, None, arrays, behind) if at >= 0 else None

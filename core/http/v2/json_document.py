@@ -29,6 +29,9 @@ _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _PREFIX = "failed to parse the request JSON buffer: "
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
+# What makes `_parse_lenient` look further than the strict parser.
+_LENIENT = (b"NaN", b"Inf", b'"binary_data_size"')
+_LONGEST = max(map(len, _LENIENT))
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
     "binary data format"
@@ -51,10 +54,13 @@ def parse_document(text: Buffer, *, binary_follows: bool) -> dict[str, Any]:
 def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
     """The outline of a document, with a SlicedArray in the place of each long array under `inputs[].data`.
 
-    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here.
+    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here. The
+    document is None if the text is found to be no JSON.
     """
-    outline = outline_of(text, _DATA, slicing, whole_elements=False)
-    if outline is None or type(outline.document) is not dict:
+    outline = outline_of(text, _DATA, slicing, whole_elements=False, may_be_broken=True)
+    if outline is None or outline.document is None:
+        return outline
+    if type(outline.document) is not dict:
         return None
     inputs = outline.document.get("inputs")
     for item in inputs if type(inputs) is list else ():
@@ -65,11 +71,35 @@ def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
 
 
 def read_slice(text: bytes, datatype: str) -> Any:
-    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises ValueError."""
+    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest."""
     try:
         return parse(text, lambda content: _numbers(content, datatype))
-    except RuntimeError as error:
-        raise ValueError from error
+    except (ValueError, RuntimeError):
+        return _parse_lenient(text, binary_follows=True)
+
+
+def error_in_slices(text: memoryview, outline: Outline, slicing: Slicing) -> InvalidRequest | None:
+    """The error that `parse_document` raises for a text of which a slice is no JSON.
+
+    None if it cannot be told from the slice: then the whole text has to be parsed, during which nothing else runs.
+    """
+    fault = outline.fault()
+    if fault is None or not _is_judged_strictly(text, slicing):
+        return None
+    return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+
+
+def _is_judged_strictly(text: memoryview, slicing: Slicing) -> bool:
+    """Whether the strict parser has the last word on a text, and its offsets are bytes."""
+    before = b""
+    for at in range(0, len(text), slicing.size):
+        slicing.pause()
+        part = bytes(text[at : at + slicing.size])
+        around = before + part
+        if not part.isascii() or any(word in around for word in _LENIENT):
+            return False
+        before = around[-_LONGEST:]
+    return True
 
 
 def _plain_document(document: Any) -> Any:

@@ -15,7 +15,7 @@ from core.errors import InvalidRequest, ModelNotFound
 from core.frontend.request_parameters import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
 from core.http.slices.json_array import SlicedArray
 from core.http.slices.slicing import Slicing
-from core.http.v2.json_document import BINARY_WITHOUT_HEADER, outline_document, parse_document
+from core.http.v2.json_document import BINARY_WITHOUT_HEADER, error_in_slices, outline_document, parse_document
 from core.http.v2.json_templates import JsonTemplates
 from core.http.v2.json_tensors import array_from_json, json_datatype
 from core.http.v2.known_regions import RegionTexts
@@ -92,15 +92,21 @@ def _decode_slices(
     outline = outline_document(text, slicing)
     if outline is None:
         return None
-    try:
-        decoded = _decode(outline.document, tail, version, spec, max_input_size)
-    except (InvalidRequest, ModelNotFound, ValueError):
-        # What stops the reading of a slice may have another text and place in the whole document, whose syntax, too, is
-        # judged before its content.
-        if outline.is_read():
-            raise
-        return None
-    return decoded if outline.is_read() else None
+    decoded: Decoded | None = None
+    if outline.document is not None:
+        try:
+            decoded = _decode(outline.document, tail, version, spec, max_input_size)
+        except (InvalidRequest, ModelNotFound, ValueError):
+            if outline.is_read():
+                raise
+    if outline.is_read():
+        return decoded
+    # What stops the reading of a slice may have another text and place in the whole document, whose syntax, too, is
+    # judged before its content.
+    error = error_in_slices(text, outline, slicing)
+    if error is not None:
+        raise error
+    return None
 
 
 def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> Decoded:
