@@ -57,13 +57,21 @@ class TensorRtPackage:
     def runtime(self) -> Any:
         """A runtime on the current device, which must live as long as its engines. Loads the plugins first.
 
-        Raises ConfigInvalid for a plugin library that cannot be loaded.
+        Raises ConfigInvalid for a plugin library that cannot be loaded, and ModelLoadFailed with Triton's text.
         """
         with self._loading:
             if not self._has_plugins:
                 self._load_plugins()
                 self._has_plugins = True
+        self.forget_error()
         runtime = self.module.Runtime(self._logger)
+        if self.last_error:
+            # The object is there nevertheless, and its first use, or its end, would end the process: it stays for ever.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(runtime))
+            raise ModelLoadFailed(
+                f"unable to create TensorRT runtime: {self.last_error}",
+                hint=f"TensorRT {self.version} may need a newer NVIDIA driver: update it, or install an older TensorRT",
+            )
         if self._settings.version_compatible:
             runtime.engine_host_code_allowed = True
         return runtime

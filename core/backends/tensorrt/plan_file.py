@@ -5,6 +5,7 @@ Source: docs/spec/framework-backends.md sections 6.1 and 6.5.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from core.backends.file_content import content_hint, start_of
@@ -15,6 +16,8 @@ from core.errors import RepositoryUnavailable
 
 DEFAULT_FILE = "model.plan"
 
+# What people call plans.
+_ENDINGS = (".plan", ".engine", ".trt")
 _ONNX = b"\x08"
 _METADATA_AT_MOST = 1 << 20
 
@@ -30,9 +33,19 @@ def plan_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
         return path
     raise RepositoryUnavailable(
         f"unable to find '{path}' for model instance '{config.name}'",
-        hint="put the plan there, or name its file in default_model_filename, or by GPU in cc_model_filenames",
+        hint=_missing_hint(version, name),
         model=config.name,
     )
+
+
+def _missing_hint(version: Path, wanted: str) -> str:
+    try:
+        others = sorted(name for name in os.listdir(version) if name.endswith(_ENDINGS) and name != wanted)
+    except OSError:
+        others = []
+    if not others:
+        return "put the plan there, or name its file in default_model_filename, or by GPU in cc_model_filenames"
+    return f"the version directory has '{others[0]}': rename it, or set default_model_filename: \"{others[0]}\""
 
 
 def plan_problem(path: Path) -> str | None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,16 @@ from core.backends.tensorrt.package import TensorRtPackage
 from core.backends.tensorrt.settings import BackendSettings
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError, Unsupported
+from core.cuda.driver import CudaDriver
+from core.errors import (
+    BackendFailed,
+    ConfigInvalid,
+    ModelLoadFailed,
+    OutOfMemory,
+    RepositoryUnavailable,
+    ServerError,
+    Unsupported,
+)
 from core.inference.request import InputTensor
 from core.inference.tensors import BY_NAME
 from tests.unit.backend_serving import Serving, serving_version
@@ -450,6 +460,43 @@ def test_without_a_gpu_the_cause_is_said(tmp_path: Path) -> None:
     )
     with pytest.raises(ModelLoadFailed, match="unable to create TensorRT runtime: there is no GPU"):
         backend.complete(version, trt_config())
+
+
+def test_a_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: FakeCuda) -> None:
+    """With a driver that is too old TensorRT logs, and returns an object whose use would end the process."""
+    text = "createInferRuntime: Error Code 6: API Usage Error (CUDA initialization failure with error: 35)"
+
+    ended: list[str] = []
+
+    class Runtime(fake_tensorrt.Runtime):
+        def __init__(self, logger: fake_tensorrt.ILogger) -> None:
+            logger.log(fake_tensorrt.ILogger.Severity.ERROR, text)
+
+        def deserialize_cuda_engine(self, serialized_engine: bytes) -> fake_tensorrt.ICudaEngine | None:
+            raise AssertionError("the process has ended")
+
+        def __del__(self) -> None:
+            ended.append("the process has ended")
+
+    module = SimpleNamespace(**{**vars(fake_tensorrt), "Runtime": Runtime})
+    backend = TensorRtBackend(
+        BackendSettings(),
+        open_driver=lambda: CudaDriver(cuda),
+        import_package=lambda read: TensorRtPackage(module, read),
+    )
+    with pytest.raises(ModelLoadFailed) as caught:
+        backend.complete(write_plan(tmp_path / "1", add_sub()), trt_config())
+    assert caught.value.message == f"unable to create TensorRT runtime: {text}"
+    del caught
+    gc.collect()
+    assert not ended
+
+
+def test_a_plan_under_another_name_is_named(tmp_path: Path, cuda: FakeCuda) -> None:
+    version = write_plan(tmp_path / "1", add_sub(), "yolo.engine")
+    with pytest.raises(RepositoryUnavailable, match="for model instance 'model'") as caught:
+        backend_on(cuda).complete(version, trt_config())
+    assert "'yolo.engine': rename it" in str(caught.value.hint)
 
 
 @pytest.mark.skipif(find_spec("tensorrt") is not None, reason="TensorRT is installed")
