@@ -31,17 +31,13 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec:
-    """One output. `dims` are those that clients receive, `model_dims` those that the backend produces (`reshape`).
-
-    Each request of a batch gets the whole of a shape tensor.
-    """
+    """One output. `dims` are those that clients receive, `model_dims` those that the backend produces (`reshape`)."""
 
     name: str
     datatype: Datatype
     dims: Shape
     model_dims: Shape | None = None
     labels: tuple[str, ...] = ()
-    is_shape_tensor: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

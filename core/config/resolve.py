@@ -66,7 +66,6 @@ def _output(entry: ModelOutput, labels: tuple[str, ...]) -> OutputSpec:
         dims=tuple(entry.dims),
         model_dims=_model_dims(entry),
         labels=labels,
-        is_shape_tensor=entry.is_shape_tensor,
     )
 
 

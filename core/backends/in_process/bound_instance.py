@@ -61,8 +61,8 @@ def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
         and not config.batch_output
         # Answers that are kept need their content.
         and not config.response_cache.enable
-        and not any(tensor.allow_ragged_batch or tensor.optional for tensor in spec.inputs.values())
-        and not any(t.datatype is BYTES or t.is_shape_tensor or t.model_dims is not None for t in tensors)
+        and not any(i.allow_ragged_batch or i.optional or i.is_shape_tensor for i in spec.inputs.values())
+        and not any(tensor.datatype is BYTES or tensor.model_dims is not None for tensor in tensors)
     )
 
 

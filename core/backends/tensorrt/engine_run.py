@@ -25,6 +25,7 @@ from core.backends.tensors.staging_buffer import StagingBuffer
 from core.cuda.device_memory import DeviceMemory
 from core.cuda.driver import CudaDriver, CudaError
 from core.cuda.stream import CudaStream
+from core.errors import BackendFailed
 from core.inference.region_tensors import DevicePlace
 from core.inference.tensors import BY_NAME, Array, Shape
 from core.memo import Memo
@@ -147,7 +148,8 @@ class EngineRun:
         written = self._bind_outputs(held, outputs)
         if not held.context.execute_async_v3(self._stream.handle):
             raise self._failed("execute_async_v3")
-        return self._read(held, names, written)
+        rows = next((each.shape[0] for each in given if not each.is_shape and each.shape), 1)
+        return self._read(held, names, written, rows)
 
     def close(self) -> None:
         """Free the memory and the stream. What a lost GPU does not give back ends with the process."""
@@ -185,12 +187,10 @@ class EngineRun:
             # That of a scalar in the engine has no dimensions.
             array = array if tensor.shape else array.reshape(())
             if tensor.is_shape and tensor.shape and self._batching:
-                array = np.concatenate((np.array([self._rows(feed)], array.dtype), array.reshape(-1)))
+                rows = next((len(feed[each.name]) for each in self._inputs if not each.is_shape and each.shape), 1)
+                array = np.concatenate((np.array([rows], array.dtype), array.reshape(-1)))
             given.append(_Given(tensor.name, tensor.is_shape, array.shape, array, 0))
         return given
-
-    def _rows(self, feed: Mapping[str, Array]) -> int:
-        return next((len(feed[tensor.name]) for tensor in self._inputs if not tensor.is_shape and tensor.shape), 1)
 
     def _bind_inputs(self, held: _Context, given: Sequence[_Given], key: tuple[object, ...]) -> None:
         context = held.context
@@ -235,7 +235,7 @@ class EngineRun:
                 held.allocators[name] = allocator
         return written
 
-    def _read(self, held: _Context, names: Sequence[str], written: set[str]) -> list[Array | Shape]:
+    def _read(self, held: _Context, names: Sequence[str], written: set[str], rows: int) -> list[Array | Shape]:
         views: dict[str, Array] = {}
         shapes: dict[str, Shape] = {}
         for tensor in self._outputs:
@@ -255,12 +255,18 @@ class EngineRun:
         self._stream.wait()
         self._held = ()
         by_name = {tensor.name: tensor for tensor in self._outputs}
-        return [shapes[name] if name in written else self._result(by_name[name], views[name]) for name in names]
+        return [shapes[name] if name in written else self._result(by_name[name], views[name], rows) for name in names]
 
-    def _result(self, tensor: EngineTensor, view: Array) -> Array:
-        if tensor.is_shape and self._batching and tensor.shape:
-            return view[1:].copy()
-        return view.copy()
+    def _result(self, tensor: EngineTensor, view: Array, rows: int) -> Array:
+        """A copy. Each item of a batch gets the values of a shape tensor, whose first is the size of the batch."""
+        if not (tensor.is_shape and self._batching and tensor.shape):
+            return view.copy()
+        if view[0] != rows:
+            raise BackendFailed(
+                f"failed to retrieve the output shape values from binding '{self._instance}'",
+                hint=f"the first value of '{tensor.name}' is {view[0]}, and must be the size of the batch, {rows}",
+            )
+        return np.tile(view[1:], (rows, 1))
 
     def _shape(self, held: _Context, tensor: EngineTensor) -> Shape:
         return tuple(held.context.get_tensor_shape(tensor.name))

@@ -41,9 +41,7 @@ class Splitter:
         self._batching = spec.max_batch_size > 0
         self._scattered = scattered
         self._outputs = [(output, output.name, output.datatype.name) for output in spec.outputs.values()]
-        self._shapes = frozenset(name for name, output in spec.outputs.items() if output.is_shape_tensor)
-        outputs = spec.outputs.values()
-        self._plain = not scattered and not self._shapes and all(output.model_dims is None for output in outputs)
+        self._plain = not scattered and all(output.model_dims is None for output in spec.outputs.values())
         self._layouts: Memo[_LayoutKey, TensorLayout | None] = Memo(256)
         self._packs = self._plain and all(output.datatype is not BYTES for output in spec.outputs.values())
 
@@ -118,7 +116,7 @@ class Splitter:
             array = result
             if name in self._scattered:
                 array = self._scatter(output, array, (request,))[0]
-            elif name not in self._shapes:
+            else:
                 shape = array.shape
                 if not self._plain or not shape:
                     array = self._in_client_shape(output, array)
@@ -145,8 +143,6 @@ class Splitter:
         """One piece of `result` for each request."""
         if output.name in self._scattered:
             return self._scatter(output, result, requests)
-        if output.name in self._shapes:
-            return [result] * len(requests)
         shape = result.shape
         if not shape or shape[0] != total:
             raise self._wrong_batch(output.name, shape, total)

@@ -134,12 +134,10 @@ def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
         if entry.allow_ragged_batch:
             text = f"input '{entry.name}' is ragged, and batch buckets cannot pad it, for {model_name}"
             yield Problem(f"input[{index}].allow_ragged_batch", text, "use either ragged inputs or buckets")
-    for side, entries in (("input", config.input), ("output", config.output)):
-        for index, entry in enumerate(entries):
-            if entry.is_shape_tensor:
-                text = f"{side} '{entry.name}' is a shape tensor, and batch buckets would make its values wrong, "
-                hint = "remove the buckets: a plan with shape tensors decides about shapes itself"
-                yield Problem(f"{side}[{index}].is_shape_tensor", f"{text}for {model_name}", hint)
+        if entry.is_shape_tensor:
+            text = f"input '{entry.name}' is a shape tensor, whose values batch buckets would pad, for {model_name}"
+            hint = "remove the buckets: a plan with shape tensors decides about shapes itself"
+            yield Problem(f"input[{index}].is_shape_tensor", text, hint)
     for index, batch_input in enumerate(config.batch_input):
         if batch_input.kind not in _KINDS_BY_ITEM:
             kind = BatchInput.Kind.Name(batch_input.kind)

@@ -105,7 +105,7 @@ def test_a_shape_tensor_has_no_batch_dimension(server: ServerProcess, door: str)
         value.set_data_from_numpy(np.array([[7], [8]], np.float32))
         answer = client.infer("filled", [shape, value])
         np.testing.assert_array_equal(answer.as_numpy("FILLED")[:, 0, 0], [7, 8])
-        np.testing.assert_array_equal(answer.as_numpy("FILLED_SHAPE"), [2, 3])
+        np.testing.assert_array_equal(answer.as_numpy("FILLED_SHAPE"), [[2, 3], [2, 3]])
 
 
 @pytest.mark.parametrize("door", CLIENTS)

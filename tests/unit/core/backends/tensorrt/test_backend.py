@@ -136,7 +136,7 @@ def test_shape_tensors_are_values_on_the_host_and_have_no_batch(tmp_path: Path, 
         )
         for rows, answer in zip((1, 2), answers, strict=True):
             np.testing.assert_array_equal(answer["FILLED"], np.full((rows, 3, 5), rows, np.float32))
-            np.testing.assert_array_equal(answer["FILLED_SHAPE"], [3, 5])
+            np.testing.assert_array_equal(answer["FILLED_SHAPE"], [[3, 5]] * rows)
         text = "The shape value at index 2 is expected to be in range from 1 to 32, Got: 33"
         with pytest.raises(BackendFailed, match=text):
             served.infer({"SHAPE": np.array([3, 33], np.int32), "VALUE": np.ones((1, 1), np.float32)})

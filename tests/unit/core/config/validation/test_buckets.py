@@ -103,7 +103,7 @@ def test_sizes_are_checked(sizes: str, message: str, hint: str) -> None:
         ),
         (
             bucket_text(BATCH_BUCKETS="8", more="is_shape_tensor: true"),
-            "input 'INPUT0' is a shape tensor, and batch buckets would make its values wrong, for m",
+            "input 'INPUT0' is a shape tensor, whose values batch buckets would pad, for m",
         ),
         (
             bucket_text(BATCH_BUCKETS="8") + COUNTS,
