@@ -48,7 +48,8 @@ class ServerError(Exception):
     """An error with a text for the client, a code, and perhaps a hint and the model that it concerns.
 
     The client reads `message`, which is Triton's text if a client could match on it. `hint` says what to do about the
-    error; it is logged and sent in a header, on the v2 port in the body, too.
+    error; it is logged and sent in a header, on the v2 port in the body, too. `field` is the field of the model's
+    configuration that the error is about (`parameters[KEY]`), or "".
     """
 
     code: ErrorCode = ErrorCode.UNKNOWN
@@ -59,11 +60,12 @@ class ServerError(Exception):
     # Seconds after which the same request may succeed; None if waiting alone does not help.
     retry_after_s: int | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None, model: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, model: str | None = None, field: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.model = model
+        self.field = field
 
     @property
     def reason(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from core.backends.model_door import ModelDoor
 from core.config.model_spec import ModelSpec
@@ -165,11 +165,10 @@ class Backend(Protocol):
     """A framework. Made with the values of --backend-config for it. Loader threads, several at once.
 
     `supports_gpus`: the installed framework was built for GPUs, whether or not this machine has one.
-    `completes_configs`: its models complete their configurations themselves, complete ones too.
+    One whose models complete their configurations themselves is a CompletingBackend.
     """
 
     supports_gpus: bool
-    completes_configs: bool
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The inputs and outputs of the model in the version directory `path`. Raises a ServerError.
@@ -178,20 +177,23 @@ class Backend(Protocol):
         """
         ...
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
-        """Complete `config` in place as the model in the version directory `path` wants. Raises a ServerError.
-
-        Only called if `completes_configs`.
-        """
-        ...
-
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError if the complete `config` asks for something that this installation does not have.
 
-        Loads nothing: it finds, besides `inspect`, what can be known of a load without doing it.
+        Loads nothing: it finds, besides `inspect`, what can be known of a load without doing it. The error names the
+        field that it is about. NotInstalled, if the framework is not there, comes after all others.
         """
         ...
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version and check its graph against the configuration. Raises a ServerError with Triton's text."""
+        ...
+
+
+@runtime_checkable
+class CompletingBackend(Backend, Protocol):
+    """A framework whose models complete their configurations themselves, complete ones too."""
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Complete `config` in place as the model in the version directory `path` wants. Raises a ServerError."""
         ...

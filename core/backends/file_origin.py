@@ -56,6 +56,12 @@ def origin_of(path: Path) -> str | None:
     return _origin_of_checkpoint(start)
 
 
+def origins_in(version: Path) -> dict[str, str]:
+    """What wrote the files in the directory of a version, by their names, of those that tell."""
+    origins = {file.name: origin_of(file) for file in sorted(version.iterdir()) if file.is_file()}
+    return {name: origin for name, origin in origins.items() if origin}
+
+
 def written_by(path: Path) -> str:
     """`, which XGBoost 3.2.0 has written,` to follow the name of the file in a message, or nothing."""
     origin = origin_of(path)

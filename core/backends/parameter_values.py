@@ -17,19 +17,26 @@ def parameters_of(config: ModelConfig) -> dict[str, str]:
     return {name: value.string_value for name, value in config.parameters.items()}
 
 
-def boolean(text: str) -> bool:
+def field_of(parameter: str) -> str:
+    """The field of a configuration that a parameter is, as in a Problem."""
+    return f"parameters[{parameter}]"
+
+
+def boolean(text: str, field: str = "") -> bool:
     """True for true, on and 1; False for false, off and 0; in upper or lower case. Otherwise raises ConfigInvalid."""
     lowered = text.lower()
     if lowered in _TRUE:
         return True
     if lowered in _FALSE:
         return False
-    raise ConfigInvalid(f"failed to convert '{text}' to boolean", hint="true, on, 1, false, off or 0")
+    hint = "true, on, 1, false, off or 0"
+    raise ConfigInvalid(f"failed to convert '{text}' to boolean", hint=hint, field=field)
 
 
-def integer(text: str) -> int:
+def integer(text: str, field: str = "") -> int:
     """Raises ConfigInvalid if `text` is not a whole number."""
     try:
         return int(text)
     except ValueError:
-        raise ConfigInvalid(f"failed to convert '{text}' to integral number", hint="a whole number") from None
+        message = f"failed to convert '{text}' to integral number"
+        raise ConfigInvalid(message, hint="a whole number", field=field) from None

@@ -18,14 +18,15 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from core import backends
-from core.backends.base import Backend
+from core.backends.base import Backend, CompletingBackend
 from core.backends.devices.device_support import DeviceSupport
+from core.backends.framework import importing
 from core.backends.parameter_values import integer
 from core.config.instance_groups import GpuIds
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
-from core.errors import ConfigInvalid, ModelLoadFailed
+from core.errors import ConfigInvalid
 
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 """The one setting that every backend has, so that the registry reads it."""
@@ -119,11 +120,13 @@ class BackendRegistry:
 
     def completes(self, config: ModelConfig) -> bool:
         """Whether the models of the backend of `config` complete their configurations themselves."""
-        return self.find(config).completes_configs
+        return isinstance(self.find(config), CompletingBackend)
 
     def complete(self, path: Path, config: ModelConfig) -> None:
         """Have the model in the version directory `path` complete `config` in place. Raises a ServerError."""
-        self.find(config).complete(path, config)
+        backend = self.find(config)
+        if isinstance(backend, CompletingBackend):
+            backend.complete(path, config)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
         """The signature of the model in the version directory `path`, if it has one. Raises a ServerError."""
@@ -173,14 +176,8 @@ def _module_of(name: str) -> str:
 def _import_and_make(name: str, settings: Settings) -> Backend:
     # The package itself imports no framework.
     extra: str = getattr(import_module(f"{backends.__name__}.{name}"), "EXTRA", "cpu")
-    try:
-        module = import_module(_module_of(name))
-    except ImportError as error:
-        raise ModelLoadFailed(
-            f"unable to import backend '{name}': {error}",
-            hint=f"install its framework: pip install 'trident-inference[{extra}]'",
-        ) from error
-    make: MakeBackend = module.make_backend
+    with importing(name, extra):
+        make: MakeBackend = import_module(_module_of(name)).make_backend
     return make(settings)
 
 

@@ -21,8 +21,8 @@ class Problem:
 
     @classmethod
     def of(cls, path: str, error: ServerError) -> Problem:
-        """The problem at `path` that `error` describes."""
-        return cls(path, error.message, error.hint or "")
+        """The problem that `error` describes: at the field that it names, else at `path`."""
+        return cls(error.field or path, error.message, error.hint or "")
 
 
 class InvalidModelConfig(ConfigInvalid):

@@ -21,7 +21,7 @@ from core.config.settings_without_effect import settings_without_effect
 from core.config.validation.signature import validate_against_signature
 from core.config.validation.tensors import tensor_problems
 from core.config.warmup import warmup_problems
-from core.errors import ServerError
+from core.errors import NotInstalled, ServerError
 from core.repository.config_completion import Completion, complete
 from core.repository.config_file import read_config
 from core.repository.labels import read_labels
@@ -31,6 +31,8 @@ from core.repository.versions import version_path
 # Loads the version in a directory and runs its golden requests, of which there is at least one.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
 NoteValid = Callable[[ModelConfig, ModelSpec], None]
+# Takes the directory of a version that was checked without its framework, and what is missing.
+NoteUnchecked = Callable[[Path, NotInstalled], None]
 
 
 def problems_of(
@@ -41,17 +43,18 @@ def problems_of(
     auto_complete: bool = True,
     run_golden: RunGolden | None = None,
     note_valid: NoteValid = lambda config, spec: None,
+    note_unchecked: NoteUnchecked = lambda path, error: None,
 ) -> list[Problem]:
     """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
 
     Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
     reads labels, warmup files and golden requests. `run_golden` runs the golden requests if nothing else is wrong; None
     runs none. `backends` check each version's complete configuration. `note_valid` is called with each version of a
-    model without problems.
+    model without problems, `note_unchecked` with those whose framework is missing: that is no problem of a model.
     """
     valid: dict[int, Completion] = {}
     try:
-        problems = _problems_of(directory, backends, config_name, auto_complete, run_golden, valid)
+        problems = _problems_of(directory, backends, config_name, auto_complete, run_golden, valid, note_unchecked)
     except OSError as error:
         path = str(error.filename or directory.path)
         hint = "the server's user must be able to read every file and enter every folder of a model"
@@ -76,6 +79,7 @@ def _problems_of(
     auto_complete: bool,
     run_golden: RunGolden | None,
     valid: dict[int, Completion],
+    note_unchecked: NoteUnchecked,
 ) -> list[Problem]:
     """As `problems_of`. Raises OSError for a file or folder that cannot be read.
 
@@ -103,7 +107,7 @@ def _problems_of(
         problems += _config_problems(each)
     valid |= {version: each for version, each in by_version.items() if not _config_problems(each)}
     for version, each in valid.items():
-        problems += _version_problems(directory, version, each, backends)
+        problems += _version_problems(directory, version, each, backends, note_unchecked)
     run = None if problems else run_golden
     for version, each in valid.items():
         # Those of an ensemble need the models of its steps.
@@ -123,7 +127,7 @@ def _config_problems(done: Completion) -> list[Problem]:
 
 
 def _version_problems(
-    directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts
+    directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts, note_unchecked: NoteUnchecked
 ) -> list[Problem]:
     """What keeps a version from being loaded as configured, except its golden requests."""
     config, path = done.config, version_path(directory, version)
@@ -137,14 +141,18 @@ def _version_problems(
     problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
     try:
         signature = done.signature or backends.inspect(path, config)
+    except InvalidModelConfig as error:
+        return [*problems, *error.problems]
     except ServerError as error:
         return [*problems, Problem.of(str(path), error)]
     if signature is not None:
         problems += validate_against_signature(config, signature, directory.name)
     try:
         backends.check(config)
+    except NotInstalled as error:
+        note_unchecked(path, error)
     except ServerError as error:
-        problems.append(Problem.of("optimization.execution_accelerators", error))
+        problems.append(Problem.of(str(path), error))
     return problems
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,8 +21,12 @@ if TYPE_CHECKING:
     from core.config.model_spec import ModelSpec
     from core.config.problem import Problem
     from core.config.schema import ModelConfig
+    from core.errors import NotInstalled
     from core.repository.layout import ModelDirectory
     from core.repository.model_problems import RunGolden
+
+
+_log = logging.getLogger("trident.validate")
 
 
 def make_check(options: ValidateOptions) -> RepositoryCheck:
@@ -71,11 +76,26 @@ class RepositoryCheck:
             auto_complete=self._options.auto_complete,
             run_golden=self._run_golden,
             note_valid=self.known.note,
+            note_unchecked=_log_unchecked,
         )
 
     def together(self) -> Mapping[str, Sequence[Problem]]:
         """The problems of ensembles with the models of their steps, by ensemble."""
         return self.known.problems()
+
+
+def _log_unchecked(path: Path, error: NotInstalled) -> None:
+    """Say that the version in `path` was checked without its framework, and what wrote its files."""
+    from core.backends.file_origin import origins_in
+
+    _log.warning(
+        "version %s of model '%s' was checked by what its files say, and not loaded: %s (%s)%s",
+        path.name,
+        path.parent.name,
+        error.message,
+        error.hint,
+        "".join(f"; '{name}' was written by {origin}" for name, origin in origins_in(path).items()),
+    )
 
 
 def make_warnings(options: ValidateOptions) -> Check:

@@ -18,6 +18,7 @@ from core.inference.tensors import Array
 
 # Handing work to another thread takes as long as this many visits, a visit being one row in one tree (35 to 70 ns).
 _VISITS_PER_THREAD = 2000
+_TOO_MANY_THREADS = "nthread cannot exceed"
 
 
 def _library() -> Any:
@@ -60,18 +61,24 @@ class TreePrediction:
         count = len(rows)
         scores: Array = np.zeros((count, *self._shape), self._output_dtype)
         used = min(len(self._configs), 1 + count * self._visits // _VISITS_PER_THREAD)
-        _check(
-            _LIBRARY.TreeliteGTILPredict(
-                self._trees.handle,
-                rows.ctypes.data,
-                self._input_type,
-                count,
-                scores.ctypes.data,
-                self._configs[used - 1].handle,
-            )
-        )
+        try:
+            self._predict(rows, scores, used)
+        except treelite.TreeliteError as exc:
+            if _TOO_MANY_THREADS not in str(exc):
+                raise
+            # Another library has limited this thread's, as PyTorch does for its own models.
+            self._predict(rows, scores, 1)
         # Rows, targets, classes; the backend lets no second target pass.
         return scores[:, 0, :]
+
+    def _predict(self, rows: Array, scores: Array, threads: int) -> None:
+        """Put the scores of `rows` into `scores`. Raises TreeliteError."""
+        config = self._configs[threads - 1].handle
+        _check(
+            _LIBRARY.TreeliteGTILPredict(
+                self._trees.handle, rows.ctypes.data, self._input_type, len(rows), scores.ctypes.data, config
+            )
+        )
 
 
 class _Config:

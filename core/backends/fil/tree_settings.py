@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameter_values import parameters_of
+from core.backends.parameter_values import field_of, parameters_of
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed, ConfigInvalid, ServerError, Unsupported
 
@@ -45,6 +45,7 @@ class TreeSettings:
                 f"{model_type} not recognized as a valid serialization format.",
                 hint=f"set model_type to one of: {', '.join(DEFAULT_FILES)}",
                 model=config.name,
+                field=field_of("model_type"),
             )
         # The older name of the parameter, which configurations still have.
         name = "is_classifier" if "is_classifier" in given or "output_class" not in given else "output_class"
@@ -53,6 +54,7 @@ class TreeSettings:
                 "Required parameter is_classifier not found in config",
                 hint='parameters { key: "is_classifier" value { string_value: "true" } }, or "false" for a regression',
                 model=config.name,
+                field=field_of("is_classifier"),
             )
         return cls(
             model_type=model_type,
@@ -68,7 +70,7 @@ class TreeSettings:
 
 def _boolean(name: str, text: str, model: str) -> bool:
     if text not in ("true", "false"):
-        raise _wrong(f"Expected 'true' or 'false' for parameter '{name}', got: '{text}'", model)
+        raise _wrong(name, f"Expected 'true' or 'false' for parameter '{name}', got: '{text}'", model)
     return text == "true"
 
 
@@ -76,8 +78,8 @@ def _number(name: str, text: str, model: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise _wrong(f"Bad input for parameter {name}", model, f"'{text}' is not a number") from None
+        raise _wrong(name, f"Bad input for parameter {name}", model, f"'{text}' is not a number") from None
 
 
-def _wrong(message: str, model: str, hint: str | None = None) -> ServerError:
-    return BackendFailed(message, hint=hint, model=model)
+def _wrong(name: str, message: str, model: str, hint: str | None = None) -> ServerError:
+    return BackendFailed(message, hint=hint, model=model, field=field_of(name))

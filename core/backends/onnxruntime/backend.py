@@ -57,8 +57,6 @@ class OnnxRuntimeBackend:
     `cores` is the number of cores that the process may use; 0 asks the system. With few of them threads hardly spin.
     """
 
-    completes_configs = False
-
     def __init__(self, settings: Mapping[str, str] = _NO_SETTINGS, cores: float = 0) -> None:
         self._settings = settings
         self._cores = cores or available_cores()
@@ -78,10 +76,6 @@ class OnnxRuntimeBackend:
         signature = signature_of(session, config.name)
         # The trial is for auto-complete. A written output of a model that does not batch fits what the graph declares.
         return tried_signature(session, signature) if config.max_batch_size > 0 or not config.output else signature
-
-    def complete(self, path: Path, config: ModelConfig) -> None:
-        """Never called: an ONNX model says what it is in its graph."""
-        raise NotImplementedError
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for execution providers that do not exist or that this ONNX Runtime does not have."""

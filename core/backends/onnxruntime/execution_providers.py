@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.backends.onnxruntime.provider_options import (
+    ACCELERATORS,
     cuda_accelerator_options,
     cuda_parameter_options,
     tensorrt_options,
@@ -66,6 +67,8 @@ def check_available(requests: Sequence[ProviderRequest], available: Sequence[str
                 f"does not have (it has {', '.join(available)})",
                 hint=CURES.get(request.name),
                 model=model_name,
+                # CUDA is what instances on a GPU run on; the others are asked for by name.
+                field="instance_group" if request.name == CUDA else ACCELERATORS,
             )
 
 
@@ -108,4 +111,5 @@ def _unknown(name: str) -> ConfigInvalid:
     return ConfigInvalid(
         f"unknown Execution Accelerator '{name}' is requested",
         hint="on GPUs 'tensorrt' and 'cuda', on CPUs 'openvino'",
+        field=ACCELERATORS,
     )

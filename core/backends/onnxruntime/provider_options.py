@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.backends.parameter_values import boolean, integer
+from core.backends.parameter_values import boolean, field_of, integer
 from core.errors import ConfigInvalid
+
+ACCELERATORS = "optimization.execution_accelerators"
+"""The field of a configuration that the accelerators are."""
 
 # Parameters of the accelerator `tensorrt` that have the same name in ONNX Runtime.
 _TENSORRT_SAME_NAME = frozenset(
@@ -43,20 +46,21 @@ def tensorrt_options(parameters: Mapping[str, str]) -> dict[str, str]:
             if value in _TENSORRT_PRECISIONS:
                 options[_TENSORRT_PRECISIONS[value]] = "1"
             elif value != "FP32":
-                raise ConfigInvalid(f"unsupported precision mode '{value}' is requested")
+                raise ConfigInvalid(f"unsupported precision mode '{value}' is requested", field=ACCELERATORS)
         elif name in _TENSORRT_RENAMED:
             options[_TENSORRT_RENAMED[name]] = value
         elif name in _TENSORRT_SAME_NAME:
             options[name] = value
         else:
-            raise ConfigInvalid(f"unknown parameter '{name}' is provided for TensorRT Execution Accelerator")
+            message = f"unknown parameter '{name}' is provided for TensorRT Execution Accelerator"
+            raise ConfigInvalid(message, field=ACCELERATORS)
     return options
 
 
 def cuda_accelerator_options(parameters: Mapping[str, str]) -> dict[str, str]:
     """The options of the CUDA provider, from the parameters of the accelerator. ONNX Runtime refuses unknown ones."""
     return {
-        name: ("1" if boolean(value) else "0") if name in _CUDA_BOOLEANS else value
+        name: ("1" if boolean(value, ACCELERATORS) else "0") if name in _CUDA_BOOLEANS else value
         for name, value in parameters.items()
     }
 
@@ -71,16 +75,17 @@ def cuda_parameter_options(parameters: Mapping[str, str]) -> dict[str, str]:
     if "cudnn_conv_algo_search" in parameters:
         options["cudnn_conv_algo_search"] = _choice(parameters, "cudnn_conv_algo_search", _CONV_ALGO_SEARCHES)
     if "gpu_mem_limit" in parameters:
-        options["gpu_mem_limit"] = str(integer(parameters["gpu_mem_limit"]))
+        options["gpu_mem_limit"] = str(integer(parameters["gpu_mem_limit"], field_of("gpu_mem_limit")))
     if "arena_extend_strategy" in parameters:
         options["arena_extend_strategy"] = _choice(parameters, "arena_extend_strategy", _ARENA_STRATEGIES)
     if "do_copy_in_default_stream" in parameters:
-        options["do_copy_in_default_stream"] = "1" if boolean(parameters["do_copy_in_default_stream"]) else "0"
+        copies = boolean(parameters["do_copy_in_default_stream"], field_of("do_copy_in_default_stream"))
+        options["do_copy_in_default_stream"] = "1" if copies else "0"
     return options
 
 
 def _choice(parameters: Mapping[str, str], name: str, choices: Mapping[int, str]) -> str:
-    number = integer(parameters[name])
+    number = integer(parameters[name], field_of(name))
     if number not in choices:
-        raise ConfigInvalid(f"unsupported {name} value '{number}' is requested")
+        raise ConfigInvalid(f"unsupported {name} value '{number}' is requested", field=field_of(name))
     return choices[number]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from core.backends.devices.cpu_budget import Spinning
-from core.backends.parameter_values import boolean, integer, parameters_of
+from core.backends.parameter_values import boolean, field_of, integer, parameters_of
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
@@ -91,21 +91,22 @@ def global_pool_sizes(settings: Mapping[str, str]) -> tuple[int, int]:
 
 
 def _execution_mode(parameters: Mapping[str, str]) -> str:
-    mode = integer(parameters.get("execution_mode", "0"))
+    mode = integer(parameters.get("execution_mode", "0"), field_of("execution_mode"))
     if mode not in _EXECUTION_MODES:
         raise ConfigInvalid(
             "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 "
-            f"but got {mode} ."  # the two spaces and the one before the stop are Triton's
+            f"but got {mode} .",  # the two spaces and the one before the stop are Triton's
+            field=field_of("execution_mode"),
         )
     return _EXECUTION_MODES[mode]
 
 
 def _thread_count(values: Mapping[str, str], name: str) -> int:
-    return max(0, integer(values.get(name, "0")))
+    return max(0, integer(values.get(name, "0"), field_of(name)))
 
 
 def _optional_boolean(parameters: Mapping[str, str], name: str) -> bool | None:
-    return boolean(parameters[name]) if name in parameters else None
+    return boolean(parameters[name], field_of(name)) if name in parameters else None
 
 
 def _entries(parameters: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

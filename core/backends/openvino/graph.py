@@ -5,27 +5,18 @@ Source: docs/spec/framework-backends.md section 6.6.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import openvino
 
+from core.backends.openvino.tensors import DATATYPES, TYPES, as_converted, tensor_name
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
 from core.config.signature import ModelSignature, TensorSignature
 from core.config.validation.signature import validate_against_signature
 from core.inference.tensors import Shape
-
-_DATATYPES = {
-    "boolean": "BOOL",
-    "f16": "FP16",
-    "f32": "FP32",
-    "f64": "FP64",
-    **{f"i{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
-    **{f"u{bits}": f"UINT{bits}" for bits in (8, 16, 32, 64)},
-}
-_TYPES = {datatype: name for name, datatype in _DATATYPES.items()}
 
 
 def signature_of(model: Any) -> ModelSignature:
@@ -38,23 +29,20 @@ def signature_of(model: Any) -> ModelSignature:
 
 
 def name_of(port: Any) -> str:
-    """The name of an input or output; one without any gets that of its node. The graphs of TensorFlow number the
-    results of a node, as in `y:0`: its first result has the node's name.
-    """
-    # Of several names the node has the one of the file.
-    friendly = str(port.get_node().friendly_name)
-    name = friendly if friendly in port.names or not port.names else str(min(port.names))
-    return name.removesuffix(":0")
+    """The name of an input or output."""
+    return tensor_name(str(port.get_node().friendly_name), port.names)
 
 
 @dataclass(frozen=True, slots=True)
 class FittedGraph:
     """A graph that is ready to be compiled. `inputs` and `outputs` are the names of its ports, in their order.
 
-    `fixed_batch` is the number of rows that it takes at a time, if its operators allow no other; otherwise 0.
+    `signature` is what it then has, with the datatypes of the configuration. `fixed_batch` is the number of rows that
+    it takes at a time, if its operators allow no other; otherwise 0.
     """
 
     model: Any
+    signature: ModelSignature
     inputs: Sequence[str]
     outputs: Sequence[str]
     fixed_batch: int = 0
@@ -84,12 +72,13 @@ def fit(read: Callable[[], Any], config: ModelConfig, *, reshapes: bool) -> Fitt
     elif config.max_batch_size == 0 and reshapes:
         _reshape(model, config, None)
     signature = signature_of(model)
-    problems = validate_against_signature(config, _with_datatypes_of(config, signature, fixed_batch), config.name)
+    fitted = as_converted(config, signature, any_batch=bool(fixed_batch))
+    problems = validate_against_signature(config, fitted, config.name)
     if problems:
         raise InvalidModelConfig(problems, model=config.name)
     inputs = [tensor.name for tensor in signature.inputs]
     outputs = [tensor.name for tensor in signature.outputs]
-    return FittedGraph(_converted(model, config, inputs, outputs), inputs, outputs, fixed_batch)
+    return FittedGraph(_converted(model, config, inputs, outputs), fitted, inputs, outputs, fixed_batch)
 
 
 def _takes_batches(model: Any, config: ModelConfig, size: int, reshapes: bool) -> bool:
@@ -116,21 +105,6 @@ def _reshape(model: Any, config: ModelConfig, size: int | None, dims_too: bool =
     model.reshape(shapes)
 
 
-def _with_datatypes_of(config: ModelConfig, signature: ModelSignature, fixed_batch: int) -> ModelSignature:
-    """`signature` with the numeric datatypes of `config`, to which tensors are converted, and a variable batch."""
-
-    def changed(tensors: Sequence[TensorSignature], entries: Iterable[ModelInput | ModelOutput]) -> Any:
-        wanted = {entry.name: datatype_of(entry.data_type) for entry in entries}
-        for tensor in tensors:
-            row = wanted.get(tensor.name)
-            datatype = row.name if row and row.name in _TYPES and tensor.datatype else tensor.datatype
-            yield replace(tensor, datatype=datatype, shape=(-1, *tensor.shape[1:]) if fixed_batch else tensor.shape)
-
-    return ModelSignature(
-        tuple(changed(signature.inputs, config.input)), tuple(changed(signature.outputs, config.output))
-    )
-
-
 def _converted(model: Any, config: ModelConfig, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
     """The graph with tensors of the datatypes of `config` at its ends."""
     ends = openvino.preprocess.PrePostProcessor(model)
@@ -143,11 +117,11 @@ def _converted(model: Any, config: ModelConfig, inputs: Sequence[str], outputs: 
 
 def _type_of(entry: ModelInput | ModelOutput) -> Any:
     row = datatype_of(entry.data_type)
-    return getattr(openvino.Type, _TYPES[row.name if row else ""])
+    return getattr(openvino.Type, TYPES[row.name if row else ""])
 
 
 def _tensor(port: Any) -> TensorSignature:
-    return TensorSignature(name_of(port), _DATATYPES.get(_type_name(port), ""), _shape(port))
+    return TensorSignature(name_of(port), DATATYPES.get(_type_name(port), ""), _shape(port))
 
 
 def _type_name(port: Any) -> str:

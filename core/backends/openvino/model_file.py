@@ -1,72 +1,38 @@
-"""Finds and reads the file of an OpenVINO model.
+"""Finds the file of an OpenVINO model, and tells what it says itself. Imports no OpenVINO.
 
 Source: docs/spec/framework-backends.md sections 6.1 and 6.6.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Any
 
-import openvino
-
-from core.backends.file_content import content_hint
-from core.backends.file_origin import written_by
-from core.config.paths import is_plain
+from core.backends.model_path import path_of_model
+from core.backends.openvino.ir_header import signature_of_file
+from core.backends.openvino.settings import OpenVinoSettings
+from core.backends.openvino.tensors import as_converted
 from core.config.schema import ModelConfig
-from core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
+from core.config.signature import ModelSignature
 
 DEFAULT_FILE = "model.xml"
-
-_WRONG_WEIGHTS = "Incorrect weights in bin file"
-_NO_OPERATOR = re.compile(r"Cannot create (\S{1,100}) layer .*unsupported opset: (\S{1,100})")
 
 
 def model_path(version: Path, config: ModelConfig) -> Path:
     """The file, or the folder of a SavedModel, in the directory of a version. Raises RepositoryUnavailable."""
-    name = config.default_model_filename or DEFAULT_FILE
-    path = version / name
-    if not is_plain(name) or not path.exists():
-        raise RepositoryUnavailable(
-            f"unable to find '{path}' for model '{config.name}'",
-            hint="put the model there, or name its file in default_model_filename",
-            model=config.name,
-        )
-    return path
+    return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE, is_there=Path.exists)
 
 
-def read_model(core: Any, path: Path, model: str) -> Any:
-    """The graph of the model at `path`. Raises ModelLoadFailed with OpenVINO's text."""
-    try:
-        return core.read_model(str(path))
-    except RuntimeError as exc:
-        raise failure_of(exc, "reading the model", ModelLoadFailed, model, _hint(path, str(exc))) from exc
+def signature_without_openvino(version: Path, config: ModelConfig) -> ModelSignature | None:
+    """What OpenVINO's own format says of the tensors; None for other files, and where the inputs are to be reshaped.
 
-
-def _hint(path: Path, text: str) -> str:
-    if hint := content_hint(path):
-        return hint
-    if path.suffix == ".xml":
-        weights = path.with_suffix(".bin")
-        if not weights.is_file():
-            return f"the weights are missing: put '{weights.name}' beside '{path.name}'"
-        if hint := content_hint(weights):
-            return f"'{weights.name}': {hint}"
-        if _WRONG_WEIGHTS in text:
-            return f"'{weights.name}' is incomplete, or belongs to another '{path.name}': copy both again"
-    if match := _NO_OPERATOR.search(text):
-        return (
-            f"the model has the operator {match[1]} of {match[2]}, which OpenVINO {openvino.__version__} does not "
-            "know: name the library that has it in the parameter CPU_EXTENSION_PATH, or install a newer OpenVINO"
-        )
-    return f"the file{written_by(path)} is not a model that OpenVINO {openvino.__version__} reads, or incomplete"
-
-
-def failure_of(
-    exc: Exception, step: str, failed: type[ServerError], model: str, hint: str | None = None
-) -> ServerError:
-    """The server's error for an exception of OpenVINO, with Triton's text."""
-    # OpenVINO begins with the places in its own sources, and ends with empty lines.
-    lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
-    return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint, model=model)
+    Raises a ServerError for a file that is missing or broken. A written batch size is taken as possible: only OpenVINO
+    can tell whether the operators allow it.
+    """
+    path = model_path(version, config)
+    if path.suffix != ".xml":
+        return None
+    signature = signature_of_file(path, config.name)
+    if not config.input or not config.output:
+        return signature
+    reshapes = OpenVinoSettings.read(config).reshapes
+    return None if reshapes else as_converted(config, signature, any_batch=config.max_batch_size > 0)

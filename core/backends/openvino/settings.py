@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameter_values import parameters_of
+from core.backends.parameter_values import field_of, parameters_of
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
@@ -43,22 +43,21 @@ class OpenVinoSettings:
         for name in (_THREADS, _COMPILATION_THREADS):
             if name in given:
                 if not given[name].isdecimal():
-                    raise _wrong(f"the parameter '{name}' to be a non-negative number", given[name], config)
+                    raise _wrong(name, "a non-negative number", given[name], config)
                 properties[name] = given[name]
         if _NUM_STREAMS in given:
             if given[_NUM_STREAMS] not in _STREAMS and not given[_NUM_STREAMS].isdecimal():
-                wanted = f"the parameter '{_NUM_STREAMS}' to be either AUTO/NUMA/<int_value>"
-                raise _wrong(wanted, given[_NUM_STREAMS], config)
+                raise _wrong(_NUM_STREAMS, "either AUTO/NUMA/<int_value>", given[_NUM_STREAMS], config)
             properties[_NUM_STREAMS] = given[_NUM_STREAMS]
         if _HINT in given:
             if given[_HINT].upper() not in _HINTS:
-                raise _wrong(f"the parameter '{_HINT}' to be {'/'.join(_HINTS)}", given[_HINT], config)
+                raise _wrong(_HINT, "/".join(_HINTS), given[_HINT], config)
             properties[_HINT] = given[_HINT].upper()
         # Without the hint OpenVINO computes in bfloat16 where the processor can, with three digits.
         properties[_PRECISION] = "f32"
         if "HINT_BF16" in given:
             if given["HINT_BF16"].upper() != "YES":
-                raise _wrong("the parameter 'HINT_BF16' to be YES", given["HINT_BF16"].lower(), config)
+                raise _wrong("HINT_BF16", "YES", given["HINT_BF16"].lower(), config)
             properties[_PRECISION] = "bf16"
         device = given.get("TARGET_DEVICE", "CPU")
         if device not in _DEVICES:
@@ -66,6 +65,7 @@ class OpenVinoSettings:
                 f"unable to load model '{config.name}', Triton OpenVINO backend supports only Kind CPU and AUTO",
                 hint=f"set TARGET_DEVICE to {' or '.join(_DEVICES)}",
                 model=config.name,
+                field=field_of("TARGET_DEVICE"),
             )
         return cls(
             device, properties, given.get("CPU_EXTENSION_PATH", ""), given.get("RESHAPE_IO_LAYERS", "").lower() == "yes"
@@ -78,5 +78,6 @@ class OpenVinoSettings:
         return dict(self.properties) if _HINT in self.properties else {**planned, **self.properties}
 
 
-def _wrong(wanted: str, given: str, config: ModelConfig) -> ConfigInvalid:
-    return ConfigInvalid(f"expected {wanted}, got {given}", model=config.name)
+def _wrong(name: str, wanted: str, given: str, config: ModelConfig) -> ConfigInvalid:
+    message = f"expected the parameter '{name}' to be {wanted}, got {given}"
+    return ConfigInvalid(message, model=config.name, field=field_of(name))

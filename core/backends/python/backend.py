@@ -14,7 +14,7 @@ from types import MappingProxyType
 import orjson
 
 from core.backends.base import Backend, LoadContext
-from core.backends.parameter_values import parameters_of
+from core.backends.parameter_values import field_of, parameters_of
 from core.backends.python.completion import complete, may_complete
 from core.backends.python.environment.preparation import prepare
 from core.backends.python.model import PythonModel
@@ -52,7 +52,6 @@ class PythonBackend:
 
     # A model puts its own tensors where it wants.
     supports_gpus = True
-    completes_configs = True
 
     def __init__(self, settings: Mapping[str, str] = _NO_SETTINGS, file: Path | None = None) -> None:
         """`file`, if given, is the code of all models, instead of the file in each. Raises ConfigInvalid."""
@@ -127,7 +126,11 @@ def _model_file(path: Path, config: ModelConfig) -> Path:
 def _check_name(config: ModelConfig) -> None:
     name = config.default_model_filename
     if not name.endswith(".py"):
-        raise ModelLoadFailed(f"Model name must end with '.py'. Model name provided: '{name}'", model=config.name)
+        raise ModelLoadFailed(
+            f"Model name must end with '.py'. Model name provided: '{name}'",
+            model=config.name,
+            field="default_model_filename",
+        )
 
 
 def _check_parameters(config: ModelConfig) -> None:
@@ -136,7 +139,12 @@ def _check_parameters(config: ModelConfig) -> None:
     text = parameters.get(_FORCE_CPU, "yes")
     if text.lower() not in ("yes", "no"):
         # The quote at the end is Triton's.
-        raise ConfigInvalid(f"Incorrect value for {_FORCE_CPU}: {text}'", hint="yes or no", model=config.name)
+        raise ConfigInvalid(
+            f"Incorrect value for {_FORCE_CPU}: {text}'",
+            hint="yes or no",
+            model=config.name,
+            field=field_of(_FORCE_CPU),
+        )
 
 
 def _said(error: ServerError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from core.backends.parameter_values import field_of
 from core.errors import ConfigInvalid
 
 EXECUTION_LIMIT = "EXECUTION_LIMIT_SECONDS"
@@ -36,5 +37,5 @@ def _positive(name: str, parameters: Mapping[str, str]) -> float | None:
     except ValueError:
         value = 0
     if not 0 < value < 1e15:
-        raise ConfigInvalid(f"parameter '{name}' must be a number above 0, not '{text}'")
+        raise ConfigInvalid(f"parameter '{name}' must be a number above 0, not '{text}'", field=field_of(name))
     return value

@@ -11,9 +11,9 @@ import zipfile
 from pathlib import Path
 
 from core.backends.file_content import content_hint
-from core.config.paths import is_plain
+from core.backends.model_path import path_of_model
 from core.config.schema import ModelConfig
-from core.errors import ModelLoadFailed, RepositoryUnavailable
+from core.errors import ModelLoadFailed
 
 DEFAULT_FILE = "model.pt2"
 
@@ -25,14 +25,9 @@ _CPU_INFO = Path("/proc/cpuinfo")
 def package_path(version: Path, config: ModelConfig) -> Path:
     """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
     name = config.default_model_filename or DEFAULT_FILE
-    path = version / name
-    if not is_plain(name) or not path.is_file():
-        raise RepositoryUnavailable(
-            f'PyTorch inductor model file "{path}" is unreachable or inaccessible.',
-            hint="put the package there, or name its file in default_model_filename",
-            model=config.name,
-        )
-    return path
+    message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
+    hint = "put the package there, or name its file in default_model_filename"
+    return path_of_model(version, config, name, message=message, hint=hint)
 
 
 def check_package(path: Path, model: str) -> None:

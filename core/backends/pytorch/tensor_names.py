@@ -52,17 +52,23 @@ def check_controls(config: ModelConfig) -> None:
     batching = config.sequence_batching
     for control in batching.control_input:
         if index_of(control.name) is None:
-            raise _wrong(f"input '{control.name}' does not follow <name>__<index> naming convention.", config)
+            raise _wrong(
+                f"input '{control.name}' does not follow <name>__<index> naming convention.", config, "control_input"
+            )
     if not batching.state:
         return
     beginning = f"PyTorch model '{config.name}' is using sequence batching with state but "
     if any(index_of(entry.name) is None for entry in [*config.input, *config.output]):
-        raise _wrong(f"{beginning}not all inputs and outputs follow the <name>__<index> naming convention. ", config)
+        raise _wrong(
+            f"{beginning}not all inputs and outputs follow the <name>__<index> naming convention. ", config, "state"
+        )
     for state in batching.state:
         for name in (state.input_name, state.output_name):
             if index_of(name) is None:
                 raise _wrong(
-                    f"{beginning}state '{name}' does not follow the <name>__<index> naming convention. ", config
+                    f"{beginning}state '{name}' does not follow the <name>__<index> naming convention. ",
+                    config,
+                    "state",
                 )
 
 
@@ -76,5 +82,5 @@ def _by_index_or_order(names: Sequence[str], warning: str) -> dict[str, int]:
     return {name: position for position, name in enumerate(names)}
 
 
-def _wrong(message: str, config: ModelConfig) -> BackendFailed:
-    return BackendFailed(message, model=config.name)
+def _wrong(message: str, config: ModelConfig, field: str) -> BackendFailed:
+    return BackendFailed(message, model=config.name, field=f"sequence_batching.{field}")

@@ -8,10 +8,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from core.backends.parameter_values import boolean, integer, parameters_of
+from core.backends.parameter_values import boolean, field_of, integer, parameters_of
 from core.config.schema import ModelConfig
 
 _log = logging.getLogger("trident.backends")
+
+_THREADS = "INTRA_OP_THREAD_COUNT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,10 @@ class TorchSettings:
         given = parameters_of(config)
 
         def switch(name: str, default: bool) -> bool:
-            return boolean(given[name]) if name in given else default
+            return boolean(given[name], field_of(name)) if name in given else default
 
         def choice(name: str) -> bool | None:
-            return boolean(given[name]) if name in given else None
+            return boolean(given[name], field_of(name)) if name in given else None
 
         return cls(
             optimizes=not switch("DISABLE_OPTIMIZED_EXECUTION", False),
@@ -45,7 +47,7 @@ class TorchSettings:
             uses_cudnn=not switch("DISABLE_CUDNN", False),
             empties_cache=switch("ENABLE_CACHE_CLEANING", False),
             shares_weights=switch("ENABLE_WEIGHT_SHARING", False),
-            threads=max(0, integer(given.get("INTRA_OP_THREAD_COUNT", "0"))),
+            threads=max(0, integer(given.get(_THREADS, "0"), field_of(_THREADS))),
             executor=choice("ENABLE_JIT_EXECUTOR"),
             profiling=choice("ENABLE_JIT_PROFILING"),
             fuser=choice("ENABLE_TENSOR_FUSER"),

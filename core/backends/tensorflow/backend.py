@@ -8,18 +8,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from core.backends.base import Backend, BackendModel, LoadContext
-from core.backends.parameter_values import parameters_of
+from core.backends.framework import is_installed
+from core.backends.parameter_values import field_of, parameters_of
 from core.backends.python.backend import make_backend as make_python_backend
 from core.backends.tensorflow.model_file import GRAPH_DEF, SAVED_MODEL, check_graph, model_path, signature_of
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
 from core.config.validation.signature import validate_against_signature
-from core.errors import ConfigInvalid, ModelLoadFailed
+from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 
 _log = logging.getLogger("trident.backends")
 
@@ -40,7 +40,6 @@ class TensorFlowBackend:
 
     # TensorFlow places its own operators.
     supports_gpus = True
-    completes_configs = False
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._processes = make_python_backend(settings, _FILE)
@@ -49,10 +48,6 @@ class TensorFlowBackend:
         """The signature of a SavedModel. A frozen graph does not say what it serves."""
         return signature_of(model_path(path, config), config)
 
-    def complete(self, path: Path, config: ModelConfig) -> None:
-        """Never called: a SavedModel says what it is."""
-        raise NotImplementedError
-
     def check(self, config: ModelConfig) -> None:
         """Raise ConfigInvalid for another platform, and for parameters that have no meaning."""
         if config.platform not in (SAVED_MODEL, GRAPH_DEF):
@@ -60,6 +55,7 @@ class TensorFlowBackend:
                 f"platform {config.platform} not supported for TensorFlow model '{config.name}'",
                 hint=f"{SAVED_MODEL} or {GRAPH_DEF}",
                 model=config.name,
+                field="platform",
             )
         given = parameters_of(config)
         for names, least, what in ((_NOT_NEGATIVE, 0, "non-negative"), (_POSITIVE, 1, "positive")):
@@ -70,7 +66,10 @@ class TensorFlowBackend:
                         f"parameter '{name}' must be {what} number for TensorFlow model '{config.name}'",
                         hint=f"'{text}' is not",
                         model=config.name,
+                        field=field_of(name),
                     )
+        if _ENVIRONMENT not in parameters_of(config) and not is_installed("tensorflow"):
+            _check_openvino(config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version: a process for each instance, or OpenVINO without TensorFlow. Raises a ServerError."""
@@ -83,7 +82,7 @@ class TensorFlowBackend:
             problems = validate_against_signature(config, signature, config.name)
             if problems:
                 raise InvalidModelConfig(problems, model=config.name)
-        if _ENVIRONMENT in parameters_of(config) or find_spec("tensorflow") is not None:
+        if _ENVIRONMENT in parameters_of(config) or is_installed("tensorflow"):
             return self._processes.load(context)
         return _by_openvino(context)
 
@@ -91,13 +90,6 @@ class TensorFlowBackend:
 def _by_openvino(context: LoadContext) -> BackendModel:
     """The version as OpenVINO reads it."""
     name = context.config.name
-    if find_spec("openvino") is None:
-        raise ModelLoadFailed(
-            f"failed to load model '{name}': TensorFlow is not installed",
-            hint="install it: pip install 'trident-inference[tensorflow]'; or OpenVINO, which is a tenth of its size "
-            "and reads most models: pip install 'trident-inference[openvino]'",
-            model=name,
-        )
     from core.backends.openvino.backend import OpenVinoBackend
 
     _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", name)
@@ -109,6 +101,17 @@ def _by_openvino(context: LoadContext) -> BackendModel:
             hint="OpenVINO cannot run this model; install TensorFlow: pip install 'trident-inference[tensorflow]'",
             model=name,
         ) from error
+
+
+def _check_openvino(model: str) -> None:
+    """Raise NotInstalled if OpenVINO, which stands in for TensorFlow, is missing as well."""
+    if not is_installed("openvino"):
+        raise NotInstalled(
+            f"failed to load model '{model}': TensorFlow is not installed",
+            hint="install it: pip install 'trident-inference[tensorflow]'; or OpenVINO, which is a tenth of its size "
+            "and reads most models: pip install 'trident-inference[openvino]'",
+            model=model,
+        )
 
 
 def _with_file(context: LoadContext) -> ModelConfig:

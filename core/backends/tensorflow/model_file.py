@@ -12,12 +12,12 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from core.backends.file_content import content_hint
-from core.backends.parameter_values import parameters_of
+from core.backends.model_path import path_of_model
+from core.backends.parameter_values import field_of, parameters_of
 from core.backends.tensorflow.schema import GraphDef, SavedModel
-from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable
+from core.errors import ConfigInvalid, ModelLoadFailed
 
 SAVED_MODEL = "tensorflow_savedmodel"
 GRAPH_DEF = "tensorflow_graphdef"
@@ -50,14 +50,7 @@ def model_path(version: Path, config: ModelConfig) -> Path:
     """The folder of a SavedModel, or the file of a graph, in a version's directory. Raises RepositoryUnavailable."""
     is_saved_model = config.platform == SAVED_MODEL
     name = config.default_model_filename or ("model.savedmodel" if is_saved_model else "model.graphdef")
-    path = version / name
-    if not is_plain(name) or not (path.is_dir() if is_saved_model else path.is_file()):
-        raise RepositoryUnavailable(
-            f"unable to find '{path}' for model '{config.name}'",
-            hint="put the model there, or name it in default_model_filename",
-            model=config.name,
-        )
-    return path
+    return path_of_model(version, config, name, is_there=Path.is_dir if is_saved_model else Path.is_file)
 
 
 def signature_of(path: Path, config: ModelConfig) -> ModelSignature | None:
@@ -114,6 +107,7 @@ def _graph_of(saved: Any, config: ModelConfig) -> Any:
         f"unable to load model '{config.name}', expected '{tag}' tag",
         hint=f"set the parameter {TAG} to one of the model's tags: {', '.join(there) or 'it has none'}",
         model=config.name,
+        field=field_of(TAG),
     )
 
 
@@ -127,6 +121,7 @@ def _signature(graph: Any, config: ModelConfig) -> Any:
         f"unable to load model '{config.name}', expected '{key or _DEFAULT_SIGNATURE}' signature",
         hint=f"set the parameter {SIGNATURE} to one of: {', '.join(sorted(signatures)) or 'the model has none'}",
         model=config.name,
+        field=field_of(SIGNATURE),
     )
 
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from core.backends.base import Backend, BackendModel, LoadContext
+from core.backends.base import BackendModel, CompletingBackend, LoadContext
 from core.backends.devices.cuda import compute_capability
 from core.backends.file_origin import origin_of
 from core.backends.tensorrt.compatibility import check_compatible
@@ -28,7 +28,7 @@ from core.cuda.driver import CudaDriver, CudaError
 from core.errors import ConfigInvalid, ModelLoadFailed
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
+def make_backend(settings: Mapping[str, str]) -> CompletingBackend:
     """The backend with the values of --backend-config for it. Imports no TensorRT yet."""
     return TensorRtBackend(BackendSettings.read(settings))
 
@@ -41,7 +41,6 @@ class TensorRtBackend:
     """
 
     supports_gpus = True
-    completes_configs = True
 
     def __init__(
         self,
@@ -80,6 +79,7 @@ class TensorRtBackend:
                     f"unable to load model '{config.name}', TensorRT backend supports only GPU device",
                     hint="use kind KIND_GPU where the server sees a GPU; on a CPU serve the model as ONNX",
                     model=config.name,
+                    field="instance_group",
                 )
         for group in config.instance_group:
             if group.secondary_devices:
@@ -88,6 +88,7 @@ class TensorRtBackend:
                     f"unable to create TensorRT runtime with DLA Core ID: {device}, available number of DLA cores: 0",
                     hint="DLA cores are not used by this server: remove secondary_devices",
                     model=config.name,
+                    field="instance_group",
                 )
         RunSettings.read(config)
 

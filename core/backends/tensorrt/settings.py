@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameter_values import boolean, parameters_of
+from core.backends.parameter_values import boolean, field_of, parameters_of
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 
@@ -55,6 +55,7 @@ class RunSettings:
                 f"Invalid value for '{_STRATEGY}': '{strategy}' for model instance '{config.name}'. Supported values "
                 "are 'STATIC' and 'ON_PROFILE_CHANGE'.",
                 model=config.name,
+                field=field_of(_STRATEGY),
             )
         optimization = config.optimization
         return cls(_PRIORITIES.get(optimization.priority, 0), optimization.cuda.busy_wait_events, strategy)

@@ -45,7 +45,9 @@ class TritonPythonModel:
         self._name = args["model_instance_name"]
         self._batching = config.get("max_batch_size", 0) > 0
         self._device = device_of(args)
+        states = config.get("sequence_batching", {}).get("state", [])
         self._types = {entry["name"]: entry["data_type"][len("TYPE_") :] for entry in config["output"]}
+        self._types.update({state["output_name"]: state["data_type"][len("TYPE_") :] for state in states})
         path = os.path.join(args["model_repository"], args["model_version"], config["default_model_filename"])
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
         try:
@@ -80,7 +82,10 @@ class TritonPythonModel:
         """Where each tensor of the configuration is among the arguments and results."""
         args, kwargs = _numbered(in_spec)
         inputs = {**named_leaves(list(args), "ARGS"), **named_leaves(kwargs, "KWARGS")}
+        sequences = config.get("sequence_batching", {})
         names = [entry["name"] for entry in config["input"]]
+        names += [entry["name"] for entry in sequences.get("control_input", []) if entry.get("control")]
+        names += [state["input_name"] for state in sequences.get("state", [])]
         if len(names) != len(inputs):
             raise ModelFailed(
                 f'{self._failure(config)}Failed to load model "{self._name}" configuration expects {len(names)} '

@@ -127,9 +127,6 @@ class FakeBackend:
     """`loads` lists the loads that began, as `model:version=content`; `models` those that succeeded."""
 
     supports_gpus = False
-    completes_configs = False
-
-    def complete(self, path: Path, config: ModelConfig) -> None: ...
 
     def __init__(self) -> None:
         self.loads: list[str] = []

@@ -10,7 +10,7 @@ from core.config.instance_groups import GpuIds
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature, TensorSignature
-from core.errors import ModelLoadFailed
+from core.errors import ModelLoadFailed, NotInstalled
 from core.repository.layout import ModelDirectory
 from core.repository.model_problems import problems_of
 from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
@@ -112,14 +112,14 @@ class OwnGraphs(Graphs):
     def check(self, config: ModelConfig) -> None:
         self.checked.append(config.input[0].name)
         if config.input[0].name != "IN2":
-            raise ModelLoadFailed("not here", hint="install it")
+            raise ModelLoadFailed("not here", hint="install it", field="platform")
 
 
 def test_each_version_is_completed_from_and_checked_against_its_own_graph(directory: ModelDirectory) -> None:
     (directory.path / "2").mkdir()
     write(directory, "version_policy { all {} }")
     graphs = OwnGraphs()
-    assert problems_of(directory, graphs) == [Problem("optimization.execution_accelerators", "not here", "install it")]
+    assert problems_of(directory, graphs) == [Problem("platform", "not here", "install it")]
     assert sorted(graphs.checked) == ["IN1", "IN2", "IN3"]
     write(directory, "version_policy { all {} } max_batch_size: 2")
     found = problems_of(directory, OwnGraphs())[0]
@@ -134,3 +134,25 @@ class MissingFramework(Graphs):
 
 def test_backend_that_cannot_be_imported_is_a_problem(directory: ModelDirectory) -> None:
     assert problems_of(directory, MissingFramework()) == [Problem(str(directory.path), "no such module", "install it")]
+
+
+class WithoutFramework(Graphs):
+    def check(self, config: ModelConfig) -> None:
+        raise NotInstalled("no framework", hint="install it")
+
+
+def test_a_version_that_is_checked_without_its_framework_is_noted(directory: ModelDirectory) -> None:
+    noted: dict[Path, NotInstalled] = {}
+    backends = WithoutFramework()
+    assert problems_of(directory, backends, note_unchecked=noted.__setitem__) == []
+    assert [(path.name, error.message) for path, error in noted.items()] == [("3", "no framework")]
+    write(directory, COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output"))
+    assert [problem.path for problem in problems_of(directory, backends)] == ["input[0].dims"]
+
+
+def test_an_error_of_the_check_without_a_field_is_that_of_the_version(directory: ModelDirectory) -> None:
+    class Refuses(Graphs):
+        def check(self, config: ModelConfig) -> None:
+            raise ModelLoadFailed("not here")
+
+    assert problems_of(directory, Refuses()) == [Problem(str(directory.path / "3"), "not here")]

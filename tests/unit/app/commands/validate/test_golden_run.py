@@ -17,7 +17,6 @@ class Unloadable:
     """A backend that can inspect a model but not load it."""
 
     supports_gpus = False
-    completes_configs = False
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         return ModelSignature((), ())

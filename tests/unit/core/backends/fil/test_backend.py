@@ -13,10 +13,11 @@ import pytest
 import treelite
 import xgboost
 
+from core.backends import framework
 from core.backends.fil.backend import FilBackend
 from core.config.autocomplete import auto_complete
 from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
+from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable, ServerError, Unsupported
 from core.inference.tensors import Array
 from tests.unit.backend_serving import config_of, serving_version
 
@@ -196,3 +197,51 @@ def test_shap_values_are_refused(version: Path) -> None:
     with pytest.raises(Unsupported) as raised:
         FilBackend().check(config)
     assert raised.value.message.startswith("output 'treeshap_output' of model 'model' cannot be computed")
+
+
+@pytest.mark.parametrize("kind", TARGETS)
+@pytest.mark.parametrize("saved", SAVED)
+def test_a_file_says_the_same_without_treelite(
+    version: Path, saved: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = SAVED[saved](kind)
+    trained.write(version)
+    config = tree_config(trained.model_type, 1)
+    signature = FilBackend().inspect(version, config)
+    monkeypatch.setattr(framework, "find_spec", lambda name: None)
+    assert FilBackend().inspect(version, config) == signature
+    with pytest.raises(NotInstalled) as raised:
+        FilBackend().check(config)
+    assert raised.value.hint == "install its framework: pip install 'trident-inference[trees]'"
+
+
+@pytest.mark.parametrize("saved", [name for name in SAVED if name != "model"])
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"tree", b"{}", b"\3" * 90])
+def test_without_treelite_a_file_of_something_else_is_refused(
+    version: Path, saved: str, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = SAVED[saved]("classes")
+    trained.write(version)
+    (file,) = version.iterdir()
+    file.write_bytes(content)
+    monkeypatch.setattr(framework, "find_spec", lambda name: None)
+    with pytest.raises(ModelLoadFailed) as raised:
+        FilBackend().inspect(version, tree_config(trained.model_type, 3))
+    assert f"'{file.name}' is not a whole file of type {trained.model_type}" in raised.value.message
+    assert raised.value.hint
+
+
+def test_each_error_names_its_field() -> None:
+    for more, field in (
+        ("is_classifier=", "parameters[is_classifier]"),
+        ("threshold=x", "parameters[threshold]"),
+        ("model_type=catboost", "parameters[model_type]"),
+    ):
+        with pytest.raises(ServerError) as raised:
+            FilBackend().check(tree_config("xgboost_json", 1, more))
+        assert raised.value.field == field
+    config = tree_config("xgboost_json", 1)
+    config.input[0].name = "rows"
+    with pytest.raises(ConfigInvalid) as refused:
+        FilBackend().check(config)
+    assert refused.value.field == "input"

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("torch") else ["test_package_model.py", "test_torch_script.py"]
+collect_ignore = [] if find_spec("torch") else ["test_archive_file.py", "test_package_model.py", "test_torch_script.py"]

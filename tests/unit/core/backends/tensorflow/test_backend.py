@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from core.backends import framework
 from core.backends.base import LoadContext
-from core.backends.tensorflow import backend
 from core.backends.tensorflow.backend import TensorFlowBackend
 from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig
@@ -49,7 +49,7 @@ def without_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     def found(name: str) -> ModuleSpec | None:
         return None if name == "tensorflow" else importlib.util.find_spec(name)
 
-    monkeypatch.setattr(backend, "find_spec", found)
+    monkeypatch.setattr(framework, "find_spec", found)
 
 
 def completed(version: Path, text: str = SAVED) -> ModelConfig:
@@ -113,7 +113,7 @@ def test_openvino_runs_what_tensorflow_would(version: Path, kind: str) -> None:
 def test_without_both_the_load_names_what_to_install(version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_saved_model(version)
     config = completed(version)
-    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    monkeypatch.setattr(framework, "find_spec", lambda name: None)
     with pytest.raises(ModelLoadFailed) as raised, serving_version(TensorFlowBackend({}), version, config):
         pass
     assert "pip install 'trident-inference[tensorflow]'" in (raised.value.hint or "")

@@ -1,0 +1,119 @@
+"""Compiles models with OpenVINO, and runs them.
+
+Source: docs/spec/framework-backends.md section 6.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+
+from core.backends.base import BackendModel, LoadContext
+from core.backends.in_process.instance import Failures, Run
+from core.backends.in_process.model import InProcessModel
+from core.backends.openvino.bounded_graph import has_bounded_graph
+from core.backends.openvino.graph import FittedGraph, fit, signature_of
+from core.backends.openvino.model_file import model_path
+from core.backends.openvino.reading import failure_of, read_model
+from core.backends.openvino.settings import OpenVinoSettings
+from core.config.placement import Placement
+from core.config.schema import ModelConfig
+from core.config.signature import ModelSignature
+from core.errors import BackendFailed, ModelLoadFailed, ServerError
+from core.inference.tensors import Array
+
+
+class Compiler:
+    """OpenVINO, once for all models. Loader threads, several at once. Make it after the fork."""
+
+    def __init__(self) -> None:
+        self._core = openvino.Core()
+
+    def signature(self, path: Path, config: ModelConfig) -> ModelSignature:
+        """The signature of the model in the version directory `path`, fitted to `config` if that is complete.
+
+        Raises a ServerError.
+        """
+        if config.input and config.output:
+            return self._fitted(path, config, OpenVinoSettings.read(config)).signature
+        return signature_of(read_model(self._core, model_path(path, config), config.name))
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Compile one version, once for all its instances. Raises a ServerError."""
+        config = context.config
+        settings = OpenVinoSettings.read(config)
+        properties = settings.compiled_with(context.threads, len(context.placements))
+        graph = self._fitted(context.path, config, settings)
+
+        def load(placement: Placement) -> Any:
+            try:
+                return self._core.compile_model(graph.model, settings.device, properties)
+            except RuntimeError as exc:
+                raise failure_of(exc, "compiling the model", ModelLoadFailed, config.name) from exc
+
+        def make_run(compiled: Any, placement: Placement) -> Run:
+            return _run_of(compiled.create_infer_request(), graph, list(context.spec.outputs))
+
+        described = {
+            "execution provider": f"OpenVINO {openvino.__version__.partition('-')[0]}",
+            "threads": str(context.threads or "all"),
+        }
+        inline = not settings.extension and has_bounded_graph(graph.model)
+        return InProcessModel(context, load, make_run, _FAILURES, described, may_run_inline=inline)
+
+    def _fitted(self, path: Path, config: ModelConfig, settings: OpenVinoSettings) -> FittedGraph:
+        file = model_path(path, config)
+        if settings.extension:
+            self._add_extension(settings.extension, config.name)
+        return fit(lambda: read_model(self._core, file, config.name), config, reshapes=settings.reshapes)
+
+    def _add_extension(self, library: str, model: str) -> None:
+        try:
+            self._core.add_extension(library)
+        except RuntimeError as exc:
+            raise failure_of(exc, "adding the CPU extension", ModelLoadFailed, model) from exc
+
+
+def _error_of(exc: Exception, model: str) -> ServerError:
+    return failure_of(exc, "running the inference request", BackendFailed, model)
+
+
+_FAILURES = Failures((RuntimeError, ValueError), _error_of)
+
+
+def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
+    """What an instance with the infer request `request` runs. `outputs` are the names in the configuration's order."""
+    inputs, fixed_batch = graph.inputs, graph.fixed_batch
+    order = [graph.outputs.index(name) for name in outputs]
+
+    def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:
+        arrays = [feed[name] for name in inputs]
+        rows = len(arrays[0]) if fixed_batch else 0
+        if fixed_batch and rows < fixed_batch:
+            arrays = [_padded(array, fixed_batch) for array in arrays]
+        for index, array in enumerate(arrays):
+            request.set_input_tensor(index, _tensor(array))
+        # Given arrays, it would look for their tensors by type and shape, which takes longer than a small model.
+        request.infer(share_outputs=True)
+        # The request's next run writes into the same memory.
+        copies = [np.array(request.get_output_tensor(index).data) for index in order]
+        return [array[:rows] for array in copies] if fixed_batch else copies
+
+    return run
+
+
+def _tensor(array: Array) -> Any:
+    """A tensor over the memory of `array`, which must live until the run has ended; or a copy if OpenVINO needs one."""
+    flags = array.flags
+    return openvino.Tensor(array, shared_memory=flags.c_contiguous and flags.writeable)
+
+
+def _padded(array: Array, rows: int) -> Array:
+    """`array` with rows of zeros behind its own, `rows` in all."""
+    whole = np.zeros((rows, *array.shape[1:]), array.dtype)
+    whole[: len(array)] = array
+    return whole

@@ -1,0 +1,199 @@
+"""The tensors of a package, read without PyTorch, and whether a configuration fits them.
+
+AOTInductor checks nothing of what it is given: an input of another datatype or shape would be read beyond its end.
+Source: docs/spec/framework-backends.md section 6.3; PyTorch's torch/_export/serde/schema.py, and the text of the code
+that AOTInductor generates and keeps beside its library.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from core.backends.pytorch.stub.tensor_places import named_leaves, places
+from core.config.problem import Problem
+from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from core.config.sequence.resolve import own_inputs
+from core.inference.tensors import shape_text
+
+# Text, of which no model needs more.
+_AT_MOST = 64 << 20
+# The numbers of torch.export's ScalarType, and the names in the code of AOTInductor.
+_EXPORTED = {1: "UINT8", 2: "INT8", 3: "INT16", 4: "INT32", 5: "INT64", 6: "FP16", 7: "FP32", 8: "FP64", 12: "BOOL"}
+_COMPILED = {
+    "bool": "BOOL",
+    "uint8": "UINT8",
+    **{f"int{bits}": f"INT{bits}" for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"FP{bits}" for bits in (16, 32, 64)},
+}
+_SPECS = re.compile(r'\b(in|out)_spec_ = R"\((.{1,100000}?)\)";', re.DOTALL)
+_CHECK = re.compile(r"static void check_input_(\d{1,5})\((.*?)\n}\n", re.DOTALL)
+_DATATYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w{1,20})\(\)")
+_FIXED = re.compile(r"\((\d{1,18}) != \w+_size\[(\d{1,3})\]\)")
+_LARGEST = re.compile(r"_size\[(\d{1,3})\] > (\d{1,18})\)")
+_DIMENSION = re.compile(r"_(?:size|stride)\[(\d{1,3})\]")
+
+
+@dataclass(frozen=True, slots=True)
+class PackageTensor:
+    """`datatype` is "" if it is not served. A variable dimension is -1; `largest` are the bounds of such ones."""
+
+    datatype: str
+    dims: tuple[int, ...]
+    largest: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PackageTensors:
+    """The numbers of the leaves of arguments and results, by their names, and what is known of each leaf."""
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+    arguments: Sequence[str]
+    of_inputs: Mapping[int, PackageTensor]
+    of_outputs: Mapping[int, PackageTensor]
+
+    def problems(self, config: ModelConfig) -> Iterator[Problem]:
+        """Every contradiction between a complete `config` and the package."""
+        unable = f"unable to load model '{config.name}', "
+        names = [*(entry.name for entry in config.input), *own_inputs(config)]
+        if len(names) != len(self.inputs):
+            text = f"{unable}configuration expects {len(names)} inputs, model provides {len(self.inputs)}"
+            yield Problem("input", text, f"the inputs of the model are: {', '.join(self.inputs)}")
+            return
+        sides: list[tuple[str, Sequence[ModelInput | ModelOutput], Any, Any, Any]] = [
+            ("input", config.input, self.inputs, self.of_inputs, self.arguments),
+            ("output", config.output, self.outputs, self.of_outputs, ()),
+        ]
+        for side, entries, leaves, tensors, arguments in sides:
+            for index, entry in enumerate(entries):
+                path = f"{side}[{index}]"
+                try:
+                    (number,) = places([entry.name], leaves, arguments).values()  # type: ignore[no-untyped-call]
+                except KeyError:
+                    text = f"unexpected inference {side} '{entry.name}' for model '{config.name}'"
+                    yield Problem(f"{path}.name", text, f"the {side}s of the model are: {', '.join(leaves)}")
+                    continue
+                if number in tensors:
+                    yield from _tensor_problems(config, entry, tensors[number], path, side)
+
+
+def tensors_of(path: Path) -> PackageTensors | None:
+    """What the package at `path` says of its tensors; None if it does not, in a way that is known here."""
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            if entry.file_size > _AT_MOST:
+                continue
+            try:
+                if entry.filename.endswith("/models/model.json"):
+                    return _of_program(json.loads(archive.read(entry)))
+                if entry.filename.endswith(".wrapper.cpp"):
+                    return _of_code(archive.read(entry).decode())
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+                return None
+    return None
+
+
+def _of_program(document: Any) -> PackageTensors:
+    module = document["graph_module"]
+    values = module["graph"]["tensor_values"]
+    call = module["module_call_graph"][0]["signature"]
+    ranges = {name: bounds.get("max_val") for name, bounds in document["range_constraints"].items()}
+
+    def tensors(specs: Any, kind: str) -> dict[int, PackageTensor]:
+        """By number. Of one that is no tensor, such as a number, nothing is known."""
+        names = [spec[kind]["arg"].get("as_tensor", {}).get("name") for spec in specs if kind in spec]
+        return {number: _exported(values[name], ranges) for number, name in enumerate(names) if name in values}
+
+    signature = module["signature"]
+    return PackageTensors(
+        *_leaves(call["in_spec"], call["out_spec"]),
+        [str(name) for name in call.get("forward_arg_names") or ()],
+        tensors(signature["input_specs"], "user_input"),
+        tensors(signature["output_specs"], "user_output"),
+    )
+
+
+def _exported(value: Any, ranges: Mapping[str, int | None]) -> PackageTensor:
+    dims, largest = [], {}
+    for index, size in enumerate(value["sizes"]):
+        dims.append(int(size.get("as_int", -1)))
+        symbol = re.match(r"Symbol\('(\w+)'", size.get("as_expr", {}).get("expr_str", ""))
+        bound = ranges.get(symbol[1]) if symbol else None
+        if bound is not None:
+            largest[index] = int(bound)
+    return PackageTensor(_EXPORTED.get(value["dtype"], ""), tuple(dims), largest)
+
+
+def _of_code(text: str) -> PackageTensors:
+    specs = dict(_SPECS.findall(text))
+    found = {int(number): _compiled(body) for number, body in _CHECK.findall(text)}
+    return PackageTensors(*_leaves(specs["in"], specs["out"]), (), found, {})
+
+
+def _compiled(body: str) -> PackageTensor:
+    fixed = {int(index): int(size) for size, index in _FIXED.findall(body)}
+    rank = max((int(index) + 1 for index in _DIMENSION.findall(body)), default=0)
+    datatype = _DATATYPE.search(body)
+    return PackageTensor(
+        _COMPILED.get(datatype[1], "") if datatype else "",
+        tuple(fixed.get(index, -1) for index in range(rank)),
+        {int(index): int(size) for index, size in _LARGEST.findall(body)},
+    )
+
+
+def _leaves(in_spec: str, out_spec: str) -> tuple[dict[str, int], dict[str, int]]:
+    """The names of the leaves of arguments and results, and their numbers, as the process of the model makes them."""
+    args, kwargs = _numbered(in_spec)
+    inputs = {**named_leaves(list(args), "ARGS"), **named_leaves(kwargs, "KWARGS")}  # type: ignore[no-untyped-call]
+    return inputs, named_leaves(_numbered(out_spec), "RESULT")  # type: ignore[no-untyped-call]
+
+
+def _numbered(spec: str) -> Any:
+    """The structure that PyTorch has written as text, with the numbers of its leaves."""
+    numbers = count()
+
+    def tree(node: Any) -> Any:
+        if node["type"] is None:
+            return next(numbers)
+        parts = [tree(part) for part in node["children_spec"]]
+        if node["type"] in ("builtins.tuple", "builtins.list"):
+            return parts
+        if node["type"] == "builtins.dict":
+            return dict(zip(json.loads(node["context"]), parts, strict=True))
+        raise ValueError(node["type"])
+
+    return tree(json.loads(spec)[1])
+
+
+def _tensor_problems(
+    config: ModelConfig, entry: ModelInput | ModelOutput, tensor: PackageTensor, path: str, side: str
+) -> Iterator[Problem]:
+    unable = f"unable to load model '{config.name}', "
+    wanted = datatype_of(entry.data_type)
+    if wanted is None or wanted.name != tensor.datatype:
+        given = f"TYPE_{tensor.datatype}" if tensor.datatype else "a datatype that is not served"
+        text = f"{unable}the {side} '{entry.name}' of the package has {given}"
+        yield Problem(f"{path}.data_type", text, f"set data_type: {given}" if tensor.datatype else "")
+    own = tuple(entry.reshape.shape) if entry.HasField("reshape") else tuple(entry.dims)
+    batching = config.max_batch_size > 0
+    dims = (-1, *own) if batching else own
+    text = f"{unable}the {side} '{entry.name}' of the package has shape {shape_text(tensor.dims)}"
+    if batching and tensor.dims and tensor.dims[0] != -1 and not tensor.dims[0] == config.max_batch_size == 1:
+        yield Problem("max_batch_size", text, _NO_BATCH)
+    elif batching and side == "input" and tensor.largest.get(0, config.max_batch_size) < config.max_batch_size:
+        largest = tensor.largest[0]
+        yield Problem("max_batch_size", f"{text} with at most {largest} rows", f"set max_batch_size: {largest}")
+    rest = range(int(batching), max(len(dims), len(tensor.dims)))
+    if len(dims) != len(tensor.dims) or any(tensor.dims[at] not in (-1, dims[at]) for at in rest):
+        hint = f"set dims: {list(tensor.dims[int(batching) :])}"
+        yield Problem(f"{path}.dims", text, hint)
+
+
+_NO_BATCH = "export the model with a variable first dimension (dynamic_shapes), or set max_batch_size to 0"
