@@ -254,3 +254,21 @@ def test_the_validator_does_not_remember_a_layout_without_items() -> None:
         request = InferenceRequest("m", PackedInputs(layout, content))
         assert validator.check(request) == (1, None)
         assert request.inputs[0].array.tolist() == [[1, 2, 3]]
+
+
+def test_a_shape_tensor_has_no_batch_dimension_and_its_values_are_in_the_key() -> None:
+    model = spec(SHAPE=("INT32", (2,), {"is_shape_tensor": True}), VALUE=("INT32", (1,)))
+
+    def shape(*values: int) -> InputTensor:
+        return InputTensor("SHAPE", "INT32", (len(values),), memoryview(np.array(values, np.int32).tobytes()))
+
+    rows, key = batch_form(model, shape(3, 4), raw("VALUE", 5, 1))
+    assert rows == 5
+    assert key == batch_form(model, shape(3, 4), raw("VALUE", 2, 1))[1]
+    assert key != batch_form(model, shape(3, 5), raw("VALUE", 5, 1))[1]
+    # A form that was seen before is checked again, because its values decide.
+    assert key == batch_form(model, shape(3, 4), raw("VALUE", 5, 1))[1]
+    checked = check(model, shape(3, 4), raw("VALUE", 5, 1))
+    assert checked.inputs[0].array.tolist() == [3, 4]
+    text = refusal(model, shape(3, 4, 5), raw("VALUE", 5, 1))
+    assert text.startswith(f"{ID}unexpected shape for input 'SHAPE' for model 'simple'. Expected [2], got [3].")

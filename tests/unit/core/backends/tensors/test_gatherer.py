@@ -135,3 +135,12 @@ def test_requests_of_different_layouts_are_gathered() -> None:
     feed = two_feed(packed_request([1, 2, 3], 0.5), packed_request([4, 5, 6], 1.5, rows=2), single)
     assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [4, 5, 6], [7, 8, 9]]
     assert feed["B"].tolist() == [[0.5], [1.5], [1.5], [9.5]]
+
+
+def test_a_shape_tensor_is_that_of_the_first_request() -> None:
+    text = FIXED + tensor_text("input", "SHAPE", "FP32", [2], "is_shape_tensor: true")
+    shape = np.array([3, 4], np.float32)
+    requests = [request(INPUT0=rows(count, 4), SHAPE=shape.copy()) for count in (1, 2)]
+    feed = Gatherer(spec_of(config_of(text))).gather(requests, 3)
+    assert feed["SHAPE"].tolist() == [3, 4]
+    assert feed["INPUT0"].shape == (3, 4)
