@@ -9,6 +9,7 @@
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
+    python -m bench scaling         what a request costs each process, and what follows for more cores
     python -m bench sequences       sequences beside dynamic batching, and their memory
     python -m bench shared_memory   tensors in shared memory beside binary ones
     python -m bench tails           the slowest requests, beside scrapes, probes, reloads and idle connections
@@ -34,6 +35,7 @@ from bench.plain import run as plain
 from bench.python import run as python
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
+from bench.scaling import run as scaling
 from bench.sequences import run as sequences
 from bench.shared_memory import run as shared_memory
 from bench.tails import run as tails
@@ -52,6 +54,7 @@ FAMILIES = {
     "python": python.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,
+    "scaling": scaling.main,
     "sequences": sequences.main,
     "shared_memory": shared_memory.main,
     "tails": tails.main,

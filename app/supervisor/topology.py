@@ -4,7 +4,8 @@
     N   N HTTP workers in front of an engine process: parsing and execution do not share an interpreter, batches grow,
         and a front end answers health requests whatever the engine does
 
-Several engines share the requests of all HTTP workers. The measurements behind `auto` are in bench/README.md.
+Several engines share the requests of all HTTP workers. The measurements behind `auto` are in bench/README.md and
+docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ from core.backends.devices.cpu_budget import available_cores
 AUTO = "auto"
 _MIN_CORES = 4
 _MAX_WORKERS = 4
-# The cores that one engine and its HTTP workers can use, from which on a second engine pays.
-CORES_PER_ENGINE = 6
+# The cores that one engine and its HTTP workers keep busy with small models: three to four (docs/scaling.md).
+CORES_PER_ENGINE = 4
+# Of the cores of a server with several engines. A request costs the front end about twice what it costs the engine; the
+# rest of the cores is for the system's part of the network.
+_WORKERS_SHARE = 5 / 8
 
 
 class Topology(NamedTuple):
@@ -46,7 +50,7 @@ def choose_topology(settings: ServerSettings, cores: float | None = None) -> Top
         return Topology(0, "a multi-model endpoint measures the memory of the process that has the models")
     reason = f"there are {available:g} cores"
     if engines > 1:
-        return Topology(max(engines, min(_MAX_WORKERS * engines, int(available) // 2)), reason, engines)
+        return Topology(max(engines, int(available * _WORKERS_SHARE)), reason, engines)
     if available < _MIN_CORES:
         return Topology(0, f"with {available:g} cores a second process costs more than it gains")
     return Topology(min(_MAX_WORKERS, int(available) // 2), reason)

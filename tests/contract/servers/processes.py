@@ -28,8 +28,13 @@ def workers_of(server: Started) -> list[int]:
 
 def engine_of(server: Started) -> int:
     """The process that has the models: the engine, or the single worker."""
-    (engine,) = [worker for worker in workers_of(server) if _has_backend(worker)]
+    (engine,) = engines_of(server)
     return engine
+
+
+def engines_of(server: Started) -> list[int]:
+    """The processes that have the models, by their ids."""
+    return [worker for worker in workers_of(server) if _has_backend(worker)]
 
 
 def front_ends_of(server: Started) -> list[int]:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from app.settings.option import BadOption
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings
-from app.supervisor.topology import choose_topology
+from app.supervisor.topology import Topology, choose_topology
 
 REPOSITORY = "--model-repository=/models"
 
@@ -51,3 +52,31 @@ def test_a_multi_model_endpoint_has_one_process(cores: float) -> None:
 )
 def test_the_text_gives_the_topology_and_its_reason(arguments: list[str], text: str) -> None:
     assert str(choose_topology(settings(REPOSITORY, *arguments), 4)) == text
+
+
+@pytest.mark.parametrize(
+    ("cores", "engines", "workers"), [(2, 1, 0), (4, 1, 2), (7, 1, 3), (8, 2, 5), (16, 4, 10), (64, 16, 40)]
+)
+def test_engines_for_the_cores(cores: float, engines: int, workers: int) -> None:
+    choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores)
+    assert (choice.engines, choice.http_workers) == (engines, workers)
+
+
+def test_one_engine_is_the_default_and_several_have_front_ends() -> None:
+    assert choose_topology(settings(REPOSITORY), 64).engines == 1
+    choice = choose_topology(settings(REPOSITORY, "--engines=3"), 2)
+    assert choice == Topology(3, "there are 2 cores", 3)
+    assert str(choice) == "3 HTTP workers in front of 3 engine processes: there are 2 cores"
+    assert choose_topology(settings(REPOSITORY, "--engines=3", "--http-workers=1"), 2)[0::2] == (1, 3)
+
+
+def test_auto_is_one_engine_where_several_make_no_sense() -> None:
+    assert choose_topology(settings(REPOSITORY, "--engines=auto", "--http-workers=0"), 64).engines == 1
+
+
+def test_several_engines_are_refused_where_nothing_can_be_before_them() -> None:
+    with pytest.raises(BadOption, match="several engines need HTTP workers"):
+        settings(REPOSITORY, "--engines=2", "--http-workers=0")
+    variables = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "8080"}
+    with pytest.raises(BadOption, match="measures the memory"):
+        settings("--platform=sagemaker", "--engines=2", **variables)

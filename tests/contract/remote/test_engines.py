@@ -1,0 +1,170 @@
+"""Two engines behind two front ends are one server: its statistics, its models, its sequences, and the loss of one.
+
+Source: docs/processes.md "Several engines".
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.contract.lifecycle.changing_models import (
+    OVERRIDE,
+    add_scaled,
+    base64_of,
+    factor_of,
+    index,
+    load,
+    replace_weights,
+    scaled,
+    unload_and_wait,
+)
+from tests.contract.remote.remote_server import RemoteServer, Traffic, undisturbed
+from tests.contract.sequences.sequence_models import write_models
+from tests.contract.sequences.test_requests import FIRST_STATE
+from tests.contract.servers.processes import engines_of
+from tests.contract.servers.session import session_members
+from tests.contract.servers.simple_model import link_models
+from tests.contract.shared_memory.client_regions import memory, speaker
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+CLIENTS = 8
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = link_models(tmp_path_factory.mktemp("models"), "simple")
+    add_scaled(folder, "given", 2.0)
+    add_scaled(folder, "other", 3.0)
+    made = write_models(tmp_path_factory.mktemp("sequences"))
+    (folder / "history").symlink_to(made / "history")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteServer]:
+    models = ("simple", "given", "history")
+    options = ["--engines=2", "--model-control-mode=explicit", "--allow-client-shm=true"]
+    folder = tmp_path_factory.mktemp("engines")
+    with RemoteServer(repository, folder, *options, *(f"--load-model={name}" for name in models)) as running:
+        yield running
+        assert "Traceback" not in running.log_text()
+
+
+def executed(server: RemoteServer, model: str) -> int:
+    """The number of inferences of a model, as the statistics of the server say."""
+    (entry,) = server.json("GET", f"/v2/models/{model}/stats")["model_stats"]
+    return int(entry["inference_stats"]["success"]["count"])
+
+
+def ticks(process: int) -> int:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def test_both_engines_work_and_report_as_one(server: RemoteServer) -> None:
+    engines = engines_of(server)
+    assert len(engines) == 2
+    before, worked = executed(server, "simple"), [ticks(engine) for engine in engines]
+    with undisturbed(server) as traffic:
+        until(lambda: all(ticks(engine) > ago for engine, ago in zip(engines, worked, strict=True)), "one is idle")
+    assert executed(server, "simple") - before == traffic.answers[200]
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    assert f'nv_inference_request_success{{model="simple",version="1"}} {executed(server, "simple")}' in page
+
+
+def test_models_are_loaded_reloaded_and_unloaded_in_both(server: RemoteServer, repository: Path) -> None:
+    assert load(server, "other") == (200, "")
+    assert {factor_of(server, "other") for _ in range(20)} == {3.0}
+    replace_weights(repository / "other", 1, 4.0)
+    with undisturbed(server):
+        assert load(server, "other") == (200, "")
+    assert {factor_of(server, "other") for _ in range(20)} == {4.0}
+    unload_and_wait(server, "other")
+    assert {server.request("GET", "/v2/models/other/ready")[0] for _ in range(20)} == {404}
+    assert [entry["state"] for entry in index(server, "simple")] == ["READY"]
+
+
+def test_many_changes_at_once_end_the_same_everywhere(server: RemoteServer) -> None:
+    files = [
+        {"config": OVERRIDE, "file:1/model.onnx": base64_of(scaled(float(factor)).SerializeToString())}
+        for factor in range(10, 16)
+    ]
+    with ThreadPoolExecutor(len(files)) as pool:
+        assert {status for status, _ in pool.map(lambda each: load(server, "given", **each), files)} == {200}
+    assert len({factor_of(server, "given") for _ in range(40)}) == 1
+
+
+def test_a_sequence_keeps_its_state_whichever_front_end_has_it(server: RemoteServer) -> None:
+    def ask(sequence: int, value: int) -> list[int]:
+        """On a connection of its own."""
+        marks = {"sequence_id": sequence, "sequence_start": value == 0, "sequence_end": value == 4}
+        tensor = {"name": "INPUT", "datatype": "INT32", "shape": [1, 1], "data": [value]}
+        body = json.dumps({"inputs": [tensor], "parameters": marks}).encode()
+        status, _, answer = server.request("POST", "/v2/models/history/infer", body)
+        assert status == 200, answer
+        found: list[int] = json.loads(answer)["outputs"][0]["data"]
+        return found
+
+    for value in range(5):
+        for sequence in range(1, 13):
+            assert ask(sequence, value) == [*FIRST_STATE, *range(value + 1)]
+
+
+def test_regions_and_settings_reach_both(server: RemoteServer) -> None:
+    first = np.arange(16, dtype=np.int32).reshape(1, 16)
+    with memory(first.nbytes) as region, speaker("http", server) as http:
+        region.put(first)
+        http.client.register_system_shared_memory("both", region.key, first.nbytes)
+        for _ in range(12):
+            inputs = [http.shared_input(name, [1, 16], "INT32", "both", first.nbytes) for name in ("INPUT0", "INPUT1")]
+            assert (http.client.infer("simple", inputs).as_numpy("OUTPUT0") == 2 * first).all()
+        assert http.names() == ["both"]
+        http.client.unregister_system_shared_memory()
+        assert http.names() == []
+        http.client.update_log_settings({"log_verbose_level": 1})
+        until(lambda: all(http.client.get_log_settings()["log_verbose_level"] == 1 for _ in range(8)))
+        http.client.update_log_settings({"log_verbose_level": 0})
+
+
+def test_the_loss_of_one_engine_costs_only_its_requests(server: RemoteServer) -> None:
+    assert load(server, "other") == (200, "")
+    first, second = engines_of(server)
+    log = server.log_text()
+    with Traffic(server, CLIENTS) as traffic:
+        os.kill(first, signal.SIGKILL)
+        until(lambda: first not in session_members(server.process.pid), "it lives on")
+        assert server.is_ready()
+        traffic.wait_for_more(200)
+        until(lambda: len(engines_of(server)) == 2, "the engine is not started again")
+        (new,) = set(engines_of(server)) - {second}
+        at = ticks(new)
+        # Half of the requests of the clients, and it had answered what it was restored with.
+        until(lambda: "successfully loaded 'other'" in server.log_text().removeprefix(log), "not restored")
+        until(lambda: ticks(new) > at + 20, "the new engine gets no requests")
+    assert not traffic.wrong
+    assert not traffic.lost
+    assert set(traffic.answers) <= {200, 503}
+    assert traffic.answers[503] <= 2 * CLIENTS, str(traffic)
+    assert {factor_of(server, "other") for _ in range(20)} == {4.0}
+    assert [entry["state"] for entry in index(server, "other")] == ["READY"]
+
+
+def test_a_stop_answers_what_both_have(repository: Path, tmp_path: Path) -> None:
+    with RemoteServer(repository, tmp_path, "--engines=2") as server:
+        with Traffic(server, 4) as traffic:
+            server.process.send_signal(signal.SIGTERM)
+            assert server.ended() == 0
+        assert set(traffic.answers) == {200}, str(traffic)
+        with suppress(OSError):
+            server.request("GET", "/v2/health/live")

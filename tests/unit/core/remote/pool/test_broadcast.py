@@ -1,0 +1,164 @@
+"""Changes that all engines make, or none, and what a restarted engine learns of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core.errors import InvalidRequest, ModelLoadFailed
+from core.observability.logging import LogLevels
+from core.remote.calls.remote_error import EngineGone
+from core.remote.control_log import ControlLog
+from core.remote.pool.engine_pool import EnginePool
+from core.remote.restoration import Restoration
+from core.shared_memory.region import RegionKind
+from tests.unit.core.remote.pool.pool_parts import Served, pooled
+from tests.unit.core.remote.remote_parts import ServedEngine
+from tests.unit.fake_engine import FakeEngine
+from tests.waiting import until
+
+LEVELS = LogLevels(verbose=0)
+
+
+class Models(ServedEngine):
+    """An engine that knows which models it has loaded, with which parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions = {"simple": (1,)}
+
+    def load_model(self, name: str, parameters: dict[str, Any]) -> None:
+        super().load_model(name, parameters)
+        self.versions[name] = (1,)
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+        super().unload_model(name, unload_dependents)
+        self.versions.pop(name, None)
+
+    def register_system_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.calls.append(("register", name))
+
+    def unregister_regions(self, kind: RegionKind, name: str) -> None:
+        self.calls.append(("unregister", name))
+
+
+@pytest.fixture
+def engines() -> list[Models]:
+    return [Models(), Models()]
+
+
+@pytest.fixture
+def pool(engines: list[Models], tmp_path: Path) -> Iterator[tuple[EnginePool, list[Served]]]:
+    with pooled(tmp_path, engines) as found:
+        yield found
+
+
+def log_of(tmp_path: Path) -> list[tuple[str, Any]]:
+    return [(change.call.name, change.arguments[0]) for change in ControlLog(tmp_path / "changes").changes()]
+
+
+def test_all_engines_make_a_change_and_it_is_noted(
+    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+) -> None:
+    pool[0].load_model("m", {"config": "{}"})
+    pool[0].change_log(LEVELS)
+    assert [engine.calls for engine in engines] == [[("load", "m", {"config": "{}"}), ("change_log", LEVELS)]] * 2
+    assert log_of(tmp_path) == [("load_model", "m"), ("change_log", LEVELS)]
+
+
+def test_what_the_first_engine_refuses_no_other_is_asked_for(
+    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+) -> None:
+    engines[0].refusal = ModelLoadFailed("no such model")
+    with pytest.raises(ModelLoadFailed, match="no such model"):
+        pool[0].load_model("m", {})
+    assert engines[1].calls == []
+    assert log_of(tmp_path) == []
+
+
+def test_a_load_that_a_later_engine_refuses_is_taken_back(
+    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+) -> None:
+    engines[1].refusal = ModelLoadFailed("no memory")
+    with pytest.raises(ModelLoadFailed, match="no memory"):
+        pool[0].load_model("m", {})
+    assert engines[0].calls == [("load", "m", {}), ("unload", "m", False)]
+    assert log_of(tmp_path) == []
+
+
+def test_a_reload_that_a_later_engine_refuses_brings_the_earlier_load_back(
+    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+) -> None:
+    pool[0].load_model("m", {"config": "1"})
+    engines[1].refusal = ModelLoadFailed("no memory")
+    with pytest.raises(ModelLoadFailed):
+        pool[0].load_model("m", {"config": "2"})
+    assert [call[2] for call in engines[0].calls] == [{"config": "1"}, {"config": "2"}, {"config": "1"}]
+    with pytest.raises(ModelLoadFailed):
+        pool[0].load_model("simple", {"config": "2"})  # loaded at the start
+    assert engines[0].calls[-1] == ("load", "simple", {})
+
+
+def test_a_region_that_a_later_engine_refuses_is_taken_back(
+    pool: tuple[EnginePool, list[Served]], engines: list[Models]
+) -> None:
+    engines[1].refusal = InvalidRequest("no such object")
+    with pytest.raises(InvalidRequest, match="no such object"):
+        pool[0].register_system_region("r", "/key", 0, 4)
+    assert engines[0].calls == [("register", "r"), ("unregister", "r")]
+
+
+def test_without_the_other_engine_a_change_is_made_and_noted(
+    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+) -> None:
+    front, those = pool
+    those[0].end()
+    until(lambda: front._engines[0].connection is None)
+    front.unload_model("simple", False)
+    assert engines[1].calls == [("unload", "simple", False)]
+    assert log_of(tmp_path) == [("unload_model", "simple")]
+    those[1].end()
+    until(lambda: front._engines[1].connection is None)
+    with pytest.raises(EngineGone):
+        front.unload_model("simple", False)
+
+
+# --- a restarted engine
+
+
+def test_a_restarted_engine_gets_what_it_missed_once(pool: tuple[EnginePool, list[Served]], tmp_path: Path) -> None:
+    front, _ = pool
+    front.load_model("m", {"config": "{}"})
+    front.register_system_region("a", "/key", 0, 4)
+    front.register_system_region("b", "/key", 0, 4)
+    front.unregister_regions(RegionKind.SYSTEM, "a")
+    front.change_trace("", {"trace_rate": 5})
+    front.change_trace("", {"trace_count": 7})
+    engine = Models()
+    restoration = Restoration(engine, ControlLog(tmp_path / "changes"))
+    assert restoration.is_needed
+    restoration.repeat(of_models=False)
+    changes = {"trace_rate": 5, "trace_count": 7}
+    assert engine.calls == [("register", "b"), ("change_trace", "", changes)]
+    restoration.repeat(of_models=True)
+    assert engine.calls[2:] == [("load", "m", {"config": "{}"})]
+    front.unload_model("m", False)
+    front.unregister_regions(RegionKind.SYSTEM, "")
+    for of_models in (False, True):
+        restoration.repeat(of_models=of_models)
+    assert engine.calls[3:] == [("unregister", "b"), ("unload", "m", False)]
+
+
+def test_a_change_that_cannot_be_repeated_is_logged(
+    pool: tuple[EnginePool, list[Served]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool[0].load_model("m", {})
+    engine = FakeEngine()
+    engine.refusal = ModelLoadFailed("the file is gone")
+    Restoration(engine, ControlLog(tmp_path / "changes")).repeat(of_models=True)
+    assert "'m' could not be restored: the file is gone" in caplog.text
