@@ -6,6 +6,7 @@
     python -m bench ensembles       an ensemble of two steps beside one of them
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
     python -m bench guard           this checkout beside the last release, every door in two minutes
+    python -m bench large           large tensors beside a bare loop over the socket
     python -m bench python          models in Python beside ONNX models of the same function
     python -m bench repository      the model repository: downloads, starts, many models, loads under load
     python -m bench sagemaker       SageMaker's container
@@ -31,6 +32,7 @@ from bench.ensembles import run as ensembles
 from bench.frameworks import run as frameworks
 from bench.grpc import run as grpc
 from bench.guard import run as guard
+from bench.large import run as large
 from bench.plain import run as plain
 from bench.python import run as python
 from bench.repository import run as repository
@@ -51,6 +53,7 @@ FAMILIES = {
     "frameworks": frameworks.main,
     "grpc": grpc.main,
     "guard": guard.main,
+    "large": large.main,
     "python": python.main,
     "repository": repository.main,
     "sagemaker": sagemaker.main,

@@ -44,7 +44,7 @@ CONNECTIONS: dict[str, tuple[int, ...]] = {
     "d-json": (16, 64),
     "d-binary": (16, 64),
     "c-mean": (4,),
-    "c-echo": (4,),
+    "c-echo": (1, 4, 16, 64),
 }
 
 

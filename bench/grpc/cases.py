@@ -19,13 +19,13 @@ from bench.grpc.load import GrpcLoad, write_message
 from bench.grpc.servers import BothDoors, GrpcioServer
 from bench.plain import measure
 from bench.servers.server import resident_mb_of
+from bench.shared_memory.cases import LARGE
 from bench.turns import HttpLoad, Load, Turn, Turns
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.session import session_members
 
 _ADD_SUB = next(case for case in MODEL_CASES if case.key == "a-binary")
 _ECHO = next(case for case in MODEL_CASES if case.key == "b")
-_LARGE = Case("large", "16 MB tensor echoed", "identity", (("INPUT", "FP32", (4 << 20,)),), ("OUTPUT",), binary=True)
 _LATENCY_SECONDS = 2
 _IDLE = 1000
 _IDLE_SETTLES_S = 3.0
@@ -132,7 +132,7 @@ def stream(bench: Bench) -> None:
 
 def large(bench: Bench) -> None:
     with bench.server() as server:
-        for case, connections, stretch in ((_ECHO, 1, 1), (_ECHO, 16, 1), (_LARGE, 1, 8), (_LARGE, 4, 8)):
+        for case, connections, stretch in ((_ECHO, 1, 1), (_ECHO, 16, 1), (LARGE, 1, 8), (LARGE, 4, 8)):
             title = f"{case.title.removesuffix(', binary')}, {connections} connections"
             loads: dict[str, Load] = {"gRPC": bench.grpc(server, case), "HTTP": bench.http(server, case)}
             pairs = bench.turns(title, loads, connections=connections, stretch=stretch)

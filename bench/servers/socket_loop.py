@@ -28,14 +28,21 @@ RESPONSE = (
     b"Content-Length: %d\r\n\r\n%b"
 )
 READY, UNKNOWN = (b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status for status in (b"200 OK", b"404 Not Found"))
+STATISTICS = b'{"model_stats":[{"inference_count":%d,"execution_count":%d}]}'
+COUNTED = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
 
 
 class Client:
-    """One connection. `got` counts the received bytes of the body; `unsent` is the rest of the response."""
+    """One connection. `got` counts the received bytes of the body; `unsent` is the rest of the response.
+
+    The memory of a body is that of the one before it. `answered` counts the requests of all connections.
+    """
+
+    answered = 0
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self.body = memoryview(b"")
+        self.memory = self.body = memoryview(b"")
         self.got = 0
         self.offset = 0
         self.unsent: list[memoryview] = []
@@ -52,10 +59,12 @@ class Client:
             end = first.index(HEAD_END) + len(HEAD_END)
             length, offset = LENGTH.search(first, 0, end), OFFSET.search(first, 0, end)
             if length is None or offset is None:
-                self.unsent = [memoryview(READY if b"/health/ready " in first else UNKNOWN)]
+                self.unsent = [memoryview(self._other(first))]
                 return False
             self.offset, self.got = int(offset[1]), len(first) - end
-            self.body = np.empty(int(length[1]), np.uint8).data
+            if len(self.memory) < int(length[1]):
+                self.memory = np.empty(int(length[1]), np.uint8).data
+            self.body = self.memory[: int(length[1])]
             self.body[: self.got] = first[end:]
         while self.got < len(self.body):
             received = self.sock.recv_into(self.body[self.got :])
@@ -72,6 +81,13 @@ class Client:
         description = DESCRIPTION % (*result.shape, result.nbytes)
         head = RESPONSE % (len(description), len(description) + result.nbytes, description)
         self.unsent = [memoryview(head), memoryview(result).cast("B")]
+        Client.answered += 1
+
+    def _other(self, head: bytes) -> bytes:
+        if b"/stats " in head:
+            content = STATISTICS % (Client.answered, Client.answered)
+            return COUNTED % (len(content), content)
+        return READY if b"/health/ready " in head else UNKNOWN
 
     def send(self) -> None:
         """Send as much as the socket accepts."""

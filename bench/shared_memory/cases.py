@@ -24,7 +24,7 @@ from core.shared_memory.system_memory import DIRECTORY, open_object
 
 SHARED, BINARY = "shared memory", "binary"
 _MEDIUM = next(case for case in MODEL_CASES if case.key == "b")
-_LARGE = Case("large", "16 MB tensor echoed", "identity", (("INPUT", "FP32", (4 << 20,)),), ("OUTPUT",), binary=True)
+LARGE = Case("large", "16 MB tensor echoed", "identity", (("INPUT", "FP32", (4 << 20,)),), ("OUTPUT",), binary=True)
 # wrk sends these bodies in turn, so that connections use their own places.
 _ROTATED = """\
 local bodies = {{{bodies}}}
@@ -137,7 +137,7 @@ def medium(bench: Bench) -> None:
 
 def large(bench: Bench) -> None:
     for connections in (1, 4):
-        bench.compare(_LARGE, connections, 5, stretch=4)
+        bench.compare(LARGE, connections, 5, stretch=4)
 
 
 def ways(bench: Bench) -> None:
