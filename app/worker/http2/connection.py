@@ -35,6 +35,8 @@ _RECEIVE_SIZE = 65536
 # As for HTTP/1: up to this size joining is cheaper than an iovec.
 _MAX_JOINED = 16384
 _IOV_MAX = 1024
+# How often what waits in the streams may follow at once, until other connections have their turn.
+_BURSTS = 4
 # How long a client may take to read the end of the connection, and how much it may send meanwhile.
 _LINGER_S = 2.0
 _MAX_DISCARDED = 64 << 20
@@ -128,8 +130,11 @@ class Http2Connection:
         if self.phase is _OPEN and 0 < outbox.size <= _MAX_JOINED and not outbox.unsent and not self._is_draining:
             self._send_small(outbox)
         elif self.phase is _OPEN or self.phase is Phase.SEND:
-            self._unsent, self._unsent_size = outbox.take()
-            self._push()
+            for _ in range(_BURSTS):
+                self._unsent, self._unsent_size = outbox.take()
+                self._push()
+                if self._unsent_size or not outbox.size or self.phase is not _OPEN:
+                    break
 
     # Receiving
 

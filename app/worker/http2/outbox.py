@@ -13,7 +13,7 @@ from core.inference.tensors import Buffer
 if TYPE_CHECKING:
     from app.worker.http2.stream import Http2Stream
 
-_TURN = 262144  # bytes of a stream, until the next one has its turn
+_TURN = 262144  # bytes of a stream, until the next one that waits has its turn
 
 
 class Outbox:
@@ -117,4 +117,5 @@ class Outbox:
         while ready and self.window > 0 and not self.is_full:
             # A stream that has more to send adds itself again, behind the others.
             stream = ready.pop(next(iter(ready)))
-            stream.pump(min(self.window, self.frame, _TURN))
+            # Alone, it sends in as few frames as may be.
+            stream.pump(min(self.window, self.frame, _TURN if ready else self.high_water))
