@@ -85,7 +85,8 @@ NOTES = {
     "sagemaker-thread-count": "the same",
     "vertex-ai-thread-count": "the same",
     "log-format": "and `json`",
-    "backend-config": "only `default-max-batch-size`, those of `python`, and for `onnxruntime` also "
+    "backend-config": "only `default-max-batch-size`, those of `python` and of "
+    "[`tensorrt`](backends.md#tensorrt-plans), and for `onnxruntime` also "
     "`enable-global-threadpool`, `intra_op_thread_count`, `inter_op_thread_count`",
     "backend-directory": "only backends that are written in Python",
     "repoagent-directory": "no repository agents",
