@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.sites.site import Site
     from app.worker.worker import TridentWorker
 
-_FRONT_END_MODULES = ("app.worker.worker", "app.sites.front_end", "app.worker.gevent_link")
+_FRONT_END_MODULES = ("app.worker.worker", "app.sites.front_end", "core.http.flask_routes", "app.worker.gevent_link")
 _log = logging.getLogger("trident.server")
 
 

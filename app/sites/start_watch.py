@@ -47,7 +47,6 @@ class StartWatch:
     def _watch(self) -> None:
         if not self._wait_loaded():
             return
-        settle_collector()
         rows = [model_row(line) for line in self._engine.overview()]
         if self._reports:
             log_settings(self._settings)
@@ -57,6 +56,7 @@ class StartWatch:
             self._fail(failure)
             return
         self._on_success()
+        settle_collector()
         if self._reports:
             log_services(self._settings, has_models=bool(rows))
 

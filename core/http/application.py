@@ -1,23 +1,21 @@
 """The v2 protocol as a WSGI application.
 
 Infer and generate requests take the short way: `__call__` knows their path and calls the view itself. All other routes,
-and every request that is not a POST, go through Flask. Both ways end in `V2Application.answer`.
+and every request that is not a POST, go through Flask (core/http/flask_routes.py). Both ways end in
+`V2Application.answer`. Flask is imported when the server is ready; until then probes take the short way, too.
 Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and 2.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flask import Flask, Request, Response, request
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-from prometheus_flask_exporter import PrometheusMetrics
-from werkzeug.exceptions import NotFound
-from werkzeug.routing import MapAdapter
 
 from core.engine.protocol import Engine
 from core.errors import ServerError
@@ -28,14 +26,16 @@ from core.http import errors
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
-from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, plain_parts, send
+from core.http.reply import TEXT, Environ, Reply, send
 from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
 from core.http.response_counts import ResponseCollector, ResponseCounts
-from core.http.route_map import url_map
 from core.http.routes import INFERENCE, ROUTES, Route
 from core.http.trace_note import end_traces
 from core.memo import Memo
+
+if TYPE_CHECKING:
+    from core.http.flask_routes import FlaskRoutes
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _INFER_ROUTES = {route.name: route for route in INFERENCE}
@@ -48,7 +48,7 @@ _UNKNOWN = "UNKNOWN"
 InferPath = tuple[Route, dict[str, str]]
 
 
-class V2Application(HttpFrontEnd, Flask):
+class V2Application(HttpFrontEnd):
     """Serves `engine` over the v2 protocol; `bridge` waits for it in the way that fits the server.
 
     A subclass changes the hooks of HttpFrontEnd and these, and nothing else:
@@ -66,8 +66,7 @@ class V2Application(HttpFrontEnd, Flask):
     hint_in_body = True
 
     def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
-        Flask.__init__(self, "core.http", static_folder=None, template_folder=None)
-        HttpFrontEnd.__init__(self, engine, options, bridge)
+        super().__init__(engine, options, bridge)
         self.request_metrics = CollectorRegistry()
         self.responses = ResponseCounts()
         guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)
@@ -80,8 +79,10 @@ class V2Application(HttpFrontEnd, Flask):
             registry=self.request_metrics,
         )
         self.request_metrics.register(ResponseCollector(lambda: self.responses.items()))
-        self._add_routes()
-        PrometheusMetrics(self, path=None, group_by=_route, registry=self.request_metrics)
+        probes = [(rule, route) for route in self.routes if route.group == HEALTH for rule in route.rules]
+        self._probes = {rule: route for rule, route in probes if "<" not in rule}
+        self._flask: FlaskRoutes | None = None
+        self._making_flask = threading.Lock()
 
     # --- the hooks ---------------------------------------------------------------------------------------------------
 
@@ -101,7 +102,23 @@ class V2Application(HttpFrontEnd, Flask):
                 return send(self.answer(environ, route, arguments), environ, start_response)
         elif method not in _METHODS:
             environ["REQUEST_METHOD"] = _UNKNOWN
+        elif self._flask is None and method == "GET" and (probe := self._probes.get(request_path(environ))) is not None:
+            environ[PROBE_KEY] = True
+            return send(self.answer(environ, probe, {}), environ, start_response)
         return self.wsgi_app(environ, start_response)
+
+    def wsgi_app(self, environ: Environ, start_response: Any) -> Iterable[Any]:
+        """Answer through Flask."""
+        return (self._flask or self.flask()).wsgi_app(environ, start_response)
+
+    def flask(self) -> FlaskRoutes:
+        """What answers through Flask. The first call imports it: a tenth of a second. Any thread."""
+        with self._making_flask:
+            if self._flask is None:
+                from core.http.flask_routes import FlaskRoutes
+
+                self._flask = FlaskRoutes(self)
+            return self._flask
 
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:
         """The request boundary: whatever goes wrong in a view becomes a reply here."""
@@ -140,15 +157,12 @@ class V2Application(HttpFrontEnd, Flask):
 
         In OpenMetrics it is the end of a page.
         """
+        self.flask()
         return (generate_openmetrics if openmetrics else generate_latest)(self.request_metrics)
 
-    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
-        """Match the raw path. The request's Host, and the path as WSGI decodes it, play no part."""
-        if request is None:
-            return None
-        path = request_path(request.environ)
-        # Werkzeug takes several slashes at the start for one; Triton has no route that starts so.
-        return self.url_map.bind("localhost", path_info=f"/%2F{path[2:]}" if path.startswith("//") else path)
+    def refuse(self, error: Exception, environ: Environ) -> Reply:
+        """The reply to a request that no route takes."""
+        return self._refuse(error, self.early_error_mime, environ, "")
 
     def _find_infer(self, environ: Environ) -> InferPath | None:
         target = request_target(environ)
@@ -168,37 +182,3 @@ class V2Application(HttpFrontEnd, Flask):
         self.responses.add(method, label, status)
         errors.log_error(error, status, environ)
         return errors.error_reply(error, status, mime, environ, hint_in_body=self.hint_in_body)
-
-    # --- Flask -------------------------------------------------------------------------------------------------------
-
-    def _add_routes(self) -> None:
-        # Not Flask's own rules, which answer OPTIONS and HEAD by themselves: both are 405 in Triton.
-        self.url_map = url_map(self.routes)
-        self.view_functions.update({route.name: self._flask_view(route) for route in self.routes})
-        self.register_error_handler(Exception, self._unrouted)
-
-    def _flask_view(self, route: Route) -> Callable[..., Response]:
-        def view(**arguments: str) -> Response:
-            if route.group == HEALTH:
-                request.environ[PROBE_KEY] = True
-            return _response(self.answer(request.environ, route, arguments))
-
-        return view
-
-    def _unrouted(self, error: Exception) -> Response:
-        """The response to an error outside a view: above all, to a path without a route."""
-        refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
-        return _response(self._refuse(refusal, self.early_error_mime, request.environ, ""))
-
-
-def _response(reply: Reply) -> Response:
-    return Response(plain_parts(reply), STATUS_LINES[reply.status], reply.headers)
-
-
-def _route(flask_request: Request) -> str:
-    """The rule that a request matched, the label of its metrics: there are few, whatever paths clients make up."""
-    return flask_request.url_rule.rule if flask_request.url_rule is not None else ""
-
-
-# The label has the name of the function.
-_route.__name__ = "route"

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterable
 
 import orjson
-from werkzeug.exceptions import HTTPException
 
 from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported, has_telling_traceback
 from core.frontend.auth_tokens import Unauthenticated
@@ -103,18 +103,22 @@ def status_of(error: Exception) -> int:
         return _FORBIDDEN
     if isinstance(error, ServerError):
         return STATUS_OF_CODE[error.code]
-    if isinstance(error, HTTPException) and error.code is not None:
-        return error.code
-    return _BROKEN
+    return _refusal(error)[0] or _BROKEN
 
 
 def message_of(error: Exception) -> str:
     """The text for the client. It says nothing about an unexpected error: the log has the details."""
     if isinstance(error, ServerError):
         return error.message
-    if isinstance(error, HTTPException):
-        return error.name
-    return "unexpected error in the server, its log says more"
+    return _refusal(error)[1] or "unexpected error in the server, its log says more"
+
+
+def _refusal(error: Exception) -> tuple[int | None, str]:
+    """The status and the text of an error of Werkzeug; else None and ""."""
+    # Werkzeug is imported when the server is ready, on another thread. Before that there is no such error, and to
+    # import it here as well could give both threads half of it.
+    kind = getattr(sys.modules.get("werkzeug.exceptions"), "HTTPException", ())
+    return (error.code, error.name) if isinstance(error, kind) else (None, "")
 
 
 def error_reply(error: Exception, status: int, mime: str, environ: Environ, *, hint_in_body: bool = True) -> Reply:
@@ -176,7 +180,7 @@ def log_error(error: Exception, status: int, environ: Environ) -> None:
     if not _logger.isEnabledFor(level):
         return
     hint = error.hint if isinstance(error, ServerError) else None
-    message = message_of(error) if isinstance(error, ServerError | HTTPException) else repr(error)
+    message = error.message if isinstance(error, ServerError) else _refusal(error)[1] or repr(error)
     request_id = environ.get(REQUEST_ID_KEY, "")
     _logger.log(
         level,

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-from werkzeug.wsgi import get_input_stream
 
 from core.errors import InvalidRequest
 from core.http.reply import Environ
@@ -21,9 +20,20 @@ def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
     announced = environ.get("CONTENT_LENGTH") or ""
     if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
         raise _too_large(announced, limit, cure)
-    content: bytes = get_input_stream(environ).read(limit + 1)
+    content = read_input(environ, limit + 1)
     if len(content) > limit:
         raise _too_large(f"more than {limit}", limit, cure)
+    return content
+
+
+def read_input(environ: Environ, most: int = -1) -> bytes:
+    """At most `most` bytes of the body in `wsgi.input`; -1: all of it. A server that does not end the input at the end
+    of the body announces its length."""
+    if "wsgi.input_terminated" not in environ:
+        announced = environ.get("CONTENT_LENGTH") or ""
+        length = int(announced[:19]) if announced.isdecimal() else 0
+        most = length if most < 0 else min(most, length)
+    content: bytes = environ["wsgi.input"].read(most)
     return content
 
 

@@ -11,8 +11,6 @@ import re
 from collections.abc import Callable
 from typing import TypeVar
 
-from werkzeug.wsgi import get_input_stream
-
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, ServerError, Unsupported
 from core.frontend.bridge import P
@@ -25,6 +23,7 @@ from core.http.compression import IDENTITY, choose_encoding, compress, decompres
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
+from core.http.request_body import read_input
 from core.http.trace_note import note_traces
 from core.http.views.long_text import LONG_STRINGS, decode, encode
 from core.inference.request import InferenceRequest, Parameter
@@ -174,8 +173,7 @@ def _drain_input(environ: Environ) -> Buffer:
         raise InvalidRequest(
             f"Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {length}"
         )
-    content: bytes = get_input_stream(environ).read()
-    return content
+    return read_input(environ)
 
 
 def _header_length(front_end: HttpFrontEnd, text: str, body_length: int) -> int:

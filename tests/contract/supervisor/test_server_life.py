@@ -44,7 +44,7 @@ def answers(server: ServerProcess, path: str) -> bool:
 @pytest.mark.shapes("one-process", "front-ends")
 def test_port_opens_at_once_and_readiness_reports_the_progress(tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
-    onnx_models.write_version(onnx_models.slow(), repository, "slow", LONG_WARMUP % 400)
+    onnx_models.write_version(onnx_models.slow(), repository, "slow", LONG_WARMUP % 800)
     with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=0", ready=False) as server:
         until(lambda: answers(server, "/v2/health/live"), "no answer")
         seen: list[dict[str, object]] = []

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 from tritonclient.grpc.service_pb2 import ModelInferRequest
+from werkzeug.test import Client as HttpClient
 
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.layout import read_layout
@@ -104,7 +105,7 @@ class ProvokedTexts(logging.Handler):
         """Record the error answer to a request. `body`: JSON, or bytes."""
         content = {"data": body} if isinstance(body, bytes) else {"json": body if body is not None else {}}
         method = more.pop("method", "POST")
-        response = application.test_client().open(path, method=method, **content, **more)
+        response = HttpClient(application).open(path, method=method, **content, **more)
         assert response.status_code >= 400, path
         document = response.get_json(force=True)
         self.all.append(f"{document.get('error', document)}\n{dict(response.headers)}")
@@ -376,7 +377,7 @@ def provoke_models(texts: ProvokedTexts, folder: Path) -> None:
         for body in REFUSED:
             texts.answered_by(plain, INFER, body)
         begun = {"inputs": [tensor("INPUT0", [1], "UINT64", (1, 1))], "parameters": FIRST_IN_SEQUENCE}
-        assert plain.test_client().post("/v2/models/in_sequence/infer", json=begun).status_code == 200
+        assert HttpClient(plain).post("/v2/models/in_sequence/infer", json=begun).status_code == 200
         for marks in IN_SEQUENCE:
             items = marks.get("items", 1)
             inputs = [tensor("INPUT0", ONES[:items], "UINT64", (items, 1))]

@@ -50,7 +50,7 @@ class Bench:
             SageMakerSettings(**{"default_model": "simple", **settings}),
             MetricsPage(lambda _: b"# page"),
         )
-        client = self.application.test_client()
+        client = Client(self.application)
         self.get: Any = client.get
         self.open: Any = client.open
 

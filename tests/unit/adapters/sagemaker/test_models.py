@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from werkzeug.test import Client
 
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.memory import MemoryBudget
@@ -41,7 +42,7 @@ class Bench:
         self.application = SageMakerApplication(
             self.engine, HttpOptions(), ThreadBridge(), settings, MetricsPage(lambda _: b""), memory=budget
         )
-        self.open: Any = self.application.test_client().open
+        self.open: Any = Client(self.application).open
 
     def url(self, name: str) -> str:
         return f"{self.root}/{name}/model"

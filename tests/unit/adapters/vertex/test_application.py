@@ -7,6 +7,7 @@ import struct
 from typing import Any
 
 import pytest
+from werkzeug.test import Client
 
 from adapters.common.absent_route import RouteAbsent
 from adapters.vertex.application import VertexApplication
@@ -88,7 +89,7 @@ def test_each_request_renders_the_metrics_page() -> None:
         VertexSettings(predict_route=PREDICT, health_route=HEALTH, public_groups=("metrics",)),
         MetricsPage(lambda _: next(pages)),
     )
-    client: Any = application.test_client()
+    client: Any = Client(application)
     assert client.get("/metrics").data == b"first"
     answer = client.post(PREDICT, headers={"X-Vertex-Ai-Triton-Redirect": "metrics"})
     assert (answer.data, answer.content_type) == (b"second", "text/plain; charset=utf-8")

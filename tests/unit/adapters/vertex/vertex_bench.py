@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from werkzeug.test import Client
 
 from adapters.vertex.application import VertexApplication
 from adapters.vertex.settings import VertexSettings
@@ -39,7 +40,7 @@ class VertexBench:
             VertexSettings(**given),
             MetricsPage(lambda _: b"# page"),
         )
-        client = self.application.test_client()
+        client = Client(self.application)
         self.get: Any = client.get
         self.open: Any = client.open
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from werkzeug.test import Client
+
 from app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
 from core.frontend.bridge import ThreadBridge
 from core.grpc.calls.refused_call import RefusedCall
@@ -52,7 +54,7 @@ def test_the_text_names_the_optional_labels() -> None:
 
 def test_the_http_metrics_are_those_of_the_application() -> None:
     application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
-    client = application.test_client()
+    client = Client(application)
     client.get("/v2/health/live")
     client.get("/none")
     shown = {}

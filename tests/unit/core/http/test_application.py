@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from werkzeug.test import EnvironBuilder
+from werkzeug.test import Client, EnvironBuilder
 
 from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, RegionFailed, ServerError
 from core.frontend.bridge import ThreadBridge
@@ -102,6 +102,14 @@ def test_the_short_way_does_not_enter_flask(application: Recording) -> None:
     assert call(application, INFER)[0] == "200 OK"
 
 
+def test_probes_do_not_wait_for_flask(application: Recording) -> None:
+    before = call(application, "/v2/health/live", "GET")
+    assert application._flask is None
+    application.flask()
+    assert call(application, "/v2/health/live", "GET") == before
+    assert call(application, "/v2/health/live", "HEAD")[0] == "405 Method Not Allowed"
+
+
 def test_few_paths_are_remembered_and_none_with_a_query(application: Recording) -> None:
     for n in range(3000):
         call(application, f"/v2/models/m{n}/infer")
@@ -176,7 +184,7 @@ def test_an_infer_request_is_answered_from_body_to_body() -> None:
     application = V2Application(FakeEngine(echo), HttpOptions(), ThreadBridge())
     header = b'{"id":"7","inputs":[{"name":"IN","datatype":"INT32","shape":[2],"parameters":{"binary_data_size":8}}]}'
     content = header + np.array([1, -2], dtype=np.int32).tobytes()
-    answer = application.test_client().post(
+    answer = Client(application).post(
         INFER, data=content, headers={"Inference-Header-Content-Length": str(len(header))}
     )
     assert (answer.status_code, answer.content_type) == (200, JSON)
@@ -268,7 +276,7 @@ def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pyt
     def broken() -> None:
         raise ValueError("secret")
 
-    application.before_request(broken)
+    application.flask().before_request(broken)
     status, _, body = call(application, "/v2", "GET")
     assert status == "500 Internal Server Error"
     assert json.loads(body) == {"error": "unexpected error in the server, its log says more"}
@@ -354,7 +362,7 @@ def test_two_attributes_mark_binary_bodies() -> None:
 def test_two_methods_mark_binary_bodies() -> None:
     application = OwnHeaders(FakeEngine(echo), HttpOptions(), ThreadBridge())
     header = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"parameters":{"binary_data_size":4}}]}'
-    answer = application.test_client().post(
+    answer = Client(application).post(
         INFER, data=header + b"\x01\0\0\0", headers={"Content-Type": f"x;size={len(header)}"}
     )
     assert (answer.status_code, answer.content_type) == (200, "application/octet-stream;size=None")
@@ -369,7 +377,7 @@ def tagged(request: InferenceRequest) -> InferenceResponse:
 def test_subclasses_can_adopt_headers_and_make_headers_of_parameters() -> None:
     body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
     for made, expected in ((tagged, "7"), (echo, None)):
-        client = OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()).test_client()
+        client = Client(OwnHeaders(FakeEngine(made), HttpOptions(), ThreadBridge()))
         answer = client.post(INFER, data=body, headers={"X-Id": "a"})
         assert (json.loads(answer.data)["id"], answer.headers.get("X-Tag")) == ("a", expected)
 
@@ -384,7 +392,7 @@ def timed(request: InferenceRequest) -> InferenceResponse:
 def test_times_of_an_answer_are_a_header_if_the_server_tells_them(tells: bool) -> None:
     body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
     application = V2Application(FakeEngine(timed), HttpOptions(response_timing=tells), ThreadBridge())
-    header = application.test_client().post(INFER, data=body).headers.get("Server-Timing")
+    header = Client(application).post(INFER, data=body).headers.get("Server-Timing")
     assert (header or "").startswith("queue;dur=0.120, ") is tells
 
 

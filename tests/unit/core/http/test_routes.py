@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.frontend.restricted_apis import GROUPS
@@ -14,8 +14,8 @@ from tests.unit.fake_engine import FakeEngine
 
 
 @pytest.fixture
-def client() -> FlaskClient:
-    return V2Application(FakeEngine(), HttpOptions(), ThreadBridge()).test_client()
+def client() -> Client:
+    return Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))
 
 
 def test_route_names_are_unique_and_groups_are_known() -> None:
@@ -50,7 +50,7 @@ def test_route_names_are_unique_and_groups_are_known() -> None:
         "/v2/systemsharedmemory",
     ],
 )
-def test_unknown_paths_are_404(client: FlaskClient, path: str) -> None:
+def test_unknown_paths_are_404(client: Client, path: str) -> None:
     for method in ("GET", "POST", "OPTIONS"):
         answer = client.open(path, method=method)
         assert (answer.status_code, answer.content_type) == (404, "text/plain")
@@ -79,7 +79,7 @@ def test_unknown_paths_are_404(client: FlaskClient, path: str) -> None:
         ("/v2/logging", "GET POST", "application/json"),
     ],
 )
-def test_other_methods_are_405(client: FlaskClient, path: str, methods: str, mime: str) -> None:
+def test_other_methods_are_405(client: Client, path: str, methods: str, mime: str) -> None:
     for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"} - set(methods.split()):
         answer = client.open(path, method=method)
         assert (answer.status_code, answer.content_type) == (405, mime), method
@@ -87,16 +87,16 @@ def test_other_methods_are_405(client: FlaskClient, path: str, methods: str, mim
         assert answer.headers["Allow"] == ", ".join(methods.split())
 
 
-def test_the_path_of_statistics_is_never_a_model(client: FlaskClient) -> None:
+def test_the_path_of_statistics_is_never_a_model(client: Client) -> None:
     assert list(client.get("/v2/models/stats").get_json()) == ["model_stats"]
     assert client.get("/v2/models/stats/config").status_code == 404
 
 
-def test_model_names_are_not_decoded(client: FlaskClient) -> None:
+def test_model_names_are_not_decoded(client: Client) -> None:
     assert client.get("/v2/models/a%2Fb").get_json()["name"] == "a%2Fb"
     answer = client.get("/v2/models/%00")
     assert answer.json == {"error": "Request for unknown model: '%00' is not found"}
 
 
-def test_the_host_plays_no_part(client: FlaskClient) -> None:
+def test_the_host_plays_no_part(client: Client) -> None:
     assert client.get("/v2/health/live", headers={"Host": "[::1"}).status_code == 200

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
 from core.frontend.bridge import ThreadBridge
@@ -30,35 +30,35 @@ def doubled(request: InferenceRequest) -> InferenceResponse:
     return InferenceResponse("simple", 3, [output], id=request.id, parameters=parameters)
 
 
-def client_of(respond: Callable[[InferenceRequest], InferenceResponse], **options: object) -> FlaskClient:
-    return V2Application(FakeEngine(respond), HttpOptions(**options), ThreadBridge()).test_client()  # type: ignore[arg-type]
+def client_of(respond: Callable[[InferenceRequest], InferenceResponse], **options: object) -> Client:
+    return Client(V2Application(FakeEngine(respond), HttpOptions(**options), ThreadBridge()))  # type: ignore[arg-type]
 
 
 @pytest.fixture
-def client() -> FlaskClient:
+def client() -> Client:
     return client_of(doubled)
 
 
 @pytest.mark.parametrize("version", ["", "/versions/3"])
-def test_generate_answers_with_one_object(client: FlaskClient, version: str) -> None:
+def test_generate_answers_with_one_object(client: Client, version: str) -> None:
     answer = client.post(f"/v2/models/simple{version}/generate", json={"IN": [1, 2]})
     assert (answer.status_code, answer.content_type, answer.data) == (200, JSON, HELLO)
     assert answer.headers["Content-Length"] == str(len(HELLO))
 
 
-def test_generate_stream_answers_with_an_event(client: FlaskClient) -> None:
+def test_generate_stream_answers_with_an_event(client: Client) -> None:
     answer = client.post("/v2/models/simple/generate_stream", json={"IN": [1, 2]})
     assert (answer.status_code, answer.content_type) == (200, EVENTS)
     assert answer.data == b"data: " + HELLO + b"\n\n"
 
 
-def test_id_and_parameters_reach_the_model_and_its_parameters_the_client(client: FlaskClient) -> None:
+def test_id_and_parameters_reach_the_model_and_its_parameters_the_client(client: Client) -> None:
     answer = client.post("/v2/models/simple/generate", json={"IN": 1, "id": "r", "parameters": {"speed": 2}})
     assert answer.json == {"OUT": 1, "id": "r", "model_name": "simple", "model_version": "3", "speed": 2}
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_an_encoded_body_is_refused(client: FlaskClient, route: str) -> None:
+def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
     path = f"/v2/models/simple/{route}"
     answer = client.post(path, data=b"x", headers={"Content-Encoding": "gzip"})
     text = "Unsupported content-encoding, only 'identity' is supported."
@@ -66,7 +66,7 @@ def test_an_encoded_body_is_refused(client: FlaskClient, route: str) -> None:
     assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
 
 
-def test_answers_are_never_compressed(client: FlaskClient) -> None:
+def test_answers_are_never_compressed(client: Client) -> None:
     answer = client.post("/v2/models/simple/generate", json={"IN": 1}, headers={"Accept-Encoding": "gzip"})
     assert "Content-Encoding" not in answer.headers
 
@@ -125,7 +125,7 @@ class LoadedEngine(FakeEngine):
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_load_balancer_gets_the_load_that_it_asks_for(route: str) -> None:
-    client = V2Application(LoadedEngine(doubled), HttpOptions(), ThreadBridge()).test_client()
+    client = Client(V2Application(LoadedEngine(doubled), HttpOptions(), ThreadBridge()))
     path = f"/v2/models/simple/{route}"
     answer = client.post(path, json={"IN": 1}, headers={"endpoint-load-metrics-format": "text"})
     assert answer.headers["endpoint-load-metrics"] == (
@@ -137,9 +137,9 @@ def test_a_load_balancer_gets_the_load_that_it_asks_for(route: str) -> None:
 # --- models that send any number of responses
 
 
-def streaming(*responses: InferenceResponse, **options: object) -> tuple[StreamingEngine, FlaskClient]:
+def streaming(*responses: InferenceResponse, **options: object) -> tuple[StreamingEngine, Client]:
     engine = StreamingEngine(lambda request: responses)
-    return engine, V2Application(engine, HttpOptions(**options), ThreadBridge()).test_client()  # type: ignore[arg-type]
+    return engine, Client(V2Application(engine, HttpOptions(**options), ThreadBridge()))  # type: ignore[arg-type]
 
 
 def event_of(text: str) -> bytes:

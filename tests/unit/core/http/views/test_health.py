@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
@@ -16,18 +16,18 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def client(engine: FakeEngine) -> FlaskClient:
-    return V2Application(engine, HttpOptions(), ThreadBridge()).test_client()
+def client(engine: FakeEngine) -> Client:
+    return Client(V2Application(engine, HttpOptions(), ThreadBridge()))
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready", "/v2/models/simple/ready"])
-def test_a_healthy_server_is_200_and_empty(client: FlaskClient, path: str) -> None:
+def test_a_healthy_server_is_200_and_empty(client: Client, path: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type, answer.data) == (200, "text/plain", b"")
     assert answer.headers["Content-Length"] == "0"
 
 
-def test_a_ready_server_reports_the_loads_that_failed(client: FlaskClient, engine: FakeEngine) -> None:
+def test_a_ready_server_reports_the_loads_that_failed(client: Client, engine: FakeEngine) -> None:
     failures = {"simple": "version 2 is READY; version 3 is UNAVAILABLE: Internal: no such file"}
     engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures=failures)
     answer = client.get("/v2/health/ready")
@@ -35,19 +35,19 @@ def test_a_ready_server_reports_the_loads_that_failed(client: FlaskClient, engin
     assert answer.json == {"phase": "ready", "loaded": 1, "total": 1, "failures": failures}
 
 
-def test_a_server_that_is_not_live_is_400_and_empty(client: FlaskClient, engine: FakeEngine) -> None:
+def test_a_server_that_is_not_live_is_400_and_empty(client: Client, engine: FakeEngine) -> None:
     engine.live = False
     answer = client.get("/v2/health/live")
     assert (answer.status_code, answer.data) == (400, b"")
 
 
-def test_live_does_not_depend_on_models(client: FlaskClient, engine: FakeEngine) -> None:
+def test_live_does_not_depend_on_models(client: Client, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.LOADING, total=3)
     assert client.get("/v2/health/live").status_code == 200
 
 
-def test_an_unready_server_reports_its_progress(client: FlaskClient, engine: FakeEngine) -> None:
+def test_an_unready_server_reports_its_progress(client: Client, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.LOADING, model="simple", done=3, total=7)
     answer = client.get("/v2/health/ready")
@@ -55,7 +55,7 @@ def test_an_unready_server_reports_its_progress(client: FlaskClient, engine: Fak
     assert answer.json == {"phase": "loading", "model": "simple", "loaded": 3, "total": 7}
 
 
-def test_an_unready_server_reports_failures(client: FlaskClient, engine: FakeEngine) -> None:
+def test_an_unready_server_reports_failures(client: Client, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"broken": "Internal: no such file"})
     assert client.get("/v2/health/ready").json == {
@@ -66,7 +66,7 @@ def test_an_unready_server_reports_failures(client: FlaskClient, engine: FakeEng
     }
 
 
-def test_an_unready_server_after_the_start_does_not_report_ready(client: FlaskClient, engine: FakeEngine) -> None:
+def test_an_unready_server_after_the_start_does_not_report_ready(client: Client, engine: FakeEngine) -> None:
     engine.ready = False
     engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures={"broken": "version 1 is UNAVAILABLE"})
     assert client.get("/v2/health/ready").json == {
@@ -82,14 +82,14 @@ def test_an_unready_server_after_the_start_does_not_report_ready(client: FlaskCl
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
-def test_an_exiting_server_is_503(client: FlaskClient, engine: FakeEngine, path: str) -> None:
+def test_an_exiting_server_is_503(client: Client, engine: FakeEngine, path: str) -> None:
     engine.serving = ServingPhase(name=Phase.EXITING)
     answer = client.get(path)
     assert (answer.status_code, answer.data) == (503, b'{"error":"Server exiting"}')
     assert answer.content_type == "text/plain"
 
 
-def test_a_loaded_model_that_cannot_serve_is_400(client: FlaskClient, engine: FakeEngine) -> None:
+def test_a_loaded_model_that_cannot_serve_is_400(client: Client, engine: FakeEngine) -> None:
     engine.model_ready = False
     answer = client.get("/v2/models/simple/versions/1/ready")
     assert (answer.status_code, answer.content_type) == (400, "text/plain")
@@ -108,7 +108,7 @@ def test_a_loaded_model_that_cannot_serve_is_400(client: FlaskClient, engine: Fa
         ),
     ],
 )
-def test_unknown_models_are_refused(client: FlaskClient, path: str, status: int, text: str) -> None:
+def test_unknown_models_are_refused(client: Client, path: str, status: int, text: str) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type) == (status, "text/plain")
     assert answer.get_json(force=True) == {"error": text}

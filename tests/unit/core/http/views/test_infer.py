@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from werkzeug.test import Client as HttpClient
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
@@ -29,13 +30,13 @@ def echo(request: InferenceRequest) -> InferenceResponse:
 
 
 class Client:
-    """The application under Flask's test client; `seen` are the requests that reached the engine."""
+    """The application under a test client; `seen` are the requests that reached the engine."""
 
     def __init__(self, options: HttpOptions | None = None) -> None:
         self.seen: list[InferenceRequest] = []
         self.engine = FakeEngine(self._respond)
         self.application = V2Application(self.engine, options or HttpOptions(), ThreadBridge())
-        self.post: Callable[..., Any] = self.application.test_client().post
+        self.post: Callable[..., Any] = HttpClient(self.application).post
 
     def _respond(self, request: InferenceRequest) -> InferenceResponse:
         self.seen.append(request)

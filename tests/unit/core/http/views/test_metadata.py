@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
@@ -10,8 +10,8 @@ from tests.unit.fake_engine import FakeEngine
 
 
 @pytest.fixture
-def client() -> FlaskClient:
-    return V2Application(FakeEngine(), HttpOptions(), ThreadBridge()).test_client()
+def client() -> Client:
+    return Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))
 
 
 @pytest.mark.parametrize(
@@ -24,9 +24,7 @@ def client() -> FlaskClient:
         ("/v2/models/simple/versions/1/config", {"name": "simple", "max_batch_size": 1}),
     ],
 )
-def test_metadata_routes_ask_for_their_model_and_version(
-    client: FlaskClient, path: str, chosen: dict[str, object]
-) -> None:
+def test_metadata_routes_ask_for_their_model_and_version(client: Client, path: str, chosen: dict[str, object]) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type) == (200, "application/json")
     assert answer.json is not None
@@ -43,7 +41,7 @@ def test_metadata_routes_ask_for_their_model_and_version(
     ],
 )
 def test_the_statistics_route_asks_for_its_model_and_version(
-    client: FlaskClient, path: str, name: str, version: str
+    client: Client, path: str, name: str, version: str
 ) -> None:
     answer = client.get(path)
     assert (answer.status_code, answer.content_type) == (200, "application/json")
@@ -53,18 +51,18 @@ def test_the_statistics_route_asks_for_its_model_and_version(
 
 
 @pytest.mark.parametrize("tail", ["", "/config"])
-def test_lookup_errors_are_json(client: FlaskClient, tail: str) -> None:
+def test_lookup_errors_are_json(client: Client, tail: str) -> None:
     answer = client.get(f"/v2/models/nope{tail}")
     assert (answer.status_code, answer.content_type) == (404, "application/json")
     assert answer.data == b'{"error":"Request for unknown model: \'nope\' is not found"}'
 
 
-def test_an_unknown_model_has_no_statistics(client: FlaskClient) -> None:
+def test_an_unknown_model_has_no_statistics(client: Client) -> None:
     answer = client.get("/v2/models/nope/stats")
     assert (answer.status_code, answer.json) == (400, {"error": "requested model 'nope' is not available"})
 
 
-def test_invalid_versions_are_refused(client: FlaskClient) -> None:
+def test_invalid_versions_are_refused(client: Client) -> None:
     answer = client.get("/v2/models/simple/versions/99999999999999999999")
     assert answer.status_code == 400
     assert b"(details: stol), version should be an integral value > 0" in answer.data

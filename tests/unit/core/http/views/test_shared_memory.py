@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
+from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
@@ -27,8 +27,8 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def client(engine: FakeEngine) -> FlaskClient:
-    return V2Application(engine, HttpOptions(allow_client_shm=True), ThreadBridge()).test_client()
+def client(engine: FakeEngine) -> Client:
+    return Client(V2Application(engine, HttpOptions(allow_client_shm=True), ThreadBridge()))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def key() -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", ["system", "cuda"])
 def test_without_the_option_nothing_can_be_changed(engine: FakeEngine, kind: str) -> None:
-    client = V2Application(engine, HttpOptions(), ThreadBridge()).test_client()
+    client = Client(V2Application(engine, HttpOptions(), ThreadBridge()))
     for tail in ("register", "unregister", "region/r/register", "region/r/unregister"):
         answer = client.post(f"/v2/{kind}sharedmemory/{tail}", data=b"no JSON")
         assert (answer.status_code, answer.content_type) == (501, "application/json")
@@ -53,7 +53,7 @@ def test_without_the_option_nothing_can_be_changed(engine: FakeEngine, kind: str
     assert (answer.status_code, answer.get_json()["error"]) == (404, text)
 
 
-def test_a_region_is_registered_shown_and_unregistered(client: FlaskClient, key: str) -> None:
+def test_a_region_is_registered_shown_and_unregistered(client: Client, key: str) -> None:
     routes = "/v2/systemsharedmemory"
     answer = client.post(f"{routes}/region/r/register", json={"key": key, "byte_size": 64})
     assert (answer.status_code, answer.data, answer.headers["Content-Length"]) == (200, b"", "0")
@@ -85,7 +85,7 @@ def test_a_region_is_registered_shown_and_unregistered(client: FlaskClient, key:
         ([], "attempt to access JSON non-object as object"),
     ],
 )
-def test_a_wrong_body_is_refused(client: FlaskClient, body: Any, text: str) -> None:
+def test_a_wrong_body_is_refused(client: Client, body: Any, text: str) -> None:
     given = {"data": body} if type(body) is bytes else {"json": body}
     answer = client.post("/v2/systemsharedmemory/region/r/register", **given)
     assert (answer.status_code, answer.get_json()["error"]) == (400, text)
@@ -107,12 +107,12 @@ def test_a_wrong_body_is_refused(client: FlaskClient, body: Any, text: str) -> N
         ({"raw_handle": {"b64": HANDLE}, "byte_size": -1, "device_id": 0}, NON_UNSIGNED),
     ],
 )
-def test_a_wrong_handle_is_refused(client: FlaskClient, body: Any, text: str) -> None:
+def test_a_wrong_handle_is_refused(client: Client, body: Any, text: str) -> None:
     answer = client.post("/v2/cudasharedmemory/region/r/register", json=body)
     assert (answer.status_code, answer.get_json()["error"]) == (400, text)
 
 
-def test_a_handle_reaches_the_engine(client: FlaskClient, engine: FakeEngine) -> None:
+def test_a_handle_reaches_the_engine(client: Client, engine: FakeEngine) -> None:
     text = HANDLE[:10] + "\n !" + HANDLE[10:]
     body = {"raw_handle": {"b64": text}, "byte_size": 8, "device_id": 1}
     assert client.post("/v2/cudasharedmemory/region/r/register", json=body).status_code == 200
@@ -120,12 +120,12 @@ def test_a_handle_reaches_the_engine(client: FlaskClient, engine: FakeEngine) ->
 
 
 @pytest.mark.parametrize("kind", ["system", "cuda"])
-def test_a_region_needs_a_name(client: FlaskClient, kind: str) -> None:
+def test_a_region_needs_a_name(client: Client, kind: str) -> None:
     answer = client.post(f"/v2/{kind}sharedmemory/register", json={})
     text = f"'region name' is necessary to register {kind} shared memory region"
     assert (answer.status_code, answer.get_json()["error"]) == (400, text)
 
 
 @pytest.mark.parametrize("path", ["/v2/othersharedmemory/status", "/v2/systemsharedmemory/other"])
-def test_other_kinds_and_actions_are_not_found(client: FlaskClient, path: str) -> None:
+def test_other_kinds_and_actions_are_not_found(client: Client, path: str) -> None:
     assert client.get(path).status_code == 404

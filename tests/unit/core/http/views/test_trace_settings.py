@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 import pytest
-from flask.testing import FlaskClient
 from hypothesis import given
 from hypothesis import strategies as st
+from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
@@ -25,19 +25,19 @@ def engine() -> FakeEngine:
 
 
 @pytest.fixture
-def client(engine: FakeEngine) -> FlaskClient:
-    return V2Application(engine, HttpOptions(), ThreadBridge()).test_client()
+def client(engine: FakeEngine) -> Client:
+    return Client(V2Application(engine, HttpOptions(), ThreadBridge()))
 
 
 @pytest.mark.parametrize("path", ["/v2/trace/setting", "/v2/models/simple/trace/setting"])
-def test_settings_are_read(client: FlaskClient, engine: FakeEngine, path: str) -> None:
+def test_settings_are_read(client: Client, engine: FakeEngine, path: str) -> None:
     for answer in (client.get(path), client.post(path), client.post(path, json={})):
         assert (answer.status_code, answer.content_type, answer.data) == (200, "application/json", START)
     assert engine.calls == []
 
 
 @pytest.mark.parametrize(("path", "model"), [("/v2/trace/setting", ""), ("/v2/models/simple/trace/setting", "simple")])
-def test_settings_are_changed_by_the_engine(client: FlaskClient, engine: FakeEngine, path: str, model: str) -> None:
+def test_settings_are_changed_by_the_engine(client: Client, engine: FakeEngine, path: str, model: str) -> None:
     answer = client.post(path, json={"trace_rate": "5", "trace_count": None, "trace_level": ["unknown"]})
     assert engine.calls == [("change_trace", model, {"trace_rate": 5, "trace_count": None})]
     assert (answer.status_code, answer.json["trace_rate"]) == (200, "5")  # type: ignore[index]
@@ -61,13 +61,13 @@ def test_settings_are_changed_by_the_engine(client: FlaskClient, engine: FakeEng
         ([], 400, "attempt to access JSON non-object as object"),
     ],
 )
-def test_invalid_changes_change_nothing(client: FlaskClient, body: Any, status: int, text: str) -> None:
+def test_invalid_changes_change_nothing(client: Client, body: Any, status: int, text: str) -> None:
     answer = client.post("/v2/trace/setting", json=body)
     assert (answer.status_code, answer.get_json()["error"]) == (status, text)
     assert client.get("/v2/trace/setting").data == START
 
 
-def test_settings_of_an_unknown_model_are_refused(client: FlaskClient, engine: FakeEngine) -> None:
+def test_settings_of_an_unknown_model_are_refused(client: Client, engine: FakeEngine) -> None:
     assert client.get("/v2/models/nope/trace/setting").status_code == 404
     engine.model_ready = False
     answer = client.post("/v2/models/simple/trace/setting", json={"trace_rate": "1"})
@@ -75,7 +75,7 @@ def test_settings_of_an_unknown_model_are_refused(client: FlaskClient, engine: F
     assert engine.calls == []
 
 
-def test_versions_have_no_trace_settings(client: FlaskClient) -> None:
+def test_versions_have_no_trace_settings(client: Client) -> None:
     assert client.get("/v2/models/simple/versions/1/trace/setting").status_code == 404
 
 
@@ -90,7 +90,7 @@ NAMES = st.sampled_from(["trace_level", "trace_rate", "trace_count", "log_freque
 
 @given(document=st.dictionaries(NAMES, JSON | TEXTS | st.lists(TEXTS, max_size=3), max_size=6) | JSON)
 def test_no_settings_of_any_type_are_an_error_of_the_server(document: Any) -> None:
-    client = V2Application(FakeEngine(), HttpOptions(), ThreadBridge()).test_client()
+    client = Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))
     for path in ("/v2/trace/setting", "/v2/models/simple/trace/setting"):
         answer = client.post(path, json=document)
         assert answer.status_code in (200, 400, 501)

@@ -1,0 +1,73 @@
+"""The routes of a V2Application that need no haste, through Flask, which counts and times their requests.
+
+Flask and what it imports are a quarter of the modules of a server. So this module is imported when the server is ready,
+or by the first request that needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flask import Flask, Request, Response, request
+from prometheus_flask_exporter import PrometheusMetrics
+from werkzeug.exceptions import NotFound
+from werkzeug.routing import MapAdapter
+
+from core.frontend.restricted_apis import HEALTH
+from core.http import errors
+from core.http.access_note import PROBE_KEY
+from core.http.reply import STATUS_LINES, Reply, plain_parts
+from core.http.request_path import request_path
+from core.http.route_map import url_map
+from core.http.routes import Route
+
+if TYPE_CHECKING:
+    from core.http.application import V2Application
+
+
+class FlaskRoutes(Flask):
+    """Finds the route of a request and has `application` answer it."""
+
+    def __init__(self, application: V2Application) -> None:
+        super().__init__("core.http", static_folder=None, template_folder=None)
+        self._application = application
+        # Not Flask's own rules, which answer OPTIONS and HEAD by themselves: both are 405 in Triton.
+        self.url_map = url_map(application.routes)
+        self.view_functions.update({route.name: self._view(route) for route in application.routes})
+        self.register_error_handler(Exception, self._unrouted)
+        PrometheusMetrics(self, path=None, group_by=_route, registry=application.request_metrics)
+
+    def create_url_adapter(self, request: Request | None) -> MapAdapter | None:
+        """Match the raw path. The request's Host, and the path as WSGI decodes it, play no part."""
+        if request is None:
+            return None
+        path = request_path(request.environ)
+        # Werkzeug takes several slashes at the start for one; Triton has no route that starts so.
+        return self.url_map.bind("localhost", path_info=f"/%2F{path[2:]}" if path.startswith("//") else path)
+
+    def _view(self, route: Route) -> Callable[..., Response]:
+        def view(**arguments: str) -> Response:
+            if route.group == HEALTH:
+                request.environ[PROBE_KEY] = True
+            return _response(self._application.answer(request.environ, route, arguments))
+
+        return view
+
+    def _unrouted(self, error: Exception) -> Response:
+        """The response to an error outside a view: above all, to a path without a route."""
+        refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
+        return _response(self._application.refuse(refusal, request.environ))
+
+
+def _response(reply: Reply) -> Response:
+    return Response(plain_parts(reply), STATUS_LINES[reply.status], reply.headers)
+
+
+def _route(flask_request: Request) -> str:
+    """The rule that a request matched, the label of its metrics: there are few, whatever paths clients make up."""
+    return flask_request.url_rule.rule if flask_request.url_rule is not None else ""
+
+
+# The label has the name of the function.
+_route.__name__ = "route"
