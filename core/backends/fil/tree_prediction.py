@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import json
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,9 +18,8 @@ from treelite.libpath import find_lib_path
 
 from core.inference.tensors import Array
 
-# Handing work to another thread takes as long as this many visits, a visit being one row in one tree (35 to 70 ns).
-_VISITS_PER_THREAD = 2000
-_TOO_MANY_THREADS = "nthread cannot exceed"
+# Fewer visits than these, a visit being one row in one tree (35 to 70 ns), are not worth another thread.
+_VISITS_PER_THREAD = 4000
 
 
 def _library() -> Any:
@@ -43,7 +44,12 @@ _LIBRARY = _library()
 
 
 class TreePrediction:
-    """The scores of rows for one instance of a model. `threads` are the most that compute. Instance thread."""
+    """The scores of rows for one instance of a model. `threads` are the most that compute. Instance thread.
+
+    Rows are divided among threads here: those of OpenMP, which Treelite would divide them among, wait for each other
+    by spinning, so that ten times the time is computed when other processes want the cores too. Besides, another library
+    may limit how many OpenMP has, as PyTorch does for its own models, and more than those are an error.
+    """
 
     def __init__(self, trees: Any, threads: int) -> None:
         self._trees = trees
@@ -51,8 +57,11 @@ class TreePrediction:
         self._visits = max(1, int(trees.num_tree))
         self._input_type = str(trees.input_type).encode()
         self._input_dtype, self._output_dtype = np.dtype(trees.input_type), np.dtype(trees.output_type)
-        self._configs = [_Config(number) for number in range(1, threads + 1)]
-        self._shape = _row_shape(trees, self._configs[0])
+        self._config = _Config()
+        self._shape = _row_shape(trees, self._config)
+        self._threads = threads
+        # It starts them when they are needed, and they end when it is dropped.
+        self._others = ThreadPoolExecutor(threads - 1, "trees") if threads > 1 else None
 
     def scores(self, rows: Array) -> Array:
         """The scores (rows, classes) of `rows` (rows, features). Raises TreeliteError."""
@@ -60,33 +69,42 @@ class TreePrediction:
         rows = np.ascontiguousarray(rows, self._input_dtype).reshape(-1, self._features)
         count = len(rows)
         scores: Array = np.zeros((count, *self._shape), self._output_dtype)
-        used = min(len(self._configs), 1 + count * self._visits // _VISITS_PER_THREAD)
-        try:
-            self._predict(rows, scores, used)
-        except treelite.TreeliteError as exc:
-            if _TOO_MANY_THREADS not in str(exc):
-                raise
-            # Another library has limited this thread's, as PyTorch does for its own models.
-            self._predict(rows, scores, 1)
+        used = min(self._threads, count, 1 + count * self._visits // _VISITS_PER_THREAD)
+        if self._others is None or used <= 1:
+            self._predict(rows, scores)
+        else:
+            ends = [count * number // used for number in range(used + 1)]
+            parts = [(rows[start:end], scores[start:end]) for start, end in pairwise(ends)]
+            others = [self._others.submit(self._predict, *part) for part in parts[1:]]
+            try:
+                self._predict(*parts[0])
+            finally:
+                wait(others)
+            for other in others:
+                other.result()
         # Rows, targets, classes; the backend lets no second target pass.
         return scores[:, 0, :]
 
-    def _predict(self, rows: Array, scores: Array, threads: int) -> None:
-        """Put the scores of `rows` into `scores`. Raises TreeliteError."""
-        config = self._configs[threads - 1].handle
+    def _predict(self, rows: Array, scores: Array) -> None:
+        """Write the scores of `rows`. Any thread; the interpreter's lock is released meanwhile."""
         _check(
             _LIBRARY.TreeliteGTILPredict(
-                self._trees.handle, rows.ctypes.data, self._input_type, len(rows), scores.ctypes.data, config
+                self._trees.handle,
+                rows.ctypes.data,
+                self._input_type,
+                len(rows),
+                scores.ctypes.data,
+                self._config.handle,
             )
         )
 
 
 class _Config:
-    """How to predict: with `threads`, and as the model's objective says."""
+    """How to predict: on the calling thread, and as the model's objective says."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
-        text = json.dumps({"predict_type": "default", "nthread": threads}).encode()
+        text = json.dumps({"predict_type": "default", "nthread": 1}).encode()
         _check(_LIBRARY.TreeliteGTILParseConfig(text, ctypes.byref(self.handle)))
 
     def __del__(self) -> None:
