@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +28,10 @@ Run = Callable[[Array], object]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`write` writes a version directory with layers of these weights; `bare_loop` makes a step of the bare loop."""
+    """`write` writes a version directory with layers of these weights; `bare_loop` makes a step of the bare loop.
+
+    `has_process`: it runs in a process of its own.
+    """
 
     name: str
     input: str
@@ -34,6 +39,7 @@ class Model:
     config: str
     write: Callable[[Path, list[Array]], object]
     bare_loop: Callable[[Path], Run] | None = None
+    has_process: bool = False
 
 
 def weights_of(width: int) -> list[Array]:
@@ -130,6 +136,65 @@ def _write_module(version: Path, weights: list[Array]) -> None:
     torch.save({f"weights.{n}": torch.from_numpy(weight) for n, weight in enumerate(weights)}, version / "model.pt")
 
 
+def _write_package(version: Path, weights: list[Array]) -> None:
+    import torch
+
+    class Layers(torch.nn.Module):  # type: ignore[misc]  # its types are not read
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = torch.nn.ParameterList([torch.from_numpy(weight) for weight in weights])
+
+        def forward(self, x: object) -> object:
+            for weight in self.weights:
+                x = x @ weight
+            return x
+
+    rows = torch.export.Dim("rows", min=1, max=64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(Layers(), (torch.zeros(2, len(weights[0])),), dynamic_shapes=({0: rows},))
+        torch.export.save(program, version / "model.pt2")
+
+
+# Runs where TensorFlow is installed, with the file of the weights and the folder to save to.
+SAVE_WITH_TENSORFLOW = """
+import sys
+import numpy as np
+import tensorflow as tf
+
+weights = list(np.load(sys.argv[1]).values())
+
+class Layers(tf.Module):
+    def __init__(self):
+        self.weights = [tf.Variable(weight) for weight in weights]
+
+    @tf.function(input_signature=[tf.TensorSpec([None, len(weights[0])], tf.float32, name="x")])
+    def __call__(self, x):
+        for weight in self.weights:
+            x = x @ weight
+        return {"y": x}
+
+tf.saved_model.save(Layers(), sys.argv[2])
+"""
+
+
+def _tensorflow(environment: Path | None) -> Model:
+    """A SavedModel, run by the TensorFlow of a virtual environment, or else of this one."""
+    python = sys.executable if environment is None else str(environment / "bin" / "python")
+
+    def save(version: Path, weights: list[Array]) -> None:
+        file = version / "weights.npz"
+        np.savez(file, *weights)
+        command = [python, "-c", SAVE_WITH_TENSORFLOW, str(file), str(version / "model.savedmodel")]
+        subprocess.run(command, check=True, capture_output=True)
+        file.unlink()
+
+    config = 'platform: "tensorflow_savedmodel"'
+    if environment is not None:
+        config += f' parameters {{ key: "EXECUTION_ENV_PATH" value {{ string_value: "{environment}" }} }}'
+    return Model("tensorflow", "x", "y", config, save, has_process=True)
+
+
 def _write_trees(version: Path, weights: list[Array]) -> None:
     import xgboost
 
@@ -153,8 +218,8 @@ _TREE_PARAMETERS = (
 )
 
 
-def models() -> list[Model]:
-    """ONNX first; those of PyTorch where it is installed."""
+def models(tensorflow: Path | None = None) -> list[Model]:
+    """ONNX first; those of PyTorch and TensorFlow where they are installed. `tensorflow` is an environment with it."""
     found = [
         Model("onnx", "x", "y", 'backend: "onnxruntime"', _write_onnx, _onnx_library),
         Model("openvino", "x", "y", 'backend: "openvino"', _write_openvino, _openvino_library),
@@ -164,8 +229,11 @@ def models() -> list[Model]:
         platform = 'platform: "pytorch_libtorch"'
         found += [
             Model("torchscript", "INPUT__0", "OUTPUT__0", platform, _write_script, _script_library),
-            Model("module", "x", "y", 'backend: "pytorch" runtime: "model.py"', _write_module),
+            Model("module", "x", "y", 'backend: "pytorch" runtime: "model.py"', _write_module, has_process=True),
+            Model("package", "ARGS[0]", "RESULT", 'platform: "torch_aoti"', _write_package, has_process=True),
         ]
+    if tensorflow or find_spec("tensorflow"):
+        found.append(_tensorflow(tensorflow))
     return found
 
 

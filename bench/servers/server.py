@@ -15,12 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bench.machine_load import tree_seconds
+from bench.machine_load import tree_members, tree_seconds
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
 
 START_LIMIT_S = 120.0
+READY_STEP_S = 0.02
 STOP_LIMIT_S = 45.0
 SETTLE_LIMIT_S = 90.0
 SETTLE_STEP_S = 0.25
@@ -75,7 +76,7 @@ class Server:
                     return
             except (OSError, http.client.HTTPException):
                 pass
-            time.sleep(0.1)
+            time.sleep(READY_STEP_S)
         raise RuntimeError(f"{self.name} is not ready after {START_LIMIT_S} s; its log is {self.log}")
 
     def _stop(self) -> None:
@@ -116,6 +117,10 @@ class Server:
         """Resident memory of the largest process, which is the one that holds the models."""
         return max(map(resident_mb_of, session_members(self.process.pid)), default=0.0)
 
+    def proportional_mb(self) -> float:
+        """The memory of all processes together, those of models too; pages that several share count once."""
+        return sum(account_mb(member, "Pss:") for member in tree_members(self.process.pid))
+
     def settle(self) -> None:
         """Wait until the server has finished the work of abandoned connections, so that the next cell starts even."""
         deadline = time.monotonic() + SETTLE_LIMIT_S
@@ -139,6 +144,12 @@ def resident_mb_of(process: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
+
+
+def account_mb(process: int, *rows: str) -> float:
+    """The sum of these rows in the kernel's account of a process's memory."""
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(rows)) / 1024
 
 
 def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:

@@ -13,13 +13,11 @@ from bench.cases import CASES as MODEL_CASES
 from bench.cases import Case
 from bench.figures import Figures
 from bench.plain import measure
-from bench.servers.server import Server, trident
+from bench.servers.server import Server, account_mb, trident
 from tests.contract.servers.processes import front_ends_of
-from tests.contract.servers.session import session_members
 
 _BY_KEY = {case.key: case for case in MODEL_CASES}
 _GROWTH_REQUESTS = 100_000
-_MB = 1 << 10
 
 
 def serve(repository: Path, log: Path, workers: int) -> Server:
@@ -137,26 +135,15 @@ def memory(bench: Bench) -> None:
     with bench.server(2) as two:
         wrk.run(two.url(case.path), script, connections=16, seconds=5)
         # Private memory would be free without the worker. Pages that forked processes share would stay.
-        private = [_mb(worker, "Private_Clean:", "Private_Dirty:") for worker in front_ends_of(two)]
+        private = [account_mb(worker, "Private_Clean:", "Private_Dirty:") for worker in front_ends_of(two)]
         bench.results.note("memory", "private, of each of two workers", "MB", private)
         bench.results.at_most("memory", "MB that a second worker costs", 60, max(private))
-        before, sent = _all_mb(two), 0
+        before, sent = two.proportional_mb(), 0
         while sent < _GROWTH_REQUESTS:
             sent += wrk.run(two.url(case.path), script, connections=16, seconds=5).requests
-        growth = _all_mb(two) - before
+        growth = two.proportional_mb() - before
         bench.results.note("memory", f"growth over {sent} requests", "MB", [growth])
         bench.results.at_most("memory", "MB of growth over 100,000 requests", 5, growth)
-
-
-def _all_mb(server: Server) -> float:
-    """The memory of all processes together; pages that several share count once."""
-    return sum(_mb(member, "Pss:") for member in session_members(server.process.pid))
-
-
-def _mb(process: int, *rows: str) -> float:
-    """The sum of these rows in the kernel's account of a process's memory."""
-    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith(rows)) / _MB
 
 
 CASES: dict[str, Callable[[Bench], None]] = {
