@@ -47,8 +47,8 @@ class TreePrediction:
     """The scores of rows for one instance of a model. `threads` are the most that compute. Instance thread.
 
     Rows are divided among threads here: those of OpenMP, which Treelite would divide them among, wait for each other
-    by spinning, so that ten times the time is computed when other processes want the cores too. Besides, another library
-    may limit how many OpenMP has, as PyTorch does for its own models, and more than those are an error.
+    by spinning, so that ten times the time is computed when other processes want the cores too. Besides, it is an error
+    to want more of them than another library allows, as PyTorch does for its own models.
     """
 
     def __init__(self, trees: Any, threads: int) -> None:
