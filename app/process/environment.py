@@ -15,6 +15,11 @@ def announce_metrics_directory(path: str) -> None:
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = path
 
 
+def show_gpus(visible: str) -> None:
+    """Have CUDA show this process only the GPUs in `visible`. Call it before CUDA is loaded."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = visible
+
+
 def disable_telemetry() -> None:
     """Keep ONNX Runtime from sending telemetry. Call it before its import: ONNX Runtime's own switch comes too late."""
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

@@ -19,12 +19,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
+from app.process.environment import show_gpus
 from app.process.heap import IdleTrim, keep_freed_memory, use_one_heap
 from app.process.interpreter_lock import share_interpreter_lock
 from app.settings.server import ServerSettings
 from app.sites.engine_options import engine_options
 from app.sites.metrics_log import make_metrics_log
 from app.sites.start_watch import StartWatch
+from app.supervisor.engine_devices import gpus_of_engine
 from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.stop_signals import STOP_ENGINE
@@ -32,6 +34,7 @@ from core.backends.devices.cpu_budget import keep_to_share, pin_to_share
 from core.engine.in_process import InferenceEngine, make_engine
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
+from core.observability.hardware.visible_gpus import gpu_uuids
 from core.observability.logging import reopen_log_if_asked
 from core.remote.control_log import ControlLog
 from core.remote.restoration import Restoration
@@ -87,6 +90,7 @@ class EngineProcess:
             keep_to_share(self._place.count)
             if self._settings.pin_engines:
                 pin_to_share(self._place.index, self._place.count)
+            self._take_gpus()
         tempfile.tempdir = str(self._directory.new_files(self._place.index))
         control_log = ControlLog(self._directory.changes)
         engine = make_engine(self._options(control_log), on_fatal=self._fail)
@@ -116,6 +120,13 @@ class EngineProcess:
         if metrics_log is not None:
             metrics_log.close()
         return self._end(engine, server)
+
+    def _take_gpus(self) -> None:
+        """See only the GPUs of this engine. Before CUDA is loaded."""
+        share = gpus_of_engine(self._place, gpu_uuids(self._settings.visible_gpus))
+        if share is not None:
+            show_gpus(share)
+            self._settings = replace(self._settings, visible_gpus=share)
 
     def _options(self, control_log: ControlLog) -> EngineOptions:
         """The options of the engine, without the models that were unloaded by request from an earlier engine."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from app.settings.server import ServerSettings
+from app.supervisor.engine_devices import usable_gpus
 from core.backends.devices.cpu_budget import available_cores
 
 AUTO = "auto"
@@ -38,12 +39,12 @@ class Topology(NamedTuple):
         return f"{processes if self.http_workers else 'all in one process'}: {self.reason}"
 
 
-def choose_topology(settings: ServerSettings, cores: float | None = None) -> Topology:
-    """The topology that --http-workers and --engines ask for, or the best one for `cores`; None: the cores of the
-    container.
+def choose_topology(settings: ServerSettings, cores: float | None = None, gpus: int | None = None) -> Topology:
+    """The topology that --http-workers and --engines ask for, or the best one for `cores` and `gpus`; None: those of
+    the container.
     """
     available = available_cores() if cores is None else cores
-    engines = _engines(settings, available)
+    engines = _engines(settings, available, gpus)
     if settings.http_workers != AUTO:
         return Topology(int(settings.http_workers), "set by --http-workers", engines)
     if settings.multi_model:
@@ -56,9 +57,10 @@ def choose_topology(settings: ServerSettings, cores: float | None = None) -> Top
     return Topology(min(_MAX_WORKERS, int(available) // 2), reason)
 
 
-def _engines(settings: ServerSettings, cores: float) -> int:
+def _engines(settings: ServerSettings, cores: float, gpus: int | None) -> int:
     if settings.engines != AUTO:
         return int(settings.engines)
     if settings.multi_model or settings.http_workers == "0":
         return 1
-    return max(1, int(cores) // CORES_PER_ENGINE)
+    devices = usable_gpus(settings.visible_gpus) if gpus is None else gpus
+    return devices or max(1, int(cores) // CORES_PER_ENGINE)

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import TypeVar
 
 from core.observability.hardware.cgroup import MEMBERSHIPS, ROOT, cgroup_folders, text_of
+
+T = TypeVar("T")
 
 # A thread that spins while it waits occupies a core, which is affordable from this number of cores on.
 SPINNING_FROM_CORES = 8
@@ -86,12 +89,12 @@ def pin_to_share(index: int, processes: int) -> None:
     os.sched_setaffinity(0, share_of(sorted(os.sched_getaffinity(0)), index, processes))
 
 
-def share_of(processors: Sequence[int], index: int, processes: int) -> Sequence[int]:
-    """Neighbours among the processors, as they share caches; one that is shared if there are too few."""
-    if processes >= len(processors):
-        return [processors[index % len(processors)]]
-    start, end = (len(processors) * number // processes for number in (index, index + 1))
-    return processors[start:end]
+def share_of(devices: Sequence[T], index: int, processes: int) -> Sequence[T]:
+    """Neighbours among the devices, as they share caches and links; one that others share if there are too few."""
+    if processes >= len(devices):
+        return [devices[index % len(devices)]]
+    start, end = (len(devices) * number // processes for number in (index, index + 1))
+    return devices[start:end]
 
 
 def available_cores(cgroup_root: Path = ROOT, memberships: Path = MEMBERSHIPS, affinity: int = 0) -> float:

@@ -58,8 +58,13 @@ def test_the_text_gives_the_topology_and_its_reason(arguments: list[str], text: 
     ("cores", "engines", "workers"), [(2, 1, 0), (4, 1, 2), (7, 1, 3), (8, 2, 5), (16, 4, 10), (64, 16, 40)]
 )
 def test_engines_for_the_cores(cores: float, engines: int, workers: int) -> None:
-    choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores)
+    choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores, 0)
     assert (choice.engines, choice.http_workers) == (engines, workers)
+
+
+@pytest.mark.parametrize(("gpus", "engines"), [(0, 4), (1, 1), (8, 8)])
+def test_an_engine_for_each_gpu(gpus: int, engines: int) -> None:
+    assert choose_topology(settings(REPOSITORY, "--engines=auto"), 16, gpus).engines == engines
 
 
 def test_one_engine_is_the_default_and_several_have_front_ends() -> None:

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from core.backends.devices.cpu_budget import Spinning, ThreadPlan, available_cores, plan_threads, spinning_of
+from core.backends.devices.cpu_budget import (
+    Spinning,
+    ThreadPlan,
+    available_cores,
+    plan_threads,
+    share_of,
+    spinning_of,
+)
+from tests.project import ROOT
 
 
 def cores(root: Path, memberships: str, affinity: int = 16) -> float:
@@ -114,3 +124,31 @@ def test_the_thread_plan_describes_itself() -> None:
         str(ThreadPlan(2.5, 3, 2, False))
         == "2.5 cores, 3 sessions: 2 threads each, spinning but briefly while they wait"
     )
+
+
+# --- several processes
+
+
+@pytest.mark.parametrize(
+    ("devices", "processes", "shares"),
+    [
+        ([0, 1, 2, 3], 2, [[0, 1], [2, 3]]),
+        ([0, 1, 2], 2, [[0], [1, 2]]),
+        ([4, 6], 2, [[4], [6]]),
+        ([4, 6], 3, [[4], [6], [4]]),
+    ],
+)
+def test_devices_are_divided_among_processes(devices: list[int], processes: int, shares: list[list[int]]) -> None:
+    assert [list(share_of(devices, index, processes)) for index in range(processes)] == shares
+
+
+def test_a_process_keeps_to_its_share() -> None:
+    program = (
+        "import os\n"
+        "from core.backends.devices.cpu_budget import available_cores, keep_to_share, pin_to_share\n"
+        "before, processors = available_cores(), sorted(os.sched_getaffinity(0))\n"
+        "keep_to_share(2); pin_to_share(1, 2)\n"
+        "assert available_cores() == before / 2\n"
+        "assert os.sched_getaffinity(0) == set(processors[len(processors) // 2 :])\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
