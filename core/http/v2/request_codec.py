@@ -50,10 +50,13 @@ def decode_request(
     spec: ModelSpec,
     max_input_size: int,
     slicing: Slicing | None = None,
+    *,
+    is_strict: bool = False,
 ) -> Decoded:
     """The request in `body`, whose first `header_length` bytes are JSON (None: all bytes; 0: raw tensor bytes).
 
-    With `slicing`, long arrays are read in slices. Raises InvalidRequest with Triton's texts.
+    With `slicing`, long arrays are read in slices. Raises InvalidRequest with Triton's texts, and with `is_strict`
+    NotStrict as `parse_document` does.
     """
     if header_length == 0 or (header_length is None and not body):
         return _raw_request(body, version, spec, max_input_size), ResponsePlan(binary=True)
@@ -68,7 +71,7 @@ def decode_request(
             sliced = _decode_slices(memoryview(body), None, version, spec, max_input_size, slicing)
             if sliced is not None:
                 return sliced
-        return _decode_json(body, version, spec, max_input_size)
+        return _decode_json(body, version, spec, max_input_size, is_strict)
     view = memoryview(body)
     if slicing is not None:
         sliced = _decode_slices(view[:size], view[size:], version, spec, max_input_size, slicing)
@@ -78,7 +81,8 @@ def decode_request(
     known = _header_cache.recall(spec.name, version, header, tail)
     if known is not None:
         return known
-    decoded = _decode(parse_document(header, binary_follows=True), tail, version, spec, max_input_size)
+    document = parse_document(header, binary_follows=True, is_strict=is_strict)
+    decoded = _decode(document, tail, version, spec, max_input_size)
     request = decoded[0]
     if type(request) is InferenceRequest and all(type(tensor.data) is memoryview for tensor in request.inputs):
         _header_cache.remember(header, *decoded)
@@ -109,15 +113,17 @@ def _decode_slices(
     return None
 
 
-def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> Decoded:
+def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int, is_strict: bool) -> Decoded:
     if type(body) is not bytes:  # a large body
-        return _decode(parse_document(memoryview(body), binary_follows=False), None, version, spec, max_input_size)
+        document = parse_document(memoryview(body), binary_follows=False, is_strict=is_strict)
+        return _decode(document, None, version, spec, max_input_size)
     known = _json_templates.recall(spec.name, version, body, max_input_size) or _region_texts.recall(
         spec.name, version, body
     )
     if known is not None:
         return known
-    decoded = _decode(parse_document(body, binary_follows=False), None, version, spec, max_input_size)
+    document = parse_document(body, binary_follows=False, is_strict=is_strict)
+    decoded = _decode(document, None, version, spec, max_input_size)
     request, plan = decoded
     if isinstance(request, RegionRequest):
         _region_texts.remember(body, request, plan)

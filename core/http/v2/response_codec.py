@@ -24,7 +24,7 @@ from core.http.slices.long_answer import ELEMENTS, LongAnswer
 from core.http.v2.json_tensors import json_values
 from core.inference.layout import TensorLayout
 from core.inference.response import InferenceResponse, PackedOutputs
-from core.inference.tensors import NUMBER_CODES, Buffer
+from core.inference.tensors import NUMBER_CODES, Array, Buffer
 from core.memo import Memo
 
 _EMPTY = b'"data":[]'
@@ -32,6 +32,7 @@ _FILLED = b'"data":'
 # numpy writes more numbers faster.
 _MOST_NUMBERS = 1024
 _MOST_TEXTS = 64
+_WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 # In a longer text the search for a word takes longer than to look at all numbers (16,384 of them: 170 and 10 µs).
 _SEARCHED = 4096
 _NOT_LISTED = (False, 0)
@@ -200,8 +201,17 @@ class _NonFinite(Exception):
 def _write_finite(value: Any) -> bytes:
     text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     if (len(text) > _SEARCHED or b"null" in text) and _has_non_finite(value):
-        raise _NonFinite
+        if type(value) is not np.ndarray:
+            raise _NonFinite
+        return _with_words(text, value)
     return text
+
+
+def _with_words(text: bytes, numbers: Array) -> bytes:
+    """The text of a slice, with the words of `write_lenient`, which takes ten times as long, where orjson has null."""
+    words = [_WORDS[repr(number)] for number in numbers[~np.isfinite(numbers)].tolist()]
+    first, *rest = text.split(b"null")
+    return b"".join([first, *[word + part for word, part in zip(words, rest, strict=True)]])
 
 
 def _has_non_finite(value: Any) -> bool:

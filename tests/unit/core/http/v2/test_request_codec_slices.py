@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest, RequestCancelled, ServerError
 from core.http.slices.slicing import Slicing
+from core.http.v2.json_document import NotStrict
 from core.http.v2.request_codec import decode_request
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, strings, values
@@ -117,6 +118,19 @@ def test_a_request_is_not_read_further_when_the_pause_stops_it() -> None:
     body = orjson.dumps({"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 999], "data": list(range(999))}]})
     with pytest.raises(RequestCancelled):
         decode_request(body, None, -1, SPEC, LIMIT, Slicing(pause, 100))
+
+
+@pytest.mark.parametrize("padding", [0, 2000])
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_only_a_strict_text_is_read_strictly(padding: int, kind: type[bytes | bytearray]) -> None:
+    text = b'{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,2],"data":[1,2]}]}' + b" " * padding
+    request, _ = decode_request(kind(text), None, -1, SPEC, LIMIT, is_strict=True)
+    assert request.inputs[0].array.tolist() == [[1, 2]]
+    for broken in (text.replace(b"[1,2]}", b"[1,NaN]}"), text.replace(b"[1,2]}", b"[1 2]}")):
+        with pytest.raises(NotStrict):
+            decode_request(kind(broken), None, -1, SPEC, LIMIT, is_strict=True)
+        with pytest.raises(NotStrict):
+            decode_request(kind(broken), len(broken), -1, SPEC, LIMIT, is_strict=True)
 
 
 def test_the_same_request_fails_with_one_element_too_many() -> None:

@@ -138,3 +138,12 @@ def test_binary_tensors_follow_a_long_output() -> None:
     first, second = orjson.loads(body[:json_length])["outputs"]
     assert first["data"] == [0] * (ELEMENTS + 1)
     assert len(body) - json_length == second["parameters"]["binary_data_size"] == 4 * (ELEMENTS + 1)
+
+
+def test_long_outputs_have_the_words_in_their_places() -> None:
+    array = np.arange(2 * ELEMENTS + 3, dtype=np.float32)
+    places = [0, 7, ELEMENTS, ELEMENTS + 1, 2 * ELEMENTS + 2]
+    array[places] = [np.nan, -np.inf, np.inf, np.nan, np.inf]
+    parts, _ = encode_response(response(array, "FP32"), ResponsePlan(), SPEC)
+    written = json.loads(b"".join(parts))["outputs"][0]["data"]
+    assert np.array_equal(np.array(written, np.float32), array, equal_nan=True)
