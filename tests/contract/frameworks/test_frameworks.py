@@ -82,6 +82,28 @@ def test_http_and_grpc_answer_as_the_framework_does(server: ServerProcess, name:
                 same(model, client.infer(name, inputs).as_numpy(model.output), given)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_framework_might_read_beyond_is_refused_before_it(server: ServerProcess, name: str) -> None:
+    model = MODELS[name]
+
+    def asked(shape: tuple[int, ...], datatype: str) -> tuple[int, str]:
+        document = model.v2_request(np.ones(shape, np.float32))
+        for tensor in document["inputs"]:
+            tensor["datatype"] = datatype
+        status, _, body = server.request("POST", f"/v2/models/{name}/infer", json.dumps(document).encode())
+        return status, json.loads(body).get("error", "")
+
+    for shape, datatype, text in (
+        ((17, WIDTH), "FP32", "batch-size must be <= 16"),
+        ((1, WIDTH), "FP64", "data-type"),
+        ((1, WIDTH - 1), "FP32", "unexpected shape"),
+        ((WIDTH,), "FP32", "unexpected shape"),
+    ):
+        status, error = asked(shape, datatype)
+        assert (status, text in error) == (400, True), error
+    assert asked((1, WIDTH), "FP32") == (200, "")
+
+
 # A model in a process of its own is reloaded as a Python model is: one of them stands for all.
 @pytest.mark.parametrize("name", [*(model.name for model in IN_PROCESS), *(["module"] if "module" in MODELS else [])])
 def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +351,42 @@ def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
 def test_a_parameter_without_meaning_is_refused() -> None:
     with pytest.raises(ConfigInvalid, match="failed to convert 'perhaps' to boolean"):
         TorchScriptBackend().check(torch_config({"x": [1]}, {"y": [1]}, more=parameter("INFERENCE_MODE", "perhaps")))
+
+
+class Positive(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x)
+
+
+def changed(version: Path, ending: str, old: bytes, new: bytes) -> None:
+    """Replace `old` in the entry of the archive whose name ends with `ending`."""
+    path = version / "model.pt"
+    with zipfile.ZipFile(path) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content.replace(old, new) if name.endswith(ending) else content)
+
+
+@pytest.mark.parametrize(
+    ("ending", "old", "new", "text", "hint"),
+    [
+        (
+            "torch_script.py",
+            b"torch.relu",
+            b"ops.mine.relu",
+            "mine",
+            "operators of a library that is not installed here",
+        ),
+        ("/version", b"3", b"99", "version 99", f"made by a newer PyTorch than the installed {torch.__version__}"),
+    ],
+)
+def test_what_this_pytorch_does_not_know_is_named(
+    version: Path, ending: str, old: bytes, new: bytes, text: str, hint: str
+) -> None:
+    save(Positive(), version)
+    changed(version, ending, old, new)
+    with pytest.raises(ModelLoadFailed) as raised, serving_version(TorchScriptBackend(), version, ONE):
+        pass
+    assert text in raised.value.message
+    assert hint in (raised.value.hint or "")
