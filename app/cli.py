@@ -29,14 +29,17 @@ def serve(settings: ServerSettings) -> int:
     """Configure the log, log the warnings of the settings, and serve. Returns the exit status."""
     import logging
 
-    from app.process.environment import disable_telemetry
+    from app.process.environment import disable_telemetry, let_openmp_sleep
     from app.process.garbage_collector import collect_rarely
     from app.process.stray_messages import log_stray_messages
     from app.process.temporary_directory import IN_MEMORY, temporary_directory
+    from core.backends.devices.cpu_budget import available_cores, may_spin
     from core.observability.logging import configure_logging, log_failure
 
     collect_rarely()
     disable_telemetry()
+    if not may_spin(available_cores()):
+        let_openmp_sleep()
     try:
         configure_logging(settings.log_options)
         log_stray_messages()

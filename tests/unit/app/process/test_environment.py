@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from app.process.environment import announce_metrics_directory, disable_telemetry, process_environment
+from app.process.environment import announce_metrics_directory, disable_telemetry, let_openmp_sleep, process_environment
 
 
 def test_the_process_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +30,12 @@ def test_telemetry_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ORT_DISABLE_TELEMETRY")
     disable_telemetry()
     assert os.environ["ORT_DISABLE_TELEMETRY"] == "1"
+
+
+def test_openmp_sleeps_unless_a_user_chose_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    let_openmp_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    let_openmp_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
