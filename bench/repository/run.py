@@ -7,6 +7,8 @@
 The cases:
 
     start    a big model from an emulator of S3: the first start and the second
+    tiny     one tiny model: the time until ready, its CPU time, and the memory of all processes, with --beside in turns
+             with another checkout (PYTHONDONTWRITEBYTECODE must not be set: the modules are to be compiled)
     many     a thousand small models in a local repository: index and load
     load     load, unload and reload while 64 connections send requests (needs wrk)
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench import wrk
 from bench.arguments import names_among, positive
@@ -24,9 +27,10 @@ from bench.publication import Publication, add_publication_arguments
 from bench.repository.load import measure_load
 from bench.repository.many import FEW, measure_many
 from bench.repository.start import EMULATORS, measure_start
+from bench.repository.tiny import measure_tiny
 from tests.project import ROOT
 
-CASES = ("start", "many", "load")
+CASES = ("start", "tiny", "many", "load")
 BUILD = ROOT / "build" / "bench" / "repository"
 CONDITIONS = "Server, clients and storage emulator share the cores; ratios are of medians."
 
@@ -43,6 +47,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--emulators", type=names_among(list(EMULATORS)), default=list(EMULATORS), help=f"start: {', '.join(EMULATORS)}"
     )
+    parser.add_argument("--starts", type=positive, default=10, help="tiny: starts of each server")
+    parser.add_argument("--beside", type=Path, help="tiny: another checkout, with its .venv")
     parser.add_argument("--models", type=positive, default=1000, help=f"many: models in the repository, {FEW} or more")
     parser.add_argument("--loaded", type=positive, default=300, help="many: how many are loaded in the crowded server")
     parser.add_argument("--repeats", type=positive, default=20, help="many: times that each request is made")
@@ -61,6 +67,8 @@ def measure(options: argparse.Namespace, results: Figures) -> None:
     if "start" in options.only:
         for kind in options.emulators:
             measure_start(results, BUILD, kind=kind, megabytes=options.megabytes, rounds=options.rounds)
+    if "tiny" in options.only:
+        measure_tiny(results, BUILD, starts=options.starts, beside=options.beside)
     if "many" in options.only:
         measure_many(results, BUILD, models=options.models, loaded=options.loaded, repeats=options.repeats)
     if "load" in options.only:

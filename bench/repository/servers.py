@@ -22,16 +22,18 @@ JSON_HEADERS = {"Content-Type": "application/json"}
 
 
 class RepositoryServer(Server):
-    """`trident serve` over `repository`, an argument for --model-repository.
+    """`trident serve` of a checkout over `repository`, an argument for --model-repository.
 
     `ready_seconds` is the time from the start of the process until its readiness probe is answered with 200.
     """
 
     ready_seconds = 0.0
 
-    def __init__(self, name: str, repository: str, log: Path, *options: str) -> None:
+    def __init__(self, name: str, repository: str, log: Path, *options: str, checkout: Path | None = None) -> None:
+        """Without a `checkout` the server is that of this environment."""
+        script = checkout / ".venv" / "bin" / "trident" if checkout else Path(sys.executable).with_name("trident")
         command = [
-            str(Path(sys.executable).with_name("trident")),
+            str(script),
             "serve",
             f"--model-repository={repository}",
             f"--http-address={HOST}",

@@ -1,0 +1,79 @@
+"""The start of a server of one tiny model, in one process and with two front ends: time, CPU time, memory.
+
+The servers take turns, so that they share the machine's fast and slow moments. Memory is read a second after the server
+is ready: what is done then, such as the import of Flask, is in it. Resident memory counts pages that processes share
+once for each of them, proportional memory (PSS) once.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench.figures import Figures
+from bench.repository.servers import RepositoryServer
+from tests.contract.servers.session import session_members
+from tests.project import ROOT
+
+SHAPES = {"one process": 0, "two front ends": 2}
+REST_S = 1.0
+MOST_READY_S = 0.5
+MOST_RESIDENT_MB = 90.0
+_MB = 1024
+
+
+@dataclass(slots=True)
+class Starts:
+    """Of each start: seconds until ready, CPU seconds until then, and MB of all processes together."""
+
+    ready: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    resident: list[float] = field(default_factory=list)
+    proportional: list[float] = field(default_factory=list)
+
+    def add(self, server: RepositoryServer) -> None:
+        self.ready.append(server.ready_seconds)
+        self.cpu.append(server.cpu_seconds())
+        time.sleep(REST_S)
+        processes = session_members(server.process.pid)
+        self.resident.append(sum(_mb(process, "Rss:") for process in processes))
+        self.proportional.append(sum(_mb(process, "Pss:") for process in processes))
+
+
+def measure_tiny(results: Figures, build: Path, *, starts: int, beside: Path | None) -> None:
+    """Start each server `starts` times in each shape; `beside` is another checkout."""
+    repository = build / "tiny"
+    repository.mkdir(exist_ok=True)
+    model = repository / "simple"
+    if not model.is_symlink():
+        model.symlink_to(ROOT / "deploy" / "models" / "simple")
+    checkouts = {"trident": None} | ({"the other checkout": beside} if beside else {})
+    for shape, workers in SHAPES.items():
+        seen = {name: Starts() for name in checkouts}
+        for number in range(starts):
+            print(f"{shape}: start {number + 1} of {starts}", file=sys.stderr, flush=True)
+            for name, checkout in checkouts.items():
+                option = f"--http-workers={workers}"
+                log = build / "trident.log"
+                with RepositoryServer(name, str(repository), log, option, checkout=checkout) as server:
+                    seen[name].add(server)
+        for name, of_server in seen.items():
+            _note(results, f"{shape}, {name}", of_server)
+        if not workers:
+            own = seen["trident"]
+            results.at_most(shape, "start to ready, s", MOST_READY_S, sorted(own.ready)[len(own.ready) // 2])
+            results.at_most(shape, "resident, all processes, MB", MOST_RESIDENT_MB, max(own.resident))
+
+
+def _note(results: Figures, title: str, seen: Starts) -> None:
+    results.note(title, "start to ready", "s", seen.ready)
+    results.note(title, "CPU time until ready", "s", seen.cpu)
+    results.note(title, "resident, all processes", "MB", seen.resident)
+    results.note(title, "proportional (PSS), all processes", "MB", seen.proportional)
+
+
+def _mb(process: int, row: str) -> float:
+    lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(row)) / _MB
