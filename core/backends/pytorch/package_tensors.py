@@ -19,8 +19,8 @@ from typing import Any
 from core.backends.pytorch.stub.tensor_places import named_leaves, places
 from core.config.problem import Problem
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.config.sequence.resolve import own_inputs
-from core.inference.tensors import shape_text
+from core.config.sequence.resolve import resolve_sequence_spec
+from core.inference.tensors import Datatype, shape_text
 
 # Text, of which no model needs more.
 _AT_MOST = 64 << 20
@@ -38,6 +38,10 @@ _DATATYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w{1,20})\(\)")
 _FIXED = re.compile(r"\((\d{1,18}) != \w+_size\[(\d{1,3})\]\)")
 _LARGEST = re.compile(r"_size\[(\d{1,3})\] > (\d{1,18})\)")
 _DIMENSION = re.compile(r"_(?:size|stride)\[(\d{1,3})\]")
+
+
+# The field of each tensor of a configuration, and what it says of it.
+_Entries = list[tuple[str, ModelInput | ModelOutput]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +66,17 @@ class PackageTensors:
     def problems(self, config: ModelConfig) -> Iterator[Problem]:
         """Every contradiction between a complete `config` and the package."""
         unable = f"unable to load model '{config.name}', "
-        names = [*(entry.name for entry in config.input), *own_inputs(config)]
-        if len(names) != len(self.inputs):
-            text = f"{unable}configuration expects {len(names)} inputs, model provides {len(self.inputs)}"
+        inputs, outputs = _entries(config)
+        if len(inputs) != len(self.inputs):
+            text = f"{unable}configuration expects {len(inputs)} inputs, model provides {len(self.inputs)}"
             yield Problem("input", text, f"the inputs of the model are: {', '.join(self.inputs)}")
             return
-        sides: list[tuple[str, Sequence[ModelInput | ModelOutput], Any, Any, Any]] = [
-            ("input", config.input, self.inputs, self.of_inputs, self.arguments),
-            ("output", config.output, self.outputs, self.of_outputs, ()),
+        sides: list[tuple[str, _Entries, Any, Any, Any]] = [
+            ("input", inputs, self.inputs, self.of_inputs, self.arguments),
+            ("output", outputs, self.outputs, self.of_outputs, ()),
         ]
         for side, entries, leaves, tensors, arguments in sides:
-            for index, entry in enumerate(entries):
-                path = f"{side}[{index}]"
+            for path, entry in entries:
                 try:
                     (number,) = places([entry.name], leaves, arguments).values()  # type: ignore[no-untyped-call]
                 except KeyError:
@@ -98,6 +101,28 @@ def tensors_of(path: Path) -> PackageTensors | None:
             except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
                 return None
     return None
+
+
+def _entries(config: ModelConfig) -> tuple[_Entries, _Entries]:
+    """The inputs and outputs of a model with those that its sequences add, each with its field."""
+    inputs: _Entries = [(f"input[{index}]", entry) for index, entry in enumerate(config.input)]
+    outputs: _Entries = [(f"output[{index}]", entry) for index, entry in enumerate(config.output)]
+    sequence = resolve_sequence_spec(config)
+    if sequence is None:
+        return inputs, outputs
+
+    def entry(name: str, datatype: Datatype, dims: Sequence[int]) -> ModelInput:
+        return ModelInput(name=name, data_type=datatype.config_number, dims=dims)
+
+    for control in (sequence.start, sequence.end, sequence.ready, sequence.correlation_id):
+        if control is not None:
+            inputs.append(("sequence_batching.control_input", entry(control.name, control.datatype, [1])))
+    known = {each.name for _, each in outputs}
+    for state in sequence.states:
+        inputs.append(("sequence_batching.state", entry(state.input_name, state.datatype, state.dims)))
+        if state.output_name not in known:
+            outputs.append(("sequence_batching.state", entry(state.output_name, state.datatype, state.dims)))
+    return inputs, outputs
 
 
 def _of_program(document: Any) -> PackageTensors:

@@ -119,6 +119,28 @@ def test_what_does_not_fit_is_found_before_it_runs(tmp_path: Path, write: Any) -
     assert fields(path, output=tensor_text("output", "RESULT[b]", "FP32", [2])) == ["output[0].name"]
 
 
+def sequences(control: str = "fp32", state: str = "INT64", dims: int = 3) -> str:
+    """X as the control START, and Y as a state."""
+    kind = f"control {{ kind: CONTROL_SEQUENCE_START {control}_false_true: [ 0, 1 ] }}"
+    return (
+        f'sequence_batching {{ control_input {{ name: "ARGS[0]" {kind} }} state {{ input_name: "KWARGS[y]" '
+        f'output_name: "RESULT[a]" data_type: TYPE_{state} dims: {dims} }} }}\n'
+    )
+
+
+def test_controls_and_states_are_compared_as_well(tmp_path: Path) -> None:
+    path = tmp_path / "model.pt2"
+    document = program()
+    document["graph_module"]["graph"]["tensor_values"]["x"]["sizes"][1] = {"as_int": 1}
+    package(path, "m/models/model.json", json.dumps(document))
+    state, control = "sequence_batching.state", "sequence_batching.control_input"
+    output = [f"{state}.data_type", f"{state}.dims"]
+    assert fields(path, sequences(), output="") == output
+    assert fields(path, sequences("int32"), output="") == [f"{control}.data_type", *output]
+    assert fields(path, sequences(state="STRING"), output="") == [f"{state}.data_type", *output]
+    assert fields(path, sequences(state="FP32", dims=2), output="") == [f"{state}.data_type"]
+
+
 def test_the_outputs_of_a_program_are_known_as_well(tmp_path: Path) -> None:
     path = exported(tmp_path / "model.pt2")
     assert fields(path, output=tensor_text("output", "RESULT[a]", "FP16", [2])) == ["output[0].data_type"]
