@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from app.settings.option import BadOption
-from app.version import VERSION
+from app.version import BUILD, VERSION
 from core.errors import ServerError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
 
 def _run(first: str, others: list[str], serve: Serve) -> int:
     if first in _VERSION:
-        print(f"trident {VERSION}")
+        print(f"trident {VERSION} ({BUILD})")
         return 0
     # A tritonserver command line has options and no command.
     command = "serve" if first.startswith("-") and first not in _HELP else first

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from core.errors import RequestCancelled, ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
@@ -226,11 +226,14 @@ class _WaitingForResponse(GreenletWaiter):
             self.settle(answer)
 
 
-class _Departure(NamedTuple):
+class _Departure:
     """A request whose responses go to a callback."""
 
-    model: ServedModel
-    pending: PendingRequest
+    __slots__ = ("model", "pending")
+
+    def __init__(self, model: ServedModel, pending: PendingRequest) -> None:
+        self.model = model
+        self.pending = pending
 
 
 class _Departures:

@@ -20,7 +20,7 @@ class HubResponses:
     """
 
     def __init__(self, hub: Any) -> None:
-        self._thread = get_ident()
+        self._thread_id = get_ident()
         self._arrived: deque[tuple[OnResponse, InferenceResponse]] = deque()
         self._signal = HubSignal(hub, self._deliver)
 
@@ -33,7 +33,7 @@ class HubResponses:
         self._signal.close()
 
     def put(self, on_response: OnResponse, response: InferenceResponse) -> None:
-        if get_ident() == self._thread:
+        if get_ident() == self._thread_id:
             on_response(response)
             return
         self._arrived.append((on_response, response))

@@ -27,10 +27,9 @@ class ComposedModel:
     though they are unloaded or replaced meanwhile.
     """
 
-    labels: Mapping[str, tuple[str, ...]] = {}
-
     def __init__(self, versions: Sequence[ModelVersion]) -> None:
         """Raises ModelNotReady if one of them is already being unloaded; then none is held."""
+        self.labels: Mapping[str, tuple[str, ...]] = {}
         self.versions = tuple(versions)
         held: list[ModelVersion] = []
         try:

@@ -85,11 +85,11 @@ class Lifecycle:
         self._poller: Poller | None = None
         self._has_repositories = False
         self._exiting = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="trident-lifecycle", daemon=True)
+        self._own_thread = threading.Thread(target=self._run, name="trident-lifecycle", daemon=True)
 
     def start(self) -> None:
         """Begin to load what the control mode asks for at start."""
-        self._thread.start()
+        self._own_thread.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
         """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks: never on a front end's thread."""

@@ -58,9 +58,6 @@ class ModelVersion:
 
     config: ModelConfig
     spec: ModelSpec
-    # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end, which
-    # then reads the others later (at 64 connections an eighth fewer requests/s).
-    handover = sys.maxsize
 
     def __init__(
         self, name: str, version: int, cause: str, find: Find, origin: str = "", regions: Regions | None = None
@@ -80,6 +77,9 @@ class ModelVersion:
         self.steps: tuple[ModelVersion, ...] = ()
         self.content: ContentDigest | None = None
         self.claims = InstanceClaims()
+        # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end,
+        # which then reads the others later (at 64 connections an eighth fewer requests/s).
+        self.handover = sys.maxsize
         self.unloaded_because = UNLOADED
         self._find = find
         self._regions = regions

@@ -86,18 +86,18 @@ class EngineServer:
         self._is_stopping = False
         # Monotonic seconds when something last arrived.
         self.last_work = 0.0
-        self._thread = threading.Thread(target=self._serve, name="trident-front-ends", daemon=True)
+        self._own_thread = threading.Thread(target=self._serve, name="trident-front-ends", daemon=True)
 
     def start(self) -> None:
         """Begin to serve, on a new thread."""
         self._listener.setblocking(False)
         self._poll.register(self._listener.fileno(), select.EPOLLIN)
-        self._thread.start()
+        self._own_thread.start()
 
     def stop(self) -> None:
         """Send what the sockets still take, and end all connections. Blocks until the thread has ended."""
         self._is_stopping = True
-        self._thread.join()
+        self._own_thread.join()
         self._listener.close()  # first: a disconnected front end must not reach this server again
         self._blocking.shutdown(wait=False, cancel_futures=True)
         self._slow.shutdown(wait=False, cancel_futures=True)

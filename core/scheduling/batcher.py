@@ -98,7 +98,9 @@ class DynamicBatcher:
         self._stopped = False
         self._accepts_nested = False
         # ---
-        self._inline = InlineExecution(self._lock, self._queue, self._pool, self._limits, self._short, self._clock)
+        self._inline_execution = InlineExecution(
+            self._lock, self._queue, self._pool, self._limits, self._short, self._clock
+        )
         # --- guarded by a second lock, which is taken before the other: no request waits while a thread is started
         self._changing = threading.Lock()
         self._started = False
@@ -175,8 +177,8 @@ class DynamicBatcher:
                 or may_end(holder.wait, pending, queue.items)
                 or not (queue.is_in_order or queue.is_last(pending))
             ):
-                if pending.defer is not None and self._inline.is_possible:
-                    pending.defer(self._inline.run)
+                if pending.defer is not None and self._inline_execution.is_possible:
+                    pending.defer(self._inline_execution.run)
                 else:
                     self._pool.wake(queue.items)
 

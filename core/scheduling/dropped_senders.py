@@ -19,10 +19,10 @@ class DroppedSenders:
     def __init__(self, model: str) -> None:
         self._model = model
         self._dropped: SimpleQueue[OpenRequest | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._answer, name=f"trident-{model}-dropped", daemon=True)
+        self._own_thread = threading.Thread(target=self._answer, name=f"trident-{model}-dropped", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._own_thread.start()
 
     def put(self, request: OpenRequest) -> None:
         """Fail `request`. Any thread, at any moment."""
@@ -31,9 +31,9 @@ class DroppedSenders:
     def close(self, timeout_s: float | None) -> bool:
         """Answer those that were put before, and end the thread. Returns whether it ended."""
         self._dropped.put(None)
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self._own_thread.ident is not None:
+            self._own_thread.join(timeout_s)
+        return not self._own_thread.is_alive()
 
     def _answer(self) -> None:
         while (request := self._dropped.get()) is not None:

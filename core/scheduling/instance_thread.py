@@ -85,7 +85,7 @@ class InstanceThread:
         self.retired = False
         self.taken = 0
         self.wait = Wait(0, 0, None, 0)
-        self._thread = threading.Thread(target=serve, args=(self,), name=f"trident-{instance.name}", daemon=True)
+        self._own_thread = threading.Thread(target=serve, args=(self,), name=f"trident-{instance.name}", daemon=True)
 
     def move(self, state: ThreadState) -> None:
         """Raises RuntimeError for a move that the states do not allow, which is a bug."""
@@ -102,13 +102,13 @@ class InstanceThread:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs on this thread."""
-        return self._thread is threading.current_thread()
+        return self._own_thread is threading.current_thread()
 
     def start(self) -> None:
-        self._thread.start()
+        self._own_thread.start()
 
     def join(self, timeout_s: float | None) -> bool:
         """Wait for the thread to end, unless it is the calling one or was never started. Returns whether it ended."""
-        if self._thread.ident is not None and not self.is_current:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self._own_thread.ident is not None and not self.is_current:
+            self._own_thread.join(timeout_s)
+        return not self._own_thread.is_alive()

@@ -42,17 +42,22 @@ class ResponseOrder:
                 return
             self._delivering = True
         delivered: list[PendingRequest] = []
-        while True:
-            with self._lock:
-                if not self._arrived or self._arrived[0] not in self._answered:
-                    self._delivering = False
-                    break
-                first = self._arrived[0]
-                answers = self._answered.pop(first)
-                if answers[-1].final:
-                    self._arrived.popleft()
+        while (turn := self._next()) is not None:
+            first, answers = turn
             for answer in answers:
                 self._deliver(first, answer)
             delivered.append(first)
         # The caller flushes the batch that it executed. The requests delivered here may belong to other batches.
         flush(delivered)
+
+    def _next(self) -> tuple[PendingRequest, list[InferenceResponse]] | None:
+        """The earliest request that is not done, with its responses; None if it has none, which ends the delivery."""
+        with self._lock:
+            if not self._arrived or self._arrived[0] not in self._answered:
+                self._delivering = False
+                return None
+            first = self._arrived[0]
+            answers = self._answered.pop(first)
+            if answers[-1].final:
+                self._arrived.popleft()
+            return first, answers

@@ -30,11 +30,11 @@ class HubWaiters:
         self.hub = hub
         self.arrived: deque[Waits] = deque()
         self.signal = HubSignal(hub, self._deliver)
-        self._thread = get_ident()
+        self._thread_id = get_ident()
 
     def waiter(self) -> Waiter:
         """For a greenlet of the hub, not the hub itself; on any other thread for that thread."""
-        return GreenletWaiter(self) if get_ident() == self._thread else ThreadWaiter()
+        return GreenletWaiter(self) if get_ident() == self._thread_id else ThreadWaiter()
 
     def current(self) -> Any:
         """The greenlet that calls."""

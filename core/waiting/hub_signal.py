@@ -14,13 +14,13 @@ class HubSignal:
     looks at before the call looks. Two threads may both find it clear; the second call then finds nothing new.
     """
 
-    __slots__ = ("_async", "_function", "_loop", "_thread", "is_due")
+    __slots__ = ("_async", "_function", "_loop", "_thread_id", "is_due")
 
     def __init__(self, hub: Any, function: Callable[[], None]) -> None:
         self.is_due = False
         self._function = function
         self._loop = hub.loop
-        self._thread = get_ident()
+        self._thread_id = get_ident()
         self._async = hub.loop.async_()
         self._async.start(self._call)
 
@@ -29,7 +29,7 @@ class HubSignal:
         if self.is_due:
             return
         self.is_due = True
-        if get_ident() == self._thread:
+        if get_ident() == self._thread_id:
             self._loop.run_callback(self._call)
         else:
             self._async.send()

@@ -7,6 +7,9 @@ from enum import Enum
 from app.worker.http2 import frames
 from app.worker.http2.error_codes import ErrorCode
 
+# What the ping between the two GOAWAYs says.
+MARK = b"draining"
+
 
 class DrainState(Enum):
     """SERVING -> ASKED -> REFUSING. Source: RFC 9113 section 6.8."""
@@ -19,8 +22,6 @@ class DrainState(Enum):
 class Drain:
     """Two GOAWAYs with a ping between them: what the client sent before it knew of the first one is served."""
 
-    MARK = b"draining"
-
     def __init__(self, round_trip_s: float) -> None:
         """The client has `round_trip_s` to answer the ping."""
         self._round_trip_s = round_trip_s
@@ -32,7 +33,7 @@ class Drain:
         if self.state is not DrainState.SERVING:
             return b""
         self.state, self._since = DrainState.ASKED, now
-        return frames.goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, self.MARK)
+        return frames.goaway(frames.LARGEST_WINDOW, ErrorCode.NO_ERROR) + frames.frame(frames.PING, 0, 0, MARK)
 
     def is_overdue(self, now: float) -> bool:
         return self.state is DrainState.ASKED and now - self._since > self._round_trip_s

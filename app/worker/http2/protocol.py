@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from app.worker.http2 import frames
 from app.worker.http2.client_settings import read_settings
-from app.worker.http2.drain import Drain, DrainState
+from app.worker.http2.drain import MARK, Drain, DrainState
 from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.faults import ConnectionFault, StreamFault
 from app.worker.http2.frames import (
@@ -418,7 +418,7 @@ class Http2Protocol:
         self._table.spend("PING frames")
         if flags & frames.ACK:
             self._keepalive.succeed()
-            if content == Drain.MARK:
+            if content == MARK:
                 self._refuse_streams()
         else:
             self._pings.count(self._table.now, self.outbox.answers, idle=not self.streams)

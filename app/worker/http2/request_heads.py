@@ -33,11 +33,11 @@ class RequestHeads:
     block is decoded, but what does not change from request to request is known by its fields.
     """
 
-    __slots__ = ("_application", "_by_fields", "_decoder", "_volatile", "known")
+    __slots__ = ("_application", "_by_fields", "_decoder", "_volatile_fields", "known")
 
     def __init__(self, application: Application, list_limit: int) -> None:
         self._application = application
-        self._volatile = application.volatile
+        self._volatile_fields = application.volatile
         self._decoder = HeaderDecoder(list_limit)
         self._by_fields: Memo[Fields, RequestHead] = Memo(16)
         self.known: Memo[bytes, RequestHead] = Memo(32)
@@ -48,7 +48,7 @@ class RequestHeads:
         Raises StreamFault if the section is malformed or too large, ConnectionFault if it cannot be decoded.
         """
         fields = self.decode(block)
-        volatile = self._volatile
+        volatile = self._volatile_fields
         lasting: list[tuple[bytes, bytes]] = []
         changing: list[tuple[bytes, bytes]] = []
         before = len(fields)  # how many of the lasting ones come before the first that changes

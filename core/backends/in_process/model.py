@@ -23,7 +23,6 @@ class InProcessModel:
     `context` are loaded at once.
     """
 
-    labels: Mapping[str, tuple[str, ...]] = MappingProxyType({})
     trouble = ""
 
     def __init__(
@@ -36,6 +35,7 @@ class InProcessModel:
         *,
         may_run_inline: bool = False,
     ) -> None:
+        self.labels: Mapping[str, tuple[str, ...]] = MappingProxyType({})
         self._config = context.config
         self._spec = context.spec
         self._make_run = make_run

@@ -113,8 +113,10 @@ class _Start:
     def __init__(self, instance: PythonInstance) -> None:
         self.instance = instance
         self._error: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name=f"trident-start-{instance.placement.name}", daemon=True)
-        self._thread.start()
+        self._own_thread = threading.Thread(
+            target=self._run, name=f"trident-start-{instance.placement.name}", daemon=True
+        )
+        self._own_thread.start()
 
     def _run(self) -> None:
         try:
@@ -124,7 +126,7 @@ class _Start:
 
     def wait(self) -> PythonInstance:
         """Raises what the start raised."""
-        self._thread.join()
+        self._own_thread.join()
         error, self._error = self._error, None
         if error is None:
             return self.instance

@@ -33,14 +33,14 @@ class TraceThread:
         self._wake = threading.Event()
         self._is_closing = threading.Event()
         self._starting = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._own_thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
         with self._starting:
-            if self._thread is None and not self._is_closing.is_set():
-                self._thread = threading.Thread(target=self._run, name="trident-trace", daemon=True)
-                self._thread.start()
+            if self._own_thread is None and not self._is_closing.is_set():
+                self._own_thread = threading.Thread(target=self._run, name="trident-trace", daemon=True)
+                self._own_thread.start()
 
     def put(self, item: Trace | Setting) -> None:
         """Have a complete trace written, or what was kept of a setting that was replaced. Does not block."""
@@ -55,8 +55,8 @@ class TraceThread:
         """Write everything and end. Blocks, at most ten seconds."""
         self._is_closing.set()
         self._wake.set()
-        if self._thread is not None:
-            self._thread.join(_CLOSE_SECONDS)
+        if self._own_thread is not None:
+            self._own_thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
         while not self._is_closing.is_set():

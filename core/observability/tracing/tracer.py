@@ -45,7 +45,7 @@ class Tracer:
         self.gate = TraceGate()
         self._has_spans = options.mode is TraceMode.OPENTELEMETRY
         self._counts = TraceCounts()
-        self._thread = TraceThread(self._destination(), self._counts, self._give_up_waiting)
+        self._writer = TraceThread(self._destination(), self._counts, self._give_up_waiting)
         self._numbers = itertools.count(*options.numbers)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -92,7 +92,7 @@ class Tracer:
                 if setting is not None:
                     setting.is_replaced = True
                     if not setting.in_flight:
-                        self._thread.put(setting)
+                        self._writer.put(setting)
 
     def _made(self, settings: TraceSettings) -> Setting:
         if not self._has_spans:
@@ -108,7 +108,7 @@ class Tracer:
         settings = (self._setting, *self._model_settings.values())
         is_on = any(setting.levels for setting in settings)
         if is_on:
-            self._thread.start()
+            self._writer.start()
         # The requests that models make for one that is traced are traced as well, though tracing was switched off.
         self.gate.is_open = is_on or bool(self._open)
         self.gate.reads_context = is_on and self._has_spans
@@ -216,9 +216,9 @@ class Tracer:
             self._open.pop(trace.number, None)
         setting = root.setting
         setting.in_flight -= 1
-        self._thread.put(root)
+        self._writer.put(root)
         if setting.is_replaced and not setting.in_flight:
-            self._thread.put(setting)
+            self._writer.put(setting)
         if not self._open:
             self._look_at_levels()
 
@@ -243,8 +243,8 @@ class Tracer:
             for number in list(self._unanswered):
                 self._complete(self._open[number])
             for setting in (self._setting, *self._model_settings.values()):
-                self._thread.put(setting)
-        self._thread.close()
+                self._writer.put(setting)
+        self._writer.close()
 
 
 def _span_id() -> int:

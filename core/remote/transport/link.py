@@ -63,11 +63,11 @@ class ThreadLink:
         self._waker.setblocking(False)
         self._asked = False
         self._is_closing = False
-        self._thread = threading.Thread(target=self._drive, name="trident-engine-link", daemon=True)
+        self._own_thread = threading.Thread(target=self._drive, name="trident-engine-link", daemon=True)
 
     def start(self, linked: Linked) -> None:
         self._linked = linked
-        self._thread.start()
+        self._own_thread.start()
 
     def wake(self) -> None:
         if not self._asked:
@@ -80,8 +80,8 @@ class ThreadLink:
     def close(self) -> None:
         self._is_closing = True
         self._signal()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self._own_thread.is_alive():
+            self._own_thread.join()
         self._awake.close()
         self._waker.close()
 

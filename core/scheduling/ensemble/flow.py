@@ -50,6 +50,6 @@ class Flow:
     def response_parameters(self) -> dict[str, Parameter] | None:
         """The place in a sequence that came with an output, as parameters of the response."""
         if self.parts is not None:
-            for index in sorted(self._plan.writers & self.parts.keys()):
+            for index in sorted(self._plan.writers.intersection(self.parts)):
                 return self.parts[index].parameters()
         return None

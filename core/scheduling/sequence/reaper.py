@@ -15,10 +15,10 @@ class Reaper:
     def __init__(self, model: str, look: Callable[[], float | None]) -> None:
         self._look: Callable[[], float | None] | None = look
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"trident-{model}-reaper", daemon=True)
+        self._own_thread = threading.Thread(target=self._run, name=f"trident-{model}-reaper", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        self._own_thread.start()
 
     def wake(self) -> None:
         """Look soon. Any thread."""
@@ -28,9 +28,9 @@ class Reaper:
         """Look no more, and end the thread. Returns whether it ended."""
         self._look = None
         self._wake.set()
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self._own_thread.ident is not None and self._own_thread is not threading.current_thread():
+            self._own_thread.join(timeout_s)
+        return not self._own_thread.is_alive()
 
     def _run(self) -> None:
         while (look := self._look) is not None:

@@ -9,7 +9,7 @@ import pytest
 from app import cli
 from app.cli import main
 from app.settings.server import ServerSettings
-from app.version import VERSION
+from app.version import BUILD, VERSION
 from tests.project import ROOT
 
 # None of these modules is needed to print the version.
@@ -30,7 +30,7 @@ class Served:
 @pytest.mark.parametrize("argument", ["--version", "version"])
 def test_version_prints_the_version(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([argument]) == 0
-    assert capsys.readouterr().out == f"trident {VERSION}\n"
+    assert capsys.readouterr().out == f"trident {VERSION} ({BUILD})\n"
 
 
 @pytest.mark.parametrize(
@@ -118,4 +118,4 @@ def test_the_package_runs_as_a_module() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert run.stdout == f"trident {VERSION}\n"
+    assert run.stdout == f"trident {VERSION} ({BUILD})\n"

@@ -9,6 +9,7 @@ from typing import Any
 
 from core.engine.in_process import InferenceEngine
 from core.engine.protocol import Engine
+from tests.project import pure_python_only
 
 # Each of them costs a front end more memory than all of its own code.
 ENGINE_ONLY = (
@@ -29,6 +30,7 @@ def test_a_front_end_imports_no_backend() -> None:
     assert found.stdout.split() == []
 
 
+@pure_python_only
 def test_the_engine_has_every_method_of_the_protocol() -> None:
     asked = {name: _shape(method) for name, method in vars(Engine).items() if not name.startswith("_")}
     assert "model" in asked

@@ -16,7 +16,7 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.lifecycle.options import EngineOptions
 from core.scheduling.batcher import DynamicBatcher
-from tests.project import ROOT
+from tests.project import ROOT, pure_python_only
 
 LIMIT_S = 60.0
 MODELS = ROOT / "deploy" / "models"
@@ -43,6 +43,7 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@pure_python_only
 @pytest.mark.usefixtures("no_collector")
 def test_an_unloaded_model_leaves_no_memory(engine: InferenceEngine) -> None:
     engine.load_model("simple", {})

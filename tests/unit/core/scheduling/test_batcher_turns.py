@@ -126,7 +126,7 @@ def short(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
         bench.submit(str(number))
         bench.wait(number + 1)
         resting(bench)
-    assert bench.scheduler._inline.is_possible
+    assert bench.scheduler._inline_execution.is_possible
     return bench
 
 

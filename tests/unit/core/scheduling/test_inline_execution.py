@@ -16,6 +16,7 @@ from core.inference.request import InferenceRequest
 from core.scheduling.inline_execution import TURN_NS
 from core.scheduling.instance_thread import LENT
 from core.scheduling.short_executions import ShortExecutions
+from tests.project import pure_python_only
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     LONG_NS,
@@ -120,6 +121,7 @@ def test_another_idle_instance_takes_a_batch_as_well(bench: Bench) -> None:
     assert (bench.backend.batches, second.batches) == ([ids[:8]], [ids[8:]])
 
 
+@pure_python_only
 def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitting_thread(
     bench: Bench, now: list[int]
 ) -> None:
@@ -134,7 +136,7 @@ def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitt
         return execute(requests, batch_sizes)
 
     bench.backend.execute = taking_long  # type: ignore[method-assign]
-    bench.scheduler._inline._short = AlwaysShort(bench.scheduler._spec)
+    bench.scheduler._inline_execution._short = AlwaysShort(bench.scheduler._spec)
     caller.run()
     assert bench.wait(24) == ids
     assert threads == [threading.current_thread().name] * 2 + ["trident-m_0_0"]
