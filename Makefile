@@ -7,19 +7,25 @@ TEST_ARGS ?=
 # Processes that run the tests, a file at a time. On two cores two of them take half the time of one.
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+# What the compiled build has to pass as well: the rooms that it compiles.
+COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py app/worker/http1 core/backends/in_process \
+  core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/http/v2 core/http/views \
+  core/inference core/scheduling core/test_memo.py core/waiting) \
+  tests/contract/http/test_golden.py
 GUARD_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint requirements.lock
 # Files start in the order of the collection: the contract tests, which take longest, come first.
+COMPILED := $(abspath build/compiled)
 PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Images set it to save space. The tests start hundreds of servers, each of which would compile every module again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: serve test lint check bench bench-guard format image-check clean
+.PHONY: serve test lint check bench bench-guard format image-check wheel test-compiled clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve $(SERVE_ARGS)
@@ -49,6 +55,17 @@ image-check: $(VENV)/.installed-test
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A wheel with the hot path compiled, in dist/; needs a C compiler and Python's headers.
+wheel: | $(BIN)/pip
+	rm -rf build/lib* build/bdist* dist
+	TRIDENT_COMPILE=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+
+# The chosen tests, from this checkout, on the code of the wheel.
+test-compiled: $(VENV)/.installed-test wheel
+	rm -rf $(COMPILED)
+	$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED)
+	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="$(COMPILED) . core/backends/python/stub" $(COMPILED_TESTS)
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@
     python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
     python -m bench compare ../before --options=--http-workers=1
     python -m bench compare ../before --only a-binary,d-binary --queue-delay 500
+    python -m bench compare . --this build/compiled                 the compiled build beside the pure one
 
 A turn is a fraction of a second, in which one server is asked and the other one idles. A ratio is this checkout's
 figure over the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. More
@@ -101,9 +102,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--turn", type=float, default=0.25, help="seconds of a turn; images take twice as long")
     parser.add_argument("--options", type=shlex.split, default=[], help="options for both servers, in one text")
     parser.add_argument("--queue-delay", type=int, default=0, help="microseconds that the small models' batches wait")
+    parser.add_argument("--this", type=Path, default=ROOT, help="another folder in place of this checkout")
     options = parser.parse_args(arguments)
-    if not (options.other / "app").is_dir():
-        parser.error(f"{options.other} is not a checkout of this project: it has no folder app")
+    for folder in (options.other, options.this):
+        if not (folder / "app").is_dir():
+            parser.error(f"{folder} is not a checkout of this project: it has no folder app")
     return options
 
 
@@ -146,7 +149,7 @@ def main(arguments: Sequence[str]) -> None:
     found: list[Row] = []
     with ExitStack() as stack:
         servers = {}
-        for name, checkout in ((OTHER, options.other.resolve()), (THIS, ROOT)):
+        for name, checkout in ((OTHER, options.other.resolve()), (THIS, options.this.resolve())):
             server = trident(models, BUILD / f"{name}.log", checkout=checkout)
             server.name = name
             server.command += options.options
