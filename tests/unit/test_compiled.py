@@ -9,12 +9,15 @@ import tomllib
 import traceback
 from collections.abc import Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
+from typing import get_type_hints
 
 import pytest
 
 from app.version import BUILD, IS_COMPILED
+from core.engine.protocol import Engine
 from core.errors import InvalidRequest
 from core.http.v2.json_document import parse_document
+from core.remote.calls.serialization import reader_of
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
 
@@ -104,6 +107,12 @@ def test_a_traceback_has_the_lines_of_the_source() -> None:
     assert frames[-1].lineno is not None
     assert "raise" in lines[frames[-1].lineno - 1]
     assert frames[-1].line == lines[frames[-1].lineno - 1].strip()
+
+
+def test_what_the_engine_answers_can_be_sent_to_another_process() -> None:
+    # A compiled dataclass has lost the arguments of its fields' types, by which its values are read.
+    for method in (Engine.model_statistics, Engine.metrics, Engine.model_spec, Engine.server_metadata):
+        reader_of(get_type_hints(method)["return"])
 
 
 def test_version_says_which_build_it_is() -> None:
