@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
+from app.process.garbage_collector import collect_exempt
 from core.observability.hardware.host_memory import trim_heap
 
 _M_TRIM_THRESHOLD = -1
@@ -41,8 +42,8 @@ class IdleTrim:
     """Returns freed memory to the system when the worker has been idle for a while.
 
     The large bodies of many connections leave holes in the heap, which then cannot shrink: a worker that held 64 images
-    as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests. `release` does
-    the same for the memory that processes share.
+    as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests, and so does the
+    full garbage collection before it. `release` does the same for the memory that processes share.
     """
 
     def __init__(
@@ -50,9 +51,11 @@ class IdleTrim:
         release: Callable[[], object] = lambda: None,
         trim: Callable[[], object] | None = None,
         rest_s: float = 5.0,
+        collect: Callable[[], object] = collect_exempt,
     ) -> None:
         """`trim` is by default glibc's `malloc_trim`, and nothing under another C library."""
         self._release = release
+        self._collect = collect
         self._trim = trim or trim_heap
         self._rest_s = rest_s
         self._last_work = 0.0
@@ -66,4 +69,5 @@ class IdleTrim:
         elif not self._trimmed and now - self._last_work > self._rest_s:
             self._trimmed = True
             self._release()
+            self._collect()
             self._trim()

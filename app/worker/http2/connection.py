@@ -397,3 +397,5 @@ class Http2Connection:
         self._service.connections.last_end = self._service.clock.now
         self._sock.close()
         self._cancel_all()
+        # Memory goes with the last reference: a connection is older than what the garbage collector looks at.
+        self._protocol.outbox.detach()

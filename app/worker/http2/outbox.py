@@ -77,6 +77,10 @@ class Outbox:
         self.parts += parts
         self.size += size
 
+    def detach(self) -> None:
+        """Nobody sends what comes from now on, and nothing here refers to the connection any more."""
+        self._wants_flush = _ignore
+
     def take(self) -> tuple[list[Buffer], int]:
         """What is for the socket now, and its size in bytes. Ask again when the socket has taken all of it."""
         taken = self.parts, self.size
@@ -119,3 +123,7 @@ class Outbox:
             stream = ready.pop(next(iter(ready)))
             # Alone, it sends in as few frames as may be.
             stream.pump(min(self.window, self.frame, _TURN if ready else self.high_water))
+
+
+def _ignore() -> None:
+    """Stands in for a connection that has ended."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.process.garbage_collector import collect_rarely, keep_memory_shared, settle_collector
+from app.process.garbage_collector import collect_exempt, collect_rarely, keep_memory_shared, settle_collector
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +99,16 @@ def test_it_may_be_settled_twice() -> None:
     count = len(gc.callbacks)
     settle_collector()
     assert len(gc.callbacks) == count
+
+
+def test_exempt_garbage_goes_when_there_is_time_and_the_rest_stays_exempt() -> None:
+    settle_collector()
+    used = Cycle()
+    gone = weakref.ref(used)
+    kept = _allocate_until_collected(3)
+    del used
+    kept += _allocate_until_collected(3)
+    assert gone() is not None
+    collect_exempt()
+    assert gone() is None
+    assert all(each is not kept for each in gc.get_objects())

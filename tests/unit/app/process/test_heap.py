@@ -13,7 +13,10 @@ def test_glibc_accepts_the_options() -> None:
 def test_memory_is_returned_once_after_each_idle_time() -> None:
     trims: list[int] = []
     releases: list[int] = []
-    idle = IdleTrim(lambda: releases.append(1), lambda: trims.append(1), rest_s=5)
+    collections: list[int] = []
+    idle = IdleTrim(
+        lambda: releases.append(1), lambda: trims.append(1), rest_s=5, collect=lambda: collections.append(1)
+    )
     idle.tick(10.0, 0.0)
     assert trims == []  # no work yet, so nothing to return
     idle.tick(11.0, 11.0)
@@ -25,4 +28,4 @@ def test_memory_is_returned_once_after_each_idle_time() -> None:
     assert trims == [1]
     idle.tick(61.0, 60.5)
     idle.tick(70.0, 60.5)
-    assert trims == releases == [1, 1]
+    assert trims == releases == collections == [1, 1]

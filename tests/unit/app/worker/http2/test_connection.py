@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterator
@@ -224,6 +225,26 @@ def test_the_calls_of_a_client_that_disconnects_are_cancelled(bench: MakeBench) 
     client.socket.close()
     until(lambda: not made.connections.open)
     assert made.application.calls[0].events == ["end", "cancel"]
+
+
+def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(bench: MakeBench) -> None:
+    made = bench(RecordingApplication(answer=hold))
+    gc.collect()
+    client = made.connect()
+    client.request(1)
+    until(lambda: made.application.calls and made.application.calls[0].events)
+    made.clients.clear()
+    client.socket.close()
+    del client
+    until(lambda: not made.connections.open)
+    made.application.calls.clear()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        gc.collect()
+        assert not [each for each in gc.garbage if type(each).__module__.startswith("app.worker.http2")]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
 
 
 def test_a_connection_drains_and_ends_after_its_last_answer(bench: MakeBench) -> None:
