@@ -17,8 +17,8 @@ GUARD_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint requirements.lock
-# Files start in the order of the collection: the contract tests, which take longest, come first.
 COMPILED := $(abspath build/compiled)
+# Files start in the order of the collection: the contract tests, which take longest, come first.
 PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Images set it to save space. The tests start hundreds of servers, each of which would compile every module again.
