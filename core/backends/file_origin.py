@@ -24,6 +24,10 @@ _XGBOOST_JSON = re.compile(rb'"version"\s*:\s*\[\s*(\d{1,5})\s*,\s*(\d{1,5})\s*,
 _XGBOOST_UBJ = re.compile(rb"version\[#L\0{7}\x03i(.)i(.)i(.)\}$", re.DOTALL)
 _LIGHTGBM = re.compile(rb"tree\r?\nversion=(v\d{1,5})")
 _TORCH = re.compile(rb'"torch_version":\s*"' + _VERSION_TEXT)
+# The list of operators that stands before the version has about 1 KB for each.
+_READ_OF_SAVED_MODEL = 1 << 20
+# Field 5 of MetaInfoDef with its length, and the tag of the field that follows it.
+_TENSORFLOW = re.compile(rb"\x2a([\x05-\x20])(\d{1,3}\.\d{1,3}\.\d{1,3}[0-9A-Za-z.+-]{0,16})\x32")
 _CHECKPOINT = struct.Struct("<3i")
 _HIGHEST_CHECKPOINT = (20, 100, 100)
 # A plan: the magic, then its parts, the version in the bytes 24 to 27 (major, minor, patch, build), and the kind of its
@@ -33,7 +37,9 @@ _PLAN_HEADER = 32
 
 
 def origin_of(path: Path) -> str | None:
-    """What wrote the file, as `XGBoost 3.2.0`; None if the file does not tell, or cannot be read."""
+    """What wrote the file, or the folder of a SavedModel, as `XGBoost 3.2.0`; None if that cannot be told."""
+    if path.is_dir():
+        return _origin_of_saved_model(path)
     start = start_of(path, _READ)
     if start is None:
         return None
@@ -57,8 +63,8 @@ def origin_of(path: Path) -> str | None:
 
 
 def origins_in(version: Path) -> dict[str, str]:
-    """What wrote the files in the directory of a version, by their names, of those that tell."""
-    origins = {file.name: origin_of(file) for file in sorted(version.iterdir()) if file.is_file()}
+    """What wrote the files and SavedModels in the directory of a version, by their names, of those that tell."""
+    origins = {file.name: origin_of(file) for file in sorted(version.iterdir())}
     return {name: origin for name, origin in origins.items() if origin}
 
 
@@ -66,6 +72,14 @@ def written_by(path: Path) -> str:
     """`, which XGBoost 3.2.0 has written,` to follow the name of the file in a message, or nothing."""
     origin = origin_of(path)
     return f", which {origin} has written," if origin else ""
+
+
+def _origin_of_saved_model(folder: Path) -> str | None:
+    start = start_of(folder / "saved_model.pb", _READ_OF_SAVED_MODEL)
+    if start is None:
+        return None
+    versions = [match[2] for match in _TENSORFLOW.finditer(start) if match[1][0] == len(match[2])]
+    return f"TensorFlow {versions[0].decode()}" if versions else "TensorFlow"
 
 
 def _origin_of_plan(start: bytes) -> str:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from core.backends.base import Backend, BackendModel, LoadContext
+from core.backends.file_origin import written_by
 from core.backends.framework import is_installed
 from core.backends.parameter_values import field_of, parameters_of
 from core.backends.python.backend import make_backend as make_python_backend
@@ -90,6 +91,7 @@ class TensorFlowBackend:
 def _by_openvino(context: LoadContext) -> BackendModel:
     """The version as OpenVINO reads it."""
     name = context.config.name
+    path = model_path(context.path, context.config)
     from core.backends.openvino.backend import OpenVinoBackend
 
     _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", name)
@@ -98,7 +100,8 @@ def _by_openvino(context: LoadContext) -> BackendModel:
     except ModelLoadFailed as error:
         raise ModelLoadFailed(
             error.message,
-            hint="OpenVINO cannot run this model; install TensorFlow: pip install 'trident-inference[tensorflow]'",
+            hint=f"'{path.name}'{written_by(path)} cannot be run by OpenVINO; install TensorFlow: "
+            "pip install 'trident-inference[tensorflow]'",
             model=name,
         ) from error
 

@@ -16,7 +16,8 @@ import treelite
 import xgboost
 from openvino import opset13
 
-from core.backends.file_origin import origin_of
+from core.backends.file_origin import origin_of, origins_in
+from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 
@@ -45,6 +46,13 @@ def test_openvino(tmp_path: Path) -> None:
     path = tmp_path / "model.xml"
     openvino.save_model(openvino.Model([opset13.result(opset13.relu(given))], [given], "m"), str(path))
     assert origin_of(path) == f"OpenVINO {openvino.__version__.partition('-')[0]}"
+
+
+def test_tensorflow(tmp_path: Path) -> None:
+    write_saved_model(tmp_path)
+    assert origin_of(tmp_path / "model.savedmodel") == "TensorFlow 2.21.0"
+    assert origins_in(tmp_path) == {"model.savedmodel": "TensorFlow 2.21.0"}
+    assert origin_of(tmp_path) is None
 
 
 def test_tensorrt(tmp_path: Path) -> None:
