@@ -37,9 +37,7 @@ class Linear(torch.nn.Module):
 
 @dataclass(frozen=True)
 class FrameworkModel:
-    """`inputs` and `output` are names; every input gets the same rows. `instances` is 1 for those in processes of their
-    own, each of which imports its framework for seconds.
-    """
+    """`inputs` and `output` are names; every input gets the same rows."""
 
     name: str
     extra: str
@@ -49,6 +47,7 @@ class FrameworkModel:
     config: str
     write: Callable[[Path], object]
     expected: Callable[[Array], Array]
+    in_process: bool = True
     instances: int = 2
 
     def write_to(self, repository: Path) -> None:
@@ -57,7 +56,7 @@ class FrameworkModel:
         self.write(version)
         tensors = "".join(f'input {{ name: "{name}" data_type: TYPE_FP32 dims: {WIDTH} }}\n' for name in self.inputs)
         tensors += f'output {{ name: "{self.output}" data_type: TYPE_FP32 dims: {self.width} }}\n'
-        more = "max_batch_size: 16\ndynamic_batching { }\n"
+        more = "max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 2000 }\n"
         more += f"instance_group {{ count: {self.instances} kind: KIND_CPU }}\n"
         (version.parent / "config.pbtxt").write_text(self.config + more + tensors)
 
@@ -155,7 +154,8 @@ def _pytorch() -> list[FrameworkModel]:
             'platform: "torch_aoti"\n',
             write_package,
             expected,
-            instances=1,
+            in_process=False,
+            instances=1,  # each imports PyTorch for seconds, and those of the module show that there may be several
         ),
         FrameworkModel(
             "module",
@@ -166,7 +166,7 @@ def _pytorch() -> list[FrameworkModel]:
             'backend: "pytorch"\nruntime: "model.py"\n',
             write_module,
             expected,
-            instances=1,
+            in_process=False,
         ),
     ]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.slow
 
 MODELS = framework_models()
-IN_PROCESS = [model for model in MODELS.values() if model.instances > 1]
+# A model in a process of its own is reloaded, and loaded on SageMaker, as a Python model is: one stands for all.
+RELOADED = [model for model in MODELS.values() if model.in_process or model.name == "module"]
 RELOADS = 2
 
 
@@ -104,8 +106,36 @@ def test_what_a_framework_might_read_beyond_is_refused_before_it(server: ServerP
     assert asked((1, WIDTH), "FP32") == (200, "")
 
 
-# A model in a process of its own is reloaded as a Python model is: one of them stands for all.
-@pytest.mark.parametrize("name", [*(model.name for model in IN_PROCESS), *(["module"] if "module" in MODELS else [])])
+@pytest.mark.parametrize("name", MODELS)
+def test_requests_at_the_same_time_share_executions(server: ServerProcess, name: str) -> None:
+    model = MODELS[name]
+
+    def shared() -> int:
+        """How many requests had no execution of their own so far."""
+        statistics = server.json("GET", f"/v2/models/{name}/stats")["model_stats"][0]
+        return int(statistics["inference_count"]) - int(statistics["execution_count"])
+
+    def ask(number: int) -> None:
+        while not ended.is_set():
+            given = rows(1, seed=number)
+            same(
+                model, v2_answer(model, server.json("POST", f"/v2/models/{name}/infer", model.v2_request(given))), given
+            )
+
+    # Requests of one row each from now on.
+    before = shared()
+    ended = threading.Event()
+    with ThreadPoolExecutor(6) as threads:
+        asking = [threads.submit(ask, number) for number in range(6)]
+        try:
+            until(lambda: any(each.done() for each in asking) or shared() > before, server.log_text)
+        finally:
+            ended.set()
+    for each in asking:
+        each.result()
+
+
+@pytest.mark.parametrize("name", [model.name for model in RELOADED])
 def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, name: str) -> None:
     model = MODELS[name]
     ended = threading.Event()
@@ -144,14 +174,14 @@ def test_no_answer_is_wrong_while_the_model_is_reloaded(server: ServerProcess, n
 def test_sagemaker_and_vertex_answer_as_the_framework_does(repository: Path, tmp_path: Path) -> None:
     given = rows(3)
     with VertexContainer(tmp_path, repository, "--vertex-ai-default-model=trees") as vertex:
-        for model in IN_PROCESS:
+        for model in MODELS.values():
             target = f"v2/models/{model.name}/infer"
             answer = vertex.post(model.v2_request(given), X_Vertex_Ai_Triton_Redirect=target)
             same(model, v2_answer(model, answer.document), given)
     root = tmp_path / "archives"
     variables = {"SAGEMAKER_MULTI_MODEL": "true", "TRIDENT_SAGEMAKER_MODELS_ROOT": str(root)}
     with SageMakerContainer(tmp_path / "sagemaker.log", **variables) as sagemaker:
-        for model in IN_PROCESS:
+        for model in RELOADED:
             model.write_to(root / model.name / "model")
             assert sagemaker.load(model.name, f"{root}/{model.name}/model").status == 200
             body = json.dumps(model.v2_request(given)).encode()
