@@ -67,7 +67,8 @@ class KeptMemory:
             if blocks:
                 self._kept -= size
                 return blocks.pop()
-        return mmap.mmap(-1, size)
+        # Private: what is shared without need counts as shared memory of the server, and is never in huge pages.
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _keep(self, block: mmap.mmap) -> None:
         size = len(block)
