@@ -18,6 +18,7 @@ from tests.certificates import Authority
 from tests.contract.grpc.grpc_requests import address_of, assert_simple, rpc_refusal, simple_inputs
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
@@ -78,7 +79,8 @@ def test_the_address_may_be_of_ipv6(http_workers: str, shipped_models: Path, tmp
     with serving(http_workers, shipped_models, tmp_path, "--grpc-address=[::1]") as server:
         with triton.InferenceServerClient(f"[::1]:{server.grpc_port}") as client:
             assert_infers(client)
-        assert f"Started GRPCInferenceService at [::1]:{server.grpc_port}" in server.log_text()
+        started = f"Started GRPCInferenceService at [::1]:{server.grpc_port}"
+        until(lambda: started in server.log_text(), server.log_text)
 
 
 def test_the_address_may_be_a_unix_socket(http_workers: str, shipped_models: Path, tmp_path: Path) -> None:
@@ -88,7 +90,8 @@ def test_the_address_may_be_a_unix_socket(http_workers: str, shipped_models: Pat
     with serving(http_workers, shipped_models, tmp_path, f"--grpc-address=unix:{path}") as server:
         with triton.InferenceServerClient(f"unix:{path}") as client:
             assert_infers(client)
-        assert f"Started GRPCInferenceService at unix:{path}" in server.log_text()
+        started = f"Started GRPCInferenceService at unix:{path}"
+        until(lambda: started in server.log_text(), server.log_text)
     assert not path.exists()
 
 

@@ -182,7 +182,8 @@ def main() -> int:
     from app.supervisor.server import serve
     from app.worker.listening_sockets import Bind
 
-    logging.basicConfig(level=logging.INFO)
+    # Not to descriptor 2, which workers capture: what they wrote there would be logged as a native line, for ever.
+    logging.basicConfig(level=logging.INFO, stream=open(os.dup(2), "w"))  # noqa: SIM115
     parser = argparse.ArgumentParser()
     parser.add_argument("ports", type=int, nargs="+")
     parser.add_argument("--failure")

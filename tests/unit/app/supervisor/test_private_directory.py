@@ -4,12 +4,20 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.supervisor.private_directory import NoPrivateDirectory, PrivateDirectory, remove_abandoned
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short one: that of pytest may leave too little for the address of a socket."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
