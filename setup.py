@@ -45,7 +45,10 @@ class BuildExtensions(build_ext):
 
 
 def compiled_modules(project: dict[str, Any]) -> list[str]:
-    """The paths of the modules to compile, from the root of the tree. Exits if one that is left out is none of them."""
+    """The paths of the modules to compile, from the root of the tree.
+
+    Exits if a module is left out that would not be compiled anyway.
+    """
     table = project["tool"]["trident"]["compiled"]
     found: set[str] = set()
     for place in table["modules"]:
