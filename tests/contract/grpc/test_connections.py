@@ -112,7 +112,8 @@ def test_messages_that_never_end_on_many_connections(http_workers: str, tmp_path
             echoed = client.infer("identity_fp32", [tensor("INPUT0", values, "FP32")]).as_numpy("OUTPUT0")
         assert echoed.tobytes() == values.tobytes()
         assert sum(map(was_refused, clients)) >= count - held // sent
-        assert resident_kb(server) - before < 2 * held >> 10
+        # With the memory that is kept for the next large messages. All of them together are 180 MB.
+        assert resident_kb(server) - before < 5 * held // 2 >> 10
         assert_serves(server)
 
 
