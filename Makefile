@@ -65,7 +65,7 @@ wheel: | $(BIN)/pip
 test-compiled: $(VENV)/.installed-test wheel
 	rm -rf $(COMPILED)
 	$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED)
-	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="$(COMPILED) . core/backends/python/stub" $(COMPILED_TESTS)
+	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="$(COMPILED) . core/backends/python/stub" $(COMPILED_TESTS) $(TEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -10,6 +10,8 @@ import pytest
 
 from tests.project import ROOT
 
+_HAS_FAILED = pytest.StashKey[bool]()
+
 
 @pytest.fixture(scope="session")
 def shipped_models() -> Path:
@@ -25,11 +27,23 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Escape lone surrogates in captured output, which a worker of pytest-xdist cannot send."""
     report = yield
+    item.stash[_HAS_FAILED] = report.failed or (report.when != "setup" and item.stash.get(_HAS_FAILED, False))
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """After a test that failed, tear down the fixtures of its module too. The next test, and a second try of this one,
+    do not get the server that it may have broken."""
+    try:
+        if item.stash.get(_HAS_FAILED, False) and (module := item.getparent(pytest.Module)):
+            item.session._setupstate.teardown_exact(module.parent)
+    finally:
+        yield
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
