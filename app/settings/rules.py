@@ -95,7 +95,10 @@ def _check_engines(settings: ServerSettings) -> None:
     if settings.engines in ("1", "auto"):
         return
     if settings.multi_model:
-        reason = "a multi-model container measures the memory of the process that has the models: use 1"
+        reason = (
+            "a multi-model container measures the memory of the process that has the models, and each engine would need "
+            "memory for a copy of every model: use 1"
+        )
         raise BadOption.of("--engines", reason)
     if settings.http_workers == "0":
         raise BadOption.of("--engines", "several engines need HTTP workers before them: --http-workers=0 leaves none")

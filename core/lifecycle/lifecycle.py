@@ -34,7 +34,7 @@ from core.lifecycle.loads import Loads
 from core.lifecycle.model import Model, poll_failure
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.poller import Poller
+from core.lifecycle.poller import Poller, seconds_until_poll
 from core.lifecycle.retirement import Retirement, log_in_flight
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.start_progress import StartProgress
@@ -254,7 +254,7 @@ class Lifecycle:
         )
         self._load_all(located)
         if self._options.control_mode == "poll" and self._options.poll_secs > 0:
-            while not self._exiting.wait(self._options.poll_secs):
+            while not self._exiting.wait(self._until_poll_s()):
                 try:
                     self.poll()
                 except Exception:  # the models continue to serve, and the next poll may succeed
@@ -263,6 +263,9 @@ class Lifecycle:
     def _fail_start(self, reason: str) -> None:
         self._progress.fail("model repository", reason)
         self._progress.end()
+
+    def _until_poll_s(self) -> float:
+        return seconds_until_poll(self._options.poll_secs, self._options.place, time.monotonic())
 
     def poll(self) -> None:
         """Look at all repositories once. The lifecycle thread calls this in poll mode after the start."""

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.load_counts import LoadCause
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.model import Model
@@ -17,6 +18,14 @@ from core.lifecycle.models import Models
 from core.repository.repositories import Located, ModelKey, Repositories, Scan
 
 _log = logging.getLogger("trident.lifecycle")
+
+
+def seconds_until_poll(every_s: float, place: EnginePlace, now_s: float) -> float:
+    """How long to wait for the next poll. `now_s` is the monotonic time, which all processes of a machine share.
+
+    Several engines poll at the same moments, so that they change their models together.
+    """
+    return every_s if place.count == 1 else every_s - now_s % every_s
 
 
 class Poller:

@@ -1,10 +1,10 @@
 """The shape of the servers that contract tests start, and the server that several test files share.
 
-A server answers HTTP in one process with its engine, or in front ends before an engine process. Tests of what clients
-see take the fixture `http_workers`, directly or through the fixture of their server, and run in one process. The marker
-`shapes` chooses otherwise, for a file or for one test:
+A server answers HTTP in one process with its engine, or in front ends before an engine process, or before several.
+Tests of what clients see take the fixture `http_workers`, directly or through the fixture of their server, and run in
+one process. The marker `shapes` chooses otherwise, for a file or for one test:
 
-    @pytest.mark.shapes("one-process", "front-ends")
+    @pytest.mark.shapes("one-process", "front-ends", "two-engines")
 
 A test that does not take the fixture leaves the choice to the server.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.servers.server import HTTP_WORKERS, ServerProcess
+from tests.contract.servers.server import ENGINES, HTTP_WORKERS, ServerProcess
 
-# What --http-workers is in each shape.
-SHAPES = {"one-process": "0", "front-ends": "2"}
+# What --http-workers and --engines are in each shape.
+SHAPES = {"one-process": ("0", "1"), "front-ends": ("2", "1"), "two-engines": ("2", "2")}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -36,17 +36,20 @@ def http_workers(request: pytest.FixtureRequest) -> Iterator[str]:
 
     A module's fixture that starts a server must take it. Otherwise that server would outlive the change of shape.
     """
-    number: str = request.param
+    workers, engines = request.param
     with pytest.MonkeyPatch.context() as environment:
-        environment.setenv(HTTP_WORKERS, number)
-        yield number
+        environment.setenv(HTTP_WORKERS, workers)
+        if engines != "1":
+            environment.setenv(ENGINES, engines)
+        yield workers
 
 
 @pytest.fixture(autouse=True)
 def _own_choice(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remove the variable for a test that does not take `http_workers`, whatever ran before it in its module."""
+    """Remove the variables for a test that does not take `http_workers`, whatever ran before it in its module."""
     if "http_workers" not in request.fixturenames:
-        monkeypatch.delenv(HTTP_WORKERS, raising=False)
+        for name in (HTTP_WORKERS, ENGINES):
+            monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture(scope="module")

@@ -21,19 +21,20 @@ from tests.project import ROOT
 from tests.waiting import until
 
 STOP_LIMIT_S = 45.0
-# The server's variable for its shape, which a fixture sets.
+# The server's variables for its shape, which a fixture sets.
 HTTP_WORKERS = "TRIDENT_HTTP_WORKERS"
+ENGINES = "TRIDENT_ENGINES"
 
 
 def environment_without(*prefixes: str) -> dict[str, str]:
     """This process's environment without variables that begin with `prefixes`, and without proxies.
 
-    HTTP_WORKERS always stays.
+    HTTP_WORKERS and ENGINES always stay.
     """
     return {
         name: value
         for name, value in os.environ.items()
-        if name == HTTP_WORKERS or (not name.startswith(prefixes) and not name.lower().endswith("_proxy"))
+        if name in (HTTP_WORKERS, ENGINES) or (not name.startswith(prefixes) and not name.lower().endswith("_proxy"))
     }
 
 

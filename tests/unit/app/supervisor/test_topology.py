@@ -55,7 +55,8 @@ def test_the_text_gives_the_topology_and_its_reason(arguments: list[str], text: 
 
 
 @pytest.mark.parametrize(
-    ("cores", "engines", "workers"), [(2, 1, 0), (4, 1, 2), (7, 1, 3), (8, 2, 5), (16, 4, 10), (64, 16, 40)]
+    ("cores", "engines", "workers"),
+    [(1, 1, 0), (1.5, 1, 0), (2, 1, 0), (4, 1, 2), (7, 1, 3), (8, 2, 5), (16, 4, 10), (64, 16, 40)],
 )
 def test_engines_for_the_cores(cores: float, engines: int, workers: int) -> None:
     choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores, 0)
@@ -65,6 +66,12 @@ def test_engines_for_the_cores(cores: float, engines: int, workers: int) -> None
 @pytest.mark.parametrize(("gpus", "engines"), [(0, 4), (1, 1), (8, 8)])
 def test_an_engine_for_each_gpu(gpus: int, engines: int) -> None:
     assert choose_topology(settings(REPOSITORY, "--engines=auto"), 16, gpus).engines == engines
+
+
+@pytest.mark.parametrize("cores", [1, 1.5, 4])
+def test_every_gpu_has_an_engine_and_a_front_end_on_few_cores_too(cores: float) -> None:
+    choice = choose_topology(settings(REPOSITORY, "--engines=auto"), cores, 2)
+    assert (choice.engines, choice.http_workers) == (2, 2)
 
 
 def test_one_engine_is_the_default_and_several_have_front_ends() -> None:

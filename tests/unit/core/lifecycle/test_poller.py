@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidRequest, ModelNotFound
+from core.lifecycle.engine_place import EnginePlace
+from core.lifecycle.poller import seconds_until_poll
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, Bench, living, put, write
 from tests.waiting import until
@@ -273,3 +275,11 @@ def test_a_failing_model_is_retried_less_and_less_often_and_at_once_when_it_chan
     put(tmp_path / "m" / "1" / "model.fake", "2")
     bench.poll()
     assert bench.ask("m") == 2
+
+
+def test_several_engines_poll_at_the_same_moments_whenever_they_started() -> None:
+    first, second = EnginePlace(0, 2), EnginePlace(1, 2)
+    for now_s in (120.0, 121.5, 134.9):
+        assert now_s + seconds_until_poll(15, first, now_s) == 135
+    assert 122.0 + seconds_until_poll(15, second, 122.0) == 135
+    assert seconds_until_poll(15, EnginePlace(), 122.0) == 15
