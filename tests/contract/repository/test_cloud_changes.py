@@ -24,6 +24,7 @@ from tests.contract.repository.cloud_models import (
 from tests.contract.repository.fault_proxy import FaultProxy, Reset
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
+from tests.contract.servers.processes import engines_of
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
 
@@ -226,3 +227,26 @@ def test_unreachable_storage_leaves_models_serving(polling: Polling) -> None:
     repository.put_version("first-s3", 2.0, version=2)
     until(lambda: serves(server, "first-s3", 2.0), "the storage is not polled again")
     assert polling.proxy.waiting == 0
+
+
+@pytest.mark.parametrize(("storage", "mode"), [("s3", "poll"), ("gcs", "explicit")])
+def test_two_engines_fetch_every_object_once_and_change_together(
+    storage: str, mode: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    repository = CloudRepository(request.getfixturevalue(storage), f"engines-{mode}", "models")
+    repository.put_model("one", 2.0)
+    repository.put_model("two", 3.0)
+    options = ["--http-workers=2", "--engines=2", f"--model-control-mode={mode}"]
+    options += ["--repository-poll-secs=1"] if mode == "poll" else ["--load-model=*"]
+    with FaultProxy(repository.emulator.endpoint) as proxy:
+        location = repository.uri(proxy.endpoint)
+        with cloud_server(tmp_path, "log", location, *options, STORAGE_EMULATOR_HOST=proxy.endpoint) as server:
+            assert len(engines_of(server)) == 2
+            wanted = {f"{name}/{path}" for name in ("one", "two") for path in ("config.pbtxt", "1/model.onnx")}
+            assert fetched(proxy.requests) == dict.fromkeys(wanted, 1)
+            repository.put_version("one", 4.0)
+            if mode == "explicit":
+                assert load(server, "one") == (200, "")
+            until(lambda: {factor_of(server, "one") for _ in range(20)} == {4.0}, server.log_text)
+            assert fetched(proxy.requests) == {**dict.fromkeys(wanted, 1), "one/1/model.onnx": 2}
+            assert {factor_of(server, "two") for _ in range(20)} == {3.0}
