@@ -96,8 +96,8 @@ def _check_engines(settings: ServerSettings) -> None:
         return
     if settings.multi_model:
         reason = (
-            "a multi-model container measures the memory of the process that has the models, and each engine would need "
-            "memory for a copy of every model: use 1"
+            "a multi-model container measures the memory of the process that has the models, and each engine would "
+            "need memory for a copy of every model: use 1"
         )
         raise BadOption.of("--engines", reason)
     if settings.http_workers == "0":
