@@ -168,9 +168,10 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
 ## HTTP requests
 
 `trident_http_responses_total` counts the responses of all routes, good and bad, and `trident_http_errors_total` the
-errors among them; the refusals of what is not HTTP (408, 413, 431 …) are only in the log. The others count all routes
-(health, metadata, repository control, `/ping`, `/models`) except the infer routes, Vertex AI's two routes, and the
-probes that come before the server is ready.
+errors among them; the refusals of what is not HTTP (408, 413, 431 …) are only in the log. The others count the routes
+that go through Flask (metadata, a model's health, repository control, `/models`): not the infer routes, the probes of
+the server (`/v2/health/live`, `/v2/health/ready`, `/ping`) and Vertex AI's two routes. They appear with the first such
+request, which imports Flask.
 
 `route` is the pattern of the route, and empty for a path without a route. The two counters of all routes name a route
 by its first pattern, so a request for a version of a model counts under `/v2/models/<model>/infer`; Vertex AI's own

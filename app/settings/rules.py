@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,6 +275,8 @@ def _check_tracing(settings: ServerSettings) -> None:
 
 def _has_otlp_exporter() -> bool:
     """Whether the packages of the extra `otel` are installed. Does not import them."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return all(version(name) for name in ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"))
     except PackageNotFoundError:

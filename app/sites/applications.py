@@ -64,11 +64,6 @@ class Applications:
         for application in self._made:
             application.request_metrics.register(collector)
 
-    def import_flask(self) -> None:
-        """Import Flask before a request needs it. Blocks for about a tenth of a second."""
-        for application in self._made:
-            application.flask()
-
     def by_port(self) -> dict[int, WSGIApplication]:
         settings = self._settings
         applications: dict[int, Any] = {}

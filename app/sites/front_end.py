@@ -43,10 +43,10 @@ class FrontEndSite:
         self._engine = _engine(settings, directory, make_link, engines)
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
-        self._made = Applications(
+        applications = Applications(
             settings, self._engine, make_bridge, requests.page, requests.responses, credentials.tokens
         )
-        self.applications: Mapping[int, WSGIApplication] = self._made.by_port()
+        self.applications: Mapping[int, WSGIApplication] = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
             settings, self._engine, make_bridge, credentials, allocate=self.allocate
         )
@@ -54,7 +54,6 @@ class FrontEndSite:
     def start(self) -> None:
         self._engine.start()
         self._credentials.watch()
-        self._made.import_flask()
         settle_collector()
 
     def begin_exit(self) -> None:

@@ -36,7 +36,7 @@ class InProcessSite:
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
             settings, self._engine, make_bridge, credentials, show=applications.show
         )
-        self._start_watch = StartWatch(settings, self._engine, self._fail, on_success=applications.import_flask)
+        self._start_watch = StartWatch(settings, self._engine, self._fail)
         self._metrics_log = make_metrics_log(settings, self._engine)
 
     @property

@@ -1,8 +1,8 @@
 """The v2 protocol as a WSGI application.
 
-Infer and generate requests take the short way: `__call__` knows their path and calls the view itself. All other routes,
-and every request that is not a POST, go through Flask (core/http/flask_routes.py). Both ways end in
-`V2Application.answer`. Flask is imported when the server is ready; until then probes take the short way, too.
+Infer and generate requests and the server's own probes take the short way: `__call__` knows their path and calls the
+view itself. All other requests go through Flask (core/http/flask_routes.py), which the first of them imports. Both ways
+end in `V2Application.answer`.
 Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and 2.
 """
 
@@ -102,17 +102,17 @@ class V2Application(HttpFrontEnd):
                 return send(self.answer(environ, route, arguments), environ, start_response)
         elif method not in _METHODS:
             environ["REQUEST_METHOD"] = _UNKNOWN
-        elif self._flask is None and method == "GET" and (probe := self._probes.get(request_path(environ))) is not None:
+        elif method == "GET" and (probe := self._probes.get(request_path(environ))) is not None:
             environ[PROBE_KEY] = True
             return send(self.answer(environ, probe, {}), environ, start_response)
         return self.wsgi_app(environ, start_response)
 
     def wsgi_app(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         """Answer through Flask."""
-        return (self._flask or self.flask()).wsgi_app(environ, start_response)
+        return (self._flask or self.bridge.run(self.flask)).wsgi_app(environ, start_response)
 
     def flask(self) -> FlaskRoutes:
-        """What answers through Flask. The first call imports it: a tenth of a second. Any thread."""
+        """What answers through Flask. The first call imports it: a tenth of a second, so not on the hub."""
         with self._making_flask:
             if self._flask is None:
                 from core.http.flask_routes import FlaskRoutes
@@ -155,9 +155,8 @@ class V2Application(HttpFrontEnd):
     def request_metrics_page(self, openmetrics: bool = False) -> bytes:
         """Counts and durations of the requests that went through Flask, and the answers of all, as Prometheus' text.
 
-        In OpenMetrics it is the end of a page.
+        In OpenMetrics it is the end of a page. Before a request went through Flask there are only the answers.
         """
-        self.flask()
         return (generate_openmetrics if openmetrics else generate_latest)(self.request_metrics)
 
     def refuse(self, error: Exception, environ: Environ) -> Reply:

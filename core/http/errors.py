@@ -115,8 +115,8 @@ def message_of(error: Exception) -> str:
 
 def _refusal(error: Exception) -> tuple[int | None, str]:
     """The status and the text of an error of Werkzeug; else None and ""."""
-    # Werkzeug is imported when the server is ready, on another thread. Before that there is no such error, and to
-    # import it here as well could give both threads half of it.
+    # Werkzeug is imported by the first request that needs it, on another thread. Before that there is no such error,
+    # and to import it here as well could give both threads half of it.
     kind = getattr(sys.modules.get("werkzeug.exceptions"), "HTTPException", ())
     return (error.code, error.name) if isinstance(error, kind) else (None, "")
 

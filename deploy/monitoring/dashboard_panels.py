@@ -40,6 +40,12 @@ def _http_rate(by: str, labels: str = "", suffix: str = "count") -> str:
     return f"sum by ({by}) (rate(flask_http_request_duration_seconds_{suffix}{{{filters}}}{RATE}))"
 
 
+def _answers(labels: str = "") -> str:
+    """The responses of all routes by status."""
+    filters = f"{SERVER},{labels}" if labels else SERVER
+    return f"sum by (status) (rate(trident_http_responses_total{{{filters}}}{RATE}))"
+
+
 def _per_request(metric: str, by: str = "") -> str:
     """The mean duration of a request in seconds."""
     return f"{_model_rate(metric, by)} / {_model_rate('nv_inference_request_success', by)} / 1e6"
@@ -133,7 +139,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                     (f"p{percent}", f"histogram_quantile(0.{percent}, {_http_rate('le', suffix='bucket')})")
                     for percent in (50, 95, 99)
                 ),
-                text="Health, metadata, repository control, but not infer requests.",
+                text="Metadata, a model's health, repository control, but neither infer requests nor probes.",
             ),
         ),
     ),
@@ -166,7 +172,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             Panel(
                 "HTTP responses by status",
                 "reqps",
-                (("{{status}}", f"sum by (status) (rate(trident_http_responses_total{{{SERVER}}}{RATE}))"),),
+                (("{{status}}", _answers()),),
                 stacked=True,
                 text="Of all routes.",
             ),
@@ -295,7 +301,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
     (
         "Cloud adapters",
         (
-            Panel("SageMaker: pings", "reqps", (("{{status}}", _http_rate("status", 'route="/ping"')),), width=6),
+            Panel("SageMaker: pings", "reqps", (("{{status}}", _answers('route="/ping"')),), width=6),
             Panel(
                 "SageMaker: models loaded",
                 "short",

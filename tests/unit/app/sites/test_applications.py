@@ -90,7 +90,9 @@ def test_the_metrics_page_follows_the_metrics_configuration() -> None:
 
 def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
     accepted = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4"}
-    page = by_port("--metrics-config=histogram_latencies=true")[METRICS].get("/metrics", headers=accepted)
+    ports = by_port("--metrics-config=histogram_latencies=true")
+    assert ports[HTTP].get("/v2").status_code == 200
+    page = ports[METRICS].get("/metrics", headers=accepted)
     assert page.content_type == OPENMETRICS
     assert page.text.endswith("# EOF\n")
     assert [family.name for family in text_string_to_metric_families(page.text)].count("flask_exporter_info") == 1

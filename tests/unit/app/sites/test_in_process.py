@@ -14,20 +14,22 @@ ON_USE = {
     "boto3",
     "botocore",
     "core.backends.python.backend",
+    "flask",
     "google.cloud.storage",
     "grpc",
+    "importlib.metadata",
+    "jinja2",
     "multiprocessing",
     "onnx",
     "opentelemetry",
     "packaging.requirements",
+    "prometheus_flask_exporter",
     "redis",
     "requests",
     "tritonclient.grpc",
     "urllib3",
+    "werkzeug",
 }
-
-# Imported when the server is ready.
-WHEN_READY = {"flask", "jinja2", "prometheus_flask_exporter", "werkzeug"}
 
 SERVE_ONE_MODEL = """
 import sys
@@ -38,7 +40,6 @@ from app.sites.in_process import InProcessSite
 
 settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=true"], {})
 site = InProcessSite(settings, Credentials(settings), make_hub_bridge)
-print(*sys.modules)
 site.start()
 assert site._engine.wait_loaded(60)
 print(*sys.modules)
@@ -52,9 +53,6 @@ def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path) -
         [sys.executable, "-c", SERVE_ONE_MODEL, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, timeout=60
     )
     assert ended.returncode == 0, ended.stderr
-    lines = ended.stdout.splitlines()
-    made = next(set(line.split()) for line in lines if "app.sites.in_process" in line.split())
-    assert WHEN_READY & made == set()
-    imported = set(lines[-1].split())
+    imported = set(ended.stdout.splitlines()[-1].split())
     assert "core.backends.onnxruntime.backend" in imported
     assert ON_USE & imported == set()

@@ -102,11 +102,13 @@ def test_the_short_way_does_not_enter_flask(application: Recording) -> None:
     assert call(application, INFER)[0] == "200 OK"
 
 
-def test_probes_do_not_wait_for_flask(application: Recording) -> None:
-    before = call(application, "/v2/health/live", "GET")
+def test_probes_and_the_metrics_do_not_import_flask(application: Recording) -> None:
+    assert call(application, "/v2/health/live", "GET")[0] == "200 OK"
+    page = application.request_metrics_page().decode()
+    assert 'trident_http_responses_total{method="GET",route="/v2/health/live",status="200"} 1.0' in page
     assert application._flask is None
-    application.flask()
-    assert call(application, "/v2/health/live", "GET") == before
+    assert call(application, "/v2", "GET")[0] == "200 OK"
+    assert application._flask is not None
     assert call(application, "/v2/health/live", "HEAD")[0] == "405 Method Not Allowed"
 
 
