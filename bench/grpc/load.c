@@ -19,11 +19,12 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE };
-enum { HEAD_SIZE = 9, RECEIVE_SIZE = 1 << 18, LARGEST_FRAME = 1 << 20, SLOWEST_US = 1 << 20, WINDOW = 0x7fffffff, REFILL = 1 << 28 };
+enum { HEAD_SIZE = 9, RECEIVE_SIZE = 1 << 18, COPIED = 1 << 14, LARGEST_FRAME = 1 << 20, SLOWEST_US = 1 << 20, WINDOW = 0x7fffffff, REFILL = 1 << 28 };
 
 typedef struct {
   uint32_t id;       // of the stream; 0 while the place is free
@@ -34,12 +35,19 @@ typedef struct {
 } Call;
 
 typedef struct {
+  uint8_t *bytes;
+  size_t size, room;
+} Bytes;
+
+typedef struct {
   int socket, is_open, has_sent_headers, is_settled;
   uint32_t next_id;
   int64_t window;     // bytes that the server takes on this connection
   int64_t unreported; // bytes taken in since the last WINDOW_UPDATE
-  uint8_t *out;       // bytes that wait for the socket
-  size_t out_size, out_room;
+  Bytes out;          // bytes that wait for the socket
+  const uint8_t *part; // of the message, which goes from where it is after 'out': as wrk sends a body
+  size_t part_size;
+  Bytes behind;       // what waits for the end of that part
   uint8_t head[HEAD_SIZE], content[256]; // the frame that comes; only short ones are kept
   size_t head_got, content_got, content_left;
   Call *calls;
@@ -95,19 +103,28 @@ static void make_blocks(const char *path, int port) {
   for (int field = 0; field < 6; field++) next_block[next_size++] = 0x80 | (62 + 5 - field);
 }
 
-static void put(Connection *to, const void *bytes, size_t size) {
-  if (to->out_size + size > to->out_room) {
-    to->out_room = 2 * (to->out_size + size);
-    to->out = realloc(to->out, to->out_room);
+static void put(Connection *connection, const void *bytes, size_t size) {
+  Bytes *to = connection->part_size ? &connection->behind : &connection->out;
+  if (to->size + size > to->room) {
+    to->room = 2 * (to->size + size);
+    to->bytes = realloc(to->bytes, to->room);
   }
-  memcpy(to->out + to->out_size, bytes, size);
-  to->out_size += size;
+  memcpy(to->bytes + to->size, bytes, size);
+  to->size += size;
+}
+
+static void put_head(Connection *to, int kind, int flags, uint32_t id, uint32_t size) {
+  uint8_t head[HEAD_SIZE] = {size >> 16, size >> 8, size, kind, flags, id >> 24, id >> 16, id >> 8, id};
+  put(to, head, HEAD_SIZE);
 }
 
 static void put_frame(Connection *to, int kind, int flags, uint32_t id, const void *content, uint32_t size) {
-  uint8_t head[HEAD_SIZE] = {size >> 16, size >> 8, size, kind, flags, id >> 24, id >> 16, id >> 8, id};
-  put(to, head, HEAD_SIZE);
+  put_head(to, kind, flags, id, size);
   put(to, content, size);
+}
+
+static size_t unsent(const Connection *connection) {
+  return connection->out.size + connection->part_size;
 }
 
 static void put_window_update(Connection *to, uint32_t size) {
@@ -128,28 +145,46 @@ static void watch(Connection *connection, int for_room) {
 }
 
 static void flush(Connection *connection) {
-  size_t done = 0;
-  while (connection->is_open && done < connection->out_size) {
-    ssize_t sent = send(connection->socket, connection->out + done, connection->out_size - done, MSG_NOSIGNAL);
+  Bytes *out = &connection->out;
+  size_t done = 0; // of `out`
+  while (connection->is_open && unsent(connection) > done) {
+    struct iovec pieces[2] = {{out->bytes + done, out->size - done}, {(void *)connection->part, connection->part_size}};
+    struct msghdr all = {.msg_iov = pieces, .msg_iovlen = 2};
+    ssize_t sent = sendmsg(connection->socket, &all, MSG_NOSIGNAL);
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) return lose(connection);
-    done += sent;
+    size_t of_out = (size_t)sent < out->size - done ? (size_t)sent : out->size - done;
+    done += of_out;
+    connection->part += sent - of_out;
+    connection->part_size -= sent - of_out;
+    if (done == out->size && !connection->part_size) {
+      Bytes spare = *out;
+      *out = connection->behind;
+      connection->behind = (Bytes){spare.bytes, 0, spare.room};
+      done = 0;
+    }
   }
-  memmove(connection->out, connection->out + done, connection->out_size - done);
-  connection->out_size -= done;
-  if (connection->is_open) watch(connection, connection->out_size > 0);
+  memmove(out->bytes, out->bytes + done, out->size - done);
+  out->size -= done;
+  if (connection->is_open) watch(connection, unsent(connection) > 0);
 }
 
 // Sends as much of the call's message as the windows and a bound on waiting bytes allow.
 static void feed(Connection *connection, Call *call) {
-  while (call->id && call->sent < message_size && connection->out_size < RECEIVE_SIZE) {
+  while (call->id && call->sent < message_size && !connection->part_size && connection->out.size < RECEIVE_SIZE) {
     int64_t size = message_size - call->sent;
     if (size > frame_size) size = frame_size;
     if (size > connection->window) size = connection->window;
     if (size > call->window) size = call->window;
     if (size <= 0) return;
     int ends = !is_stream && call->sent + size == message_size;
-    put_frame(connection, DATA, ends, call->id, message + call->sent, size);
+    put_head(connection, DATA, ends, call->id, size);
+    if (size > COPIED) {
+      connection->part = message + call->sent;
+      connection->part_size = size;
+    } else {
+      put(connection, message + call->sent, size);
+    }
     call->sent += size;
     call->window -= size;
     connection->window -= size;
@@ -402,13 +437,13 @@ int main(int count_of_arguments, char **arguments) {
       if (!connection->is_open) continue;
       if (events[index].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(connection);
       if (!connection->is_open) continue;
-      if (connection->out_size) flush(connection);
+      if (unsent(connection)) flush(connection);
       // While the socket takes everything, no event asks for more.
-      while (connection->is_open && connection->is_settled && connection->out_size < RECEIVE_SIZE) {
+      while (connection->is_open && connection->is_settled && unsent(connection) < RECEIVE_SIZE) {
         for (int at = 0; at < (is_stream ? 1 : in_flight); at++) feed(connection, connection->calls + at);
-        if (!connection->out_size) break;
+        if (!unsent(connection)) break;
         flush(connection);
-        if (connection->out_size) break;
+        if (unsent(connection)) break;
       }
     }
   }

@@ -19,7 +19,7 @@ class Http2Limits:
     the wire, it is not decoded, so the connection ends."""
     header_frames: int = 8
     """HEADERS and CONTINUATION frames of one section."""
-    window: int = 4 << 20
+    window: int = 16 << 20
     """What the client may send on one stream before it is taken, at least 65535; twice that on all together."""
     frame: int = 4 << 20
     """Content of one DATA frame."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from app.worker.http2.stream import Http2Stream
 
 _TURN = 262144  # bytes of a stream, until the next one that waits has its turn
+# The same while no other waits: each piece costs some Python, and an answer that comes meanwhile waits for the piece.
+_ALONE = 4 << 20
 
 
 class Outbox:
@@ -121,8 +123,7 @@ class Outbox:
         while ready and self.window > 0 and not self.is_full:
             # A stream that has more to send adds itself again, behind the others.
             stream = ready.pop(next(iter(ready)))
-            # Alone, it sends in as few frames as may be.
-            stream.pump(min(self.window, self.frame, _TURN if ready else self.high_water))
+            stream.pump(min(self.window, self.frame, _TURN if ready else _ALONE))
 
 
 def _ignore() -> None:

@@ -26,6 +26,7 @@ from app.worker.http2.frames import (
     frame,
 )
 from app.worker.http2.header_encoder import encode_fields
+from app.worker.http2.limits import Http2Limits
 from core.grpc.transport import Fields
 from tests.unit.app.worker.http2.raw_client import (
     REQUEST,
@@ -349,7 +350,7 @@ def test_section_6_9_2_settings_must_not_make_a_window_too_large():
 
 
 def test_section_6_9_frames_of_closed_streams_use_the_connections_window():
-    client = holding()
+    client = RawClient(RecordingApplication(hold), Http2Limits(window=4 << 20))
     client.send(OPEN)
     client.calls[0].stream.reset()
     assert kinds(client.taken()) == [RST_STREAM]
