@@ -3,7 +3,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,7 @@ from core.observability.logging import (
 log = logging.getLogger("trident.test")
 
 
-@pytest.fixture(autouse=True)
-def _log_as_before() -> Iterator[None]:
-    loggers = [logging.getLogger(), logging.getLogger("trident")]
-    levels = [logger.level for logger in loggers]
-    yield
-    configure_logging(LogOptions())
-    close_log()
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("log_as_before")
 
 
 def shown(options: LogOptions) -> tuple[list[str], list[str]]:
