@@ -38,8 +38,8 @@ MANY = 10_000
 SYNTAX = "failed to parse the request JSON buffer: "
 GOOD = raw_post(good_body())
 HELD = "/v2/models/held/infer"
-# A request waits 2 s for another one, far longer than it takes to notice that its client has disconnected.
-HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 2000000 preferred_batch_size: 2 }"
+# A request waits 3 s for another one, far longer than it takes to notice that its client has disconnected.
+HELD_CONFIG = "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 3000000 preferred_batch_size: 2 }"
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,11 @@ pytestmark = pytest.mark.slow
 HELD = 4
 ONE = "instance_group { kind: KIND_CPU count: 1 } "
 PRIORITIES = ONE + "max_batch_size: 1 dynamic_batching { priority_levels: 2 default_priority_level: 2 }"
+# The first level has room for two requests, which wait until a request of the second one fills the batch.
+FULL = (
+    "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 60000000 "
+    "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 1 value { max_queue_size: 2 } } }"
+)
 # Complete, because auto-completion would add a dynamic batcher.
 ALONE = """
 max_batch_size: 8
@@ -122,7 +127,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     repository = folder / "models"
     full = "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 1000000 "
     short = "default_queue_policy { default_timeout_microseconds: 50000 "
-    write_version(add_sub(width=1), repository, "full", full + "default_queue_policy { max_queue_size: 2 } }")
+    write_version(add_sub(width=1), repository, "full", FULL)
     write_version(add_sub(width=1), repository, "late", full + short + "} }")
     write_version(add_sub(width=1), repository, "patient", full + short + "timeout_action: DELAY } }")
     override = "default_queue_policy { default_timeout_microseconds: 60000000 allow_timeout_override: true } }"
@@ -231,6 +236,8 @@ def test_full_queue_refuses_with_retry_after(server: ServerProcess) -> None:
         refused = ask(server, "full", pair(1, 1))
         assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
         assert refused.document == {"error": "[request id: <id_unknown>] Exceeds maximum queue size"}
+        six = [(name, "INT32", (6, 1), [0] * 6) for name in ("INPUT0", "INPUT1")]
+        assert ask(server, "full", body_of(*six, priority=2)).status == 200
         assert [client.reply().status for client in (first, second)] == [200, 200]
     assert statistics(server, "full")["inference_stats"]["fail"]["count"] == 0
     page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()

@@ -22,7 +22,7 @@ GET = b"GET /pid HTTP/1.1\r\nHost: a\r\n\r\n"
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with served(request_timeout_s=1.0) as server:
+    with served(request_timeout_s=2.0) as server:
         yield server
 
 

@@ -11,7 +11,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from tests import waiting
 from tests.contract.python.python_models import write_model
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
@@ -54,10 +53,9 @@ max_batch_size: 8
 ensemble_scheduling { step [ { model_name: "work" model_version: -1
   input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "OUT" } } ] }
 """
-SHORT_S = 1.0
+SHORT_S = 2.0
 # Longer than the server takes to look at the connections of callers twice.
 NOTICED_S = 1.5
-until = partial(waiting.until, limit_s=20.0)
 
 
 class Bench:

@@ -285,11 +285,15 @@ def test_requests_of_several_front_ends_share_a_batch(tmp_path: Path, monkeypatc
 
 
 def test_front_ends_share_one_queue(tmp_path: Path) -> None:
-    """The queue has room for two requests, so the third is refused whichever front end it asks."""
+    """The queue has room for two requests, so the third is refused whichever front end it asks.
+
+    They wait until a request of another priority fills the batch.
+    """
     config = (
-        f"{BATCHED} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 3000000 "
-        "default_queue_policy { max_queue_size: 2 } }"
+        f"{BATCHED} dynamic_batching {{ preferred_batch_size: 8 max_queue_delay_microseconds: 60000000 "
+        "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 1 value { max_queue_size: 2 } } }"
     )
+    others = {"name": "INPUT0", "datatype": "FP32", "shape": [6, WIDTH], "data": [1.0] * (6 * WIDTH)}
     with serving(tmp_path, "--shutdown-grace-secs=0", config=config) as server, ExitStack() as stack:
 
         def is_queued(number: int) -> bool:
@@ -303,4 +307,6 @@ def test_front_ends_share_one_queue(tmp_path: Path) -> None:
             until(partial(is_queued, number), "never queued")
         status, answer = callers[2].ask("POST", INFER, ones_body())
         assert (status, b"Exceeds maximum queue size" in answer) == (503, True), answer
+        filling = json.dumps({"inputs": [others], "parameters": {"priority": 2}}).encode()
+        assert callers[2].ask("POST", INFER, filling)[0] == 200
         assert [caller.answer()[0] for caller in callers[:2]] == [200, 200]

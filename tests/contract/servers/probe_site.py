@@ -20,7 +20,7 @@ from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
 from tests.waiting import until
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Probe:

@@ -55,7 +55,7 @@ def test_every_connection_that_was_established_gets_its_answer(workers: int) -> 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_fails_readiness_at_once_and_ends_with_status_0(number: int) -> None:
-    with served(drain_grace_s=1.0, exit_timeout_s=10.0) as server, Client(server.port) as client:
+    with served(drain_grace_s=3.0, exit_timeout_s=20.0) as server, Client(server.port) as client:
         assert client.ask(READY).status == 200
         server.signal(number)
         until(lambda: client.ask(READY).status == 503)
