@@ -118,3 +118,8 @@ class ModelSpec:
     response_cache: bool = False
     counts_arrival: bool = False
     metric_tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def preserves_ordering(self) -> bool:
+        """Whether responses leave in the order in which the requests arrived."""
+        return any(part is not None and part.preserve_ordering for part in (self.batching, self.sequence))

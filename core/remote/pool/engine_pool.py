@@ -159,7 +159,8 @@ class EnginePool:
                 errors.append(error)
         if not candidates:
             raise _most_telling(errors)
-        is_pinned = self._keeps_answers and candidates[0].model.spec.response_cache
+        spec = candidates[0].model.spec
+        is_pinned = spec.preserves_ordering or (self._keeps_answers and spec.response_cache)
         return PooledModel(candidates, is_pinned=is_pinned)
 
     def model_at_hand(self, name: str, version: int = -1) -> PooledModel | None:

@@ -31,7 +31,8 @@ class PooledModel:
     """The model of all `candidates`, until the engines or their models change. Any thread may submit.
 
     A request of a sequence goes to the engine that has its state, and every request for a model whose answers an engine
-    keeps goes to that engine; any other one to the engine with the fewest requests in flight.
+    keeps, or whose responses have the order of the requests, goes to one engine; any other request to the engine with
+    the fewest in flight.
     """
 
     answer_at_hand: None = None

@@ -160,10 +160,33 @@ def test_the_loss_of_one_engine_costs_only_its_requests(server: RemoteServer) ->
     assert [entry["state"] for entry in index(server, "other")] == ["READY"]
 
 
-def test_a_stop_answers_what_both_have(repository: Path, tmp_path: Path) -> None:
+def test_an_engine_that_cannot_start_again_leaves_the_other_one_serving(tmp_path: Path) -> None:
+    """It tries again after growing pauses, and takes part when it can."""
+    folder = tmp_path / "models"
+    add_scaled(folder, "given", 2.0)
+    weights = folder / "given" / "1" / "model.onnx"
+    whole = weights.read_bytes()
+    with RemoteServer(folder, tmp_path, "--engines=2") as server:
+        weights.unlink()
+        weights.write_bytes(b"no model")
+        os.kill(engines_of(server)[1], signal.SIGKILL)
+        until(lambda: server.log_text().count("the other engines serve on") >= 2, server.log_text)
+        assert server.is_ready()
+        assert {factor_of(server, "given") for _ in range(10)} == {2.0}
+        weights.unlink()
+        weights.write_bytes(whole)
+        until(lambda: server.log_text().count("successfully loaded 'given'") == 3, server.log_text)
+        assert {factor_of(server, "given") for _ in range(10)} == {2.0}
+
+
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, True)], ids=["stop", "Ctrl-C"])
+def test_a_stop_answers_what_both_have(number: int, to_all: bool, repository: Path, tmp_path: Path) -> None:
     with RemoteServer(repository, tmp_path, "--engines=2") as server:
         with Traffic(server, 4) as traffic:
-            server.process.send_signal(signal.SIGTERM)
+            main = server.process.pid
+            for process in session_members(main) if to_all else [main]:
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
             assert server.ended() == 0
         assert set(traffic.answers) == {200}, str(traffic)
         with suppress(OSError):

@@ -64,7 +64,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("http_workers")
-@pytest.mark.shapes("one-process", "front-ends")
+@pytest.mark.shapes("one-process", "front-ends", "two-engines")
 def test_container_of_one_model_serves(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     variables = {

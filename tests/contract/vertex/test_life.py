@@ -180,6 +180,7 @@ def call_until_refused(container: VertexContainer, body: bytes, answered: thread
         answered.set()
 
 
+@pytest.mark.shapes("one-process", "two-engines")
 def test_sigterm_lets_requests_in_flight_finish(tmp_path: Path) -> None:
     with serving(tmp_path) as container:
         answered = threading.Event()

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.model_spec import BatchingSpec, ModelSpec
 from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import InvalidRequest, ModelNotFound
 from core.lifecycle.engine_place import EnginePlace
@@ -41,14 +42,14 @@ class Named(ServedEngine):
     def __init__(self, number: int = 0) -> None:
         super().__init__()
         self.seen: list[int | str] = []
-        self.spec_changes: dict[str, bool] = {}
+        self.spec_changes: dict[str, Any] = {}
 
     def submit(self, pending) -> None:  # type: ignore[no-untyped-def]
         self.seen.append(pending.request.correlation_id)
         super().submit(pending)
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
-        return replace(super().model_spec(name, version), **self.spec_changes)  # type: ignore[arg-type]
+        return replace(super().model_spec(name, version), **self.spec_changes)
 
 
 @pytest.fixture
@@ -112,6 +113,19 @@ def test_a_model_whose_answers_an_engine_keeps_has_one_engine(
     for engine in engines:
         engine.spec_changes = {"response_cache": True}
     with pooled(tmp_path, engines, keeps_answers=keeps_answers) as (pool, _):
+        for _ in range(20):
+            ask(pool, numbers(SMALL)).get()
+    assert max(len(engine.seen) for engine in engines) == most
+
+
+@pytest.mark.parametrize(("preserve_ordering", "most"), [(True, 20), (False, 10)])
+def test_a_model_whose_responses_keep_their_order_has_one_engine(
+    engines: list[Named], tmp_path: Path, preserve_ordering: bool, most: int
+) -> None:
+    batching = BatchingSpec(preferred_batch_sizes=(1,), preserve_ordering=preserve_ordering)
+    for engine in engines:
+        engine.spec_changes = {"batching": batching}
+    with pooled(tmp_path, engines) as (pool, _):
         for _ in range(20):
             ask(pool, numbers(SMALL)).get()
     assert max(len(engine.seen) for engine in engines) == most
