@@ -24,6 +24,8 @@ from core.inference.streamed_request import StreamedRequest
 from core.waiting.deadlines import Deadlines
 from core.waiting.greenlet_mailbox import GreenletMailbox
 from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
+from core.waiting.hub_timer import HubTimer
+from core.waiting.timer import set_timer_of_thread
 
 if TYPE_CHECKING:
     from core.engine.served_model import ServedModel
@@ -45,6 +47,8 @@ class GeventBridge:
         self._watch = _ClientWatch(hub)
         self._responses = HubResponses(hub)
         self.deadlines = Deadlines(hub)
+        self._timer = _timer_of(hub)
+        set_timer_of_thread(self._timer)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
     def infer(
@@ -153,9 +157,20 @@ class GeventBridge:
         """Stop watching, and end each thread after its current call."""
         self._watch.close()
         self.deadlines.close()
+        set_timer_of_thread(None)
+        if self._timer is not None:
+            self._timer.close()
         self._responses.close()
         self._threads.shutdown(cancel_futures=True)
         self._waiters.close()
+
+
+def _timer_of(hub: Any) -> HubTimer | None:
+    """None where the system has none; then threads wait for the end of a queue delay."""
+    try:
+        return HubTimer(hub)
+    except OSError:
+        return None
 
 
 def _submit(model: ServedModel, pending: PendingRequest) -> None:

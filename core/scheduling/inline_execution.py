@@ -2,8 +2,9 @@
 
 Handing the interpreter to an instance thread and back takes longer than a short execution. So if the recent executions
 were short and no instance thread is awake, none is woken. Instead the submitting thread defers `run`, and executes the
-queued requests itself after it has submitted all of them. A batch that has to wait is left to an instance thread, which
-can wait.
+queued requests itself after it has submitted all of them. If a batch has to wait and the submitting thread has a timer,
+the thread comes back to it when the wait is over: no other thread is woken for the wait and none for the responses.
+Without a timer the batch is left to an instance thread, which can wait.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from collections.abc import Callable
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.limits_in_force import LimitsInForce
+from core.scheduling.policy import Wait
 from core.scheduling.queue import RequestQueue
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work, take_work
+from core.waiting.timer import timer_of_thread
 
 TURN_NS = 4_000_000
 """The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
@@ -72,13 +75,21 @@ class InlineExecution:
         pool = self._pool
         claim = thread.instance.claim
         now_ns = self._clock()
+        wait = None
         if now_ns <= until_ns and not thread.retired and not pool.closed:
             may_run = None if claim is None else claim.try_take
             work = take_work(self._queue, self._limits.current, now_ns, self._short, may_run)
             if isinstance(work, Work):
                 pool.take(thread, work, self._queue)
                 return work
+            if isinstance(work, Wait) and self._short.lasting:
+                wait = work
         if claim is not None:
             claim.withdraw()  # it may have asked for another turn when its last execution ended
-        pool.take_back(thread, self._queue.items)
+        timer = timer_of_thread() if wait is not None else None
+        if wait is not None and timer is not None:
+            pool.hold(thread, wait)
+            timer.call_at(wait.until_ns, self.run)
+        else:
+            pool.take_back(thread, self._queue.items)
         return None

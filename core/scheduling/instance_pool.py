@@ -53,7 +53,7 @@ class InstancePool:
         self.idle.append(thread)
 
     def hold(self, thread: InstanceThread, wait: Wait) -> None:
-        """RUNNING -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
+        """RUNNING or LENT -> HOLDING. A thread that holds already becomes idle, because the later decision counts."""
         if self.holder is not None:
             self._relieve(self.holder)
         thread.move(HOLDING)

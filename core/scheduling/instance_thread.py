@@ -6,10 +6,11 @@
                -> RUNNING                  the thread was HOLDING before, and the queue delay is over
     HOLDING    -> WOKEN, LENT, DISMISSED
                -> IDLE                     another thread took the batch or holds instead
-               -> RUNNING                  the queue delay is over
+               -> RUNNING                  the queue delay is over, unless a timer of another thread ends the wait
     WAITING    -> RUNNING                  its turn has come, or it was interrupted
     WOKEN      -> RUNNING
     LENT       -> IDLE, WOKEN, DISMISSED   the thread that executed on the instance has finished
+               -> HOLDING                  that thread has set its timer, and will execute the batch itself
     DISMISSED                              the thread ends
 
 `InstancePool` makes the moves.
@@ -52,7 +53,7 @@ IDLE.next = (WOKEN, LENT, RUNNING, DISMISSED)
 HOLDING.next = (WOKEN, LENT, IDLE, RUNNING, DISMISSED)
 WAITING.next = (RUNNING,)
 WOKEN.next = (RUNNING,)
-LENT.next = (IDLE, WOKEN, DISMISSED)
+LENT.next = (IDLE, HOLDING, WOKEN, DISMISSED)
 DISMISSED.next = ()
 
 

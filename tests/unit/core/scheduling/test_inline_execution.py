@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -16,6 +16,7 @@ from core.inference.request import InferenceRequest
 from core.scheduling.inline_execution import TURN_NS
 from core.scheduling.instance_thread import LENT
 from core.scheduling.short_executions import ShortExecutions
+from core.waiting.timer import set_timer_of_thread
 from tests.project import pure_python_only
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
@@ -278,6 +279,81 @@ def test_a_batch_that_waits_is_left_to_the_instance_thread(make_bench: MakeBench
     until(lambda: bench.scheduler._pool.holder is not None)
     assert bench.backend.batches == []
     assert bench.scheduler.queued == 3
+
+
+class ManualTimer:
+    """A timer of the calling thread, whose calls the test makes."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, Callable[[], None]]] = []
+
+    def call_at(self, at_ns: int, function: Callable[[], None]) -> None:
+        self.calls.append((at_ns, function))
+
+    def make_all(self) -> None:
+        calls, self.calls = self.calls, []
+        for _, function in calls:
+            function()
+
+
+@pytest.fixture
+def timer() -> Iterator[ManualTimer]:
+    timer = ManualTimer()
+    set_timer_of_thread(timer)
+    yield timer
+    set_timer_of_thread(None)
+
+
+def test_a_thread_with_a_timer_executes_a_batch_at_the_end_of_its_wait(
+    make_bench: MakeBench, now: list[int], timer: ManualTimer
+) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=1000)
+    threads = noted_threads(bench)
+    caller = Caller(bench)
+    caller.submit("a", "b")
+    caller.run()
+    assert [at_ns for at_ns, _ in timer.calls] == [now[0] + 1000]
+    caller.submit("c")
+    assert not caller.is_asked
+    timer.make_all()  # too early
+    assert bench.backend.batches == []
+    now[0] += 1000
+    timer.make_all()
+    assert bench.backend.batches == [["a", "b", "c"]]
+    assert threads == [threading.current_thread().name]
+    timer.make_all()
+    resting(bench)
+
+
+def test_what_ends_a_wait_does_not_depend_on_the_timer(
+    make_bench: MakeBench, now: list[int], timer: ManualTimer
+) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
+    caller = Caller(bench)
+    caller.submit("a")
+    caller.run()
+    caller.submit(*"bcdefgh")
+    caller.run()
+    assert bench.backend.batches == [list("abcdefgh")]
+    caller.submit("i")
+    caller.run()
+    bench.scheduler.stop()
+    assert bench.wait(9)[-1] == "i"
+    timer.make_all()
+
+
+def test_an_instance_whose_batch_waits_for_a_timer_can_be_removed(
+    make_bench: MakeBench, now: list[int], timer: ManualTimer
+) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
+    caller = Caller(bench)
+    caller.submit("a")
+    caller.run()
+    bench.scheduler.add(Stub(1))
+    bench.scheduler.remove(bench.backend)
+    assert bench.scheduler.queued == 1
+    bench.scheduler.stop()
+    assert bench.wait(1) == ["a"]
 
 
 def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: MakeBench, now: list[int]) -> None:
