@@ -1,28 +1,29 @@
 """What a request costs the engine and each front end, pinned core by core, and what follows for more cores.
 
-    python -m bench scaling                                  about 3 minutes
+    python -m bench scaling                                  about 4 minutes
     python -m bench scaling --only d-binary --front-ends 1,2,4 --rounds 5
-    python -m bench scaling --cores 4,8,16,64 --seconds 5
+    python -m bench scaling --rounds 5 --seconds 4 --page    also writes the figures into docs/scaling.md
 
 Each server has its engines on cores of their own, its front ends on the next ones, and the client on those that are
 left; where there are too few, front ends and client share them. The cost of a request is the CPU time of a process
 divided by its requests, so a core that is shared changes it little. Servers take turns, round by round.
 
 Several engines are compared with one where the engines are what ends first: each may use a share of a core
-(`--engine-share`, by a cgroup, which takes root), and front ends and client have all the rest. On a machine with more
-cores than processes `--engine-share=1` compares them without a limit.
+(`--engine-share`, by a cgroup, which takes root), and front ends and client have all the rest. Then they are compared
+without a limit, where the system puts them, with the cores that engines, front ends and client keep busy: if these are
+all that there are, another engine has nothing to run on.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shlex
 import statistics
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import wrk
@@ -31,8 +32,10 @@ from bench.cases import CASES, Case
 from bench.figures import Figures
 from bench.models import served
 from bench.publication import Publication, add_publication_arguments
+from bench.scaling.page import PAGE, Measured, write_page
 from bench.scaling.processes import Processes, pin
 from bench.scaling.projection import Costs, best_plan
+from bench.scaling.seen import Seen, Shape, plural
 from bench.scaling.share import limited
 from bench.servers.server import Server, trident
 from bench.tables import number, table
@@ -44,39 +47,6 @@ CONNECTIONS = 64
 CONDITIONS = f"{CONNECTIONS} connections; engines, front ends and wrk on cores of their own where there are enough."
 # Seconds from the client's start until the server is measured.
 _WARM_UP_S = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """The processes of one server."""
-
-    front_ends: int
-    engines: int
-
-    @property
-    def options(self) -> list[str]:
-        return [f"--http-workers={self.front_ends}", f"--engines={self.engines}"]
-
-    def __str__(self) -> str:
-        return f"{_plural(self.engines, 'engine')}, {_plural(self.front_ends, 'front end')}"
-
-
-@dataclass(slots=True)
-class Seen:
-    """What was measured of one server and one case; a value for each round."""
-
-    rates: list[float] = field(default_factory=list)
-    engine_us: list[float] = field(default_factory=list)
-    front_end_us: list[float] = field(default_factory=list)
-
-    def take(self, requests: int, seconds: float, engines: Sequence[float], front_ends: Sequence[float]) -> None:
-        self.rates.append(requests / seconds)
-        self.engine_us.append(sum(engines) / requests * 1e6)
-        self.front_end_us.append(sum(front_ends) / requests * 1e6)
-
-    @property
-    def costs(self) -> Costs:
-        return Costs(statistics.median(self.engine_us), statistics.median(self.front_end_us))
 
 
 class Bench:
@@ -111,15 +81,22 @@ class Bench:
         url = server.url(case.path)
         cores = processes.pin(sorted(os.sched_getaffinity(0))) if pinned else sorted(os.sched_getaffinity(0))
         wrk.run(url, script, connections=CONNECTIONS, seconds=_WARM_UP_S)
-        before = processes.engine_seconds(), processes.front_end_seconds()
+        before = processes.engine_seconds(), processes.front_end_seconds(), [_ended_seconds()]
         client = wrk.start(url, script, connections=CONNECTIONS, seconds=self._seconds)
         pin(client.pid, cores)
         load = wrk.finish(client)
         if load.errors:
             raise RuntimeError(f"{load.errors} requests failed; the log is {server.log}")
-        after = processes.engine_seconds(), processes.front_end_seconds()
+        after = processes.engine_seconds(), processes.front_end_seconds(), [_ended_seconds()]
         worked = [[end - begin for end, begin in zip(*pair, strict=True)] for pair in zip(after, before, strict=True)]
-        seen.take(load.requests, load.seconds, *worked)
+        engines, front_ends, (client_seconds,) = worked
+        seen.take(load.requests, load.seconds, engines, front_ends, client_seconds)
+
+
+def _ended_seconds() -> float:
+    """The CPU time of this process's children that have ended, the clients."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -131,6 +108,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--engines", type=_numbers, default=[1, 2], help="behind two front ends, compared")
     parser.add_argument("--cores", type=_numbers, default=[4, 8, 16, 64], help="of the projected servers")
     parser.add_argument("--engine-share", type=float, default=0.1, help="of a core, for each compared engine")
+    parser.add_argument("--page", action="store_true", help=f"write the figures into {PAGE.relative_to(ROOT)}, too")
     parser.add_argument("--rounds", type=positive, default=3, help="turns of each server; the median counts")
     parser.add_argument("--seconds", type=positive, default=4, help="of each turn")
     add_publication_arguments(parser)
@@ -139,10 +117,6 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _numbers(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
-
-
-def _plural(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def note_costs(results: Figures, case: Case, seen: dict[Shape, Seen]) -> Costs:
@@ -157,17 +131,38 @@ def note_costs(results: Figures, case: Case, seen: dict[Shape, Seen]) -> Costs:
     )
 
 
-def note_engines(results: Figures, case: Case, seen: dict[Shape, Seen], share: float) -> None:
-    """The figures of several engines beside one, where the engines are the limit."""
-    title = f"{case.title}, each engine {share:g} of a core"
+def compare_engines(
+    results: Figures,
+    case: Case,
+    bench: Bench,
+    servers: dict[Shape, tuple[Server, Processes]],
+    share: float,
+    measured: Measured,
+) -> None:
+    """Several engines beside one: each with a share of a core, then without a limit."""
+    engines = {engine: share for _, processes in servers.values() for engine in processes.engines}
+    with limited(engines) as done:
+        if done:
+            measured.limited = bench.measure(servers, case, pinned=False)
+            note_engines(results, f"{case.title}, each engine {share:g} of a core", measured.limited)
+        else:
+            results.remarks.append("No engine was limited: no cgroup could be made for it.")
+    measured.unlimited = bench.measure(servers, case, pinned=False)
+    note_engines(results, f"{case.title}, without a limit", measured.unlimited)
+
+
+def note_engines(results: Figures, title: str, seen: dict[Shape, Seen]) -> None:
+    """The figures of several engines beside one."""
     shapes = sorted(seen, key=lambda shape: shape.engines)
     for shape in shapes:
-        results.note(f"{title}, {shape}", "requests", "1/s", seen[shape].rates)
-        results.note(f"{title}, {shape}", "all engines, CPU per request", "µs", seen[shape].engine_us)
+        found = seen[shape]
+        results.note(f"{title}, {shape}", "requests", "1/s", found.rates)
+        results.note(f"{title}, {shape}", "all engines, CPU per request", "µs", found.engine_us)
+        results.note(f"{title}, {shape}", "front ends, CPU per request", "µs", found.front_end_us)
+        results.note(f"{title}, {shape}", "client, CPU per request", "µs", found.client_us)
     for shape in shapes[1:]:
-        pairs = zip(seen[shapes[0]].rates, seen[shape].rates, strict=True)
-        what = f"requests/s of {_plural(shape.engines, 'engine')}, beside one"
-        results.note(title, what, "times", [more / one for one, more in pairs])
+        what = f"requests/s of {plural(shape.engines, 'engine')}, beside one"
+        results.note(title, what, "times", seen[shape].times(seen[shapes[0]]))
 
 
 def projection(case: Case, costs: Costs, cores: Sequence[int]) -> str:
@@ -199,15 +194,17 @@ def main(arguments: Sequence[str]) -> None:
         bench = Bench(stack, models, options)
         one = {shape: bench.start(shape) for shape in (Shape(count, 1) for count in options.front_ends)}
         several = {shape: bench.start(shape) for shape in (Shape(2, count) for count in options.engines)}
-        for case in (case for case in CASES if case.key in options.only):
+        cases = [case for case in CASES if case.key in options.only]
+        measured = []
+        for case in cases:
             print(f"{case.title}: begins", file=sys.stderr, flush=True)
-            costs = note_costs(results, case, bench.measure(one, case, pinned=True))
+            found = bench.measure(one, case, pinned=True)
+            costs = note_costs(results, case, found)
             results.remarks.append(projection(case, costs, options.cores))
-            share: float = options.engine_share
-            engines = {engine: share for _, processes in several.values() for engine in processes.engines}
-            with limited(engines if share < 1 else {}) as done:
-                if done:
-                    note_engines(results, case, bench.measure(several, case, pinned=share >= 1), share)
-                else:
-                    results.remarks.append("Several engines were not compared: no cgroup could be made for them.")
+            measured.append(Measured(case.title, costs, found))
+            compare_engines(results, case, bench, several, options.engine_share, measured[-1])
     results.publish(publication, "-scaling")
+    if options.page:
+        if results.seen is not None and not publication.is_public(results.seen):
+            raise SystemExit(f"{PAGE.name} is unchanged: the machine was crowded. --crowded writes it all the same.")
+        write_page(measured, options.cores, options.engine_share, results.seen)
