@@ -40,7 +40,7 @@ from urllib.parse import urlsplit
 
 from tests.contract.servers.ports import HOST
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 _PIECE_BYTES = 1 << 16
 _LARGEST_HEAD = 1 << 16
 

@@ -24,7 +24,7 @@ from core.repository.stores.object_store import StoredObject
 from tests.contract.servers.ports import HOST, free_ports
 from tests.waiting import LIMIT_S, until
 
-_STOP_LIMIT_S = 10.0
+_STOP_LIMIT_S = 45.0
 _BOUNDARY = "two-parts"
 
 

@@ -21,7 +21,7 @@ from botocore.config import Config
 from tests.contract.servers.ports import HOST, free_ports
 from tests.waiting import LIMIT_S, until
 
-STOP_LIMIT_S = 10.0
+STOP_LIMIT_S = 45.0
 REGION = "us-east-1"
 AWS_VARIABLES = (
     "AWS_ACCESS_KEY_ID",

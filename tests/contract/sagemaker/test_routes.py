@@ -37,7 +37,7 @@ from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")
 BINARY = "application/vnd.sagemaker-triton.binary+json"
 JSON = "application/json"

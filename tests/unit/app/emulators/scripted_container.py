@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 HOST = "127.0.0.1"
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @dataclass

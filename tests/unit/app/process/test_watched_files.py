@@ -8,7 +8,7 @@ import pytest
 
 from app.process.watched_files import WatchedFiles
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Content:

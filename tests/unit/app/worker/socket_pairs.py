@@ -7,7 +7,7 @@ from typing import Any
 
 from gevent import socket as cooperative
 
-LIMIT_S = 10
+LIMIT_S = 60.0
 
 
 def socket_pair() -> tuple[socket.socket, Any]:

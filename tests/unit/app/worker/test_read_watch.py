@@ -6,7 +6,7 @@ import gevent
 
 from app.worker.read_watch import ReadWatch
 
-LIMIT_S = 10
+LIMIT_S = 60.0
 
 
 def test_the_watch_wakes_its_greenlet_for_each_arrival_and_is_quiet_between() -> None:

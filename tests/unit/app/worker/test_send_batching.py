@@ -4,7 +4,7 @@ import gevent
 
 from app.worker.send_batching import SendBatching
 
-LIMIT_S = 10
+LIMIT_S = 60.0
 
 
 def test_all_responses_are_made_before_the_first_one_is_sent() -> None:

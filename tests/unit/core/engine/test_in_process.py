@@ -29,7 +29,7 @@ from core.lifecycle.serving_phase import Phase
 from core.lifecycle.state import ModelState
 from tests.unit import onnx_models
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 CONFIG = """
 max_batch_size: 8
 dynamic_batching {}

@@ -40,7 +40,7 @@ from core.repository.sources.opener import SourceOpener, SourceOptions
 from core.repository.sources.source import Source
 from tests.waiting import until
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
 
 CONFIG = """

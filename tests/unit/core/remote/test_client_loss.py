@@ -212,7 +212,7 @@ def test_close_answers_everything_that_waits(engine: ServedEngine, tmp_path: Pat
             assert isinstance(answer.get().error, EngineGone)
         del memory  # the engine that it belonged to is gone
         until(lambda: engine.calls == [("cancel", "simple")])
-    assert threading.active_count() == threads
+    until(lambda: threading.active_count() <= threads)
     assert caplog.text == ""
 
 

@@ -190,7 +190,7 @@ def test_stop_closes_all_connections(engine: ServedEngine, tmp_path: Path) -> No
         until(lambda: engine._pending)
     assert engine.calls == [("cancel", "simple")]
     assert descriptors() == before
-    assert threading.active_count() == threads
+    until(lambda: threading.active_count() <= threads)
 
 
 def test_stop_sends_what_waits(engine: ServedEngine, tmp_path: Path) -> None:

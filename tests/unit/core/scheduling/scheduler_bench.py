@@ -23,7 +23,7 @@ from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 from tests.waiting import until
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 """The time that a test waits for an event before it fails, in seconds."""
 
 LONG_NS = 3_600_000_000_000
