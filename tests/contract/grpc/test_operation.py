@@ -166,8 +166,8 @@ def test_calls_are_counted_and_logged(server: ServerProcess) -> None:
             rpc_refusal(stub.ModelMetadata, pb.ModelMetadataRequest(name="nope"))
     until(lambda: counted("ServerMetadata", "OK") == 4)
     until(lambda: counted("ModelMetadata", "NOT_FOUND") == 4)
-    assert "gRPC request: /inference.GRPCInferenceService/ServerMetadata" in server.log_text()
-    assert "ModelMetadata: NOT_FOUND Request for unknown model: 'nope' is not found" in server.log_text()
+    until(lambda: "gRPC request: /inference.GRPCInferenceService/ServerMetadata" in server.log_text())
+    until(lambda: "ModelMetadata: NOT_FOUND Request for unknown model: 'nope' is not found" in server.log_text())
 
 
 def test_the_health_service(server: ServerProcess) -> None:

@@ -196,6 +196,7 @@ def test_a_collector_that_is_gone_or_slow_delays_nothing_and_what_is_lost_is_cou
             receiver.status = 400
             receiver.release()
             until(lambda: lost(server, "not_written") == 9, "what was refused was not counted")
+            until(lambda: "spans cannot be sent" in server.log_text(), "what was refused was not logged")
             assert server.log_text().count("spans cannot be sent") == 1
             receiver.status = 200
             infer(server, "same")

@@ -132,7 +132,7 @@ def test_patching_worker_class_is_refused() -> None:
         '{"worker_class": "gevent"}',
     ]
     ended = subprocess.run(
-        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=20
+        command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120
     )
     assert ended.returncode == 1
     assert "use 'app.supervisor.worker_process.WorkerProcess'" in ended.stderr

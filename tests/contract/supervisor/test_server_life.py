@@ -196,7 +196,7 @@ def unready_body(server: ServerProcess) -> bytes:
 def test_sigterm_fails_readiness_at_once_and_serves_through_the_grace(tmp_path: Path, to_all: bool) -> None:
     """systemd and dumb-init send the signal to every process at once, others to the main process."""
     repository = link_models(tmp_path / "m", "simple")
-    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=1") as server:
+    with ServerProcess(repository, tmp_path / "log", "--shutdown-grace-secs=3") as server:
         client = tritonclient.http.InferenceServerClient(server.address, concurrency=4)
         stop = threading.Event()
         failures: list[Exception] = []
