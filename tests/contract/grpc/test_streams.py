@@ -134,7 +134,8 @@ def test_a_cancelled_stream_cancels_each_of_its_requests(client: Any, server: Se
     client.stop_stream(cancel_requests=True)
     until(lambda: counted(server, "nv_inference_pending_request_count") == 0)
     cancelled = counted(server, "nv_inference_request_failure", reason="CANCELED") - before
-    assert 25 <= cancelled <= 30
+    # Each runs for a second, and some may have run before the cancellation.
+    assert 15 <= cancelled <= 30
     assert_simple(client.infer("simple", simple_inputs()))
 
 
