@@ -115,7 +115,7 @@ def test_an_open_stream_learns_of_the_stop_and_ends(http_workers: str, shipped_m
         assert error.status() == "StatusCode.UNAVAILABLE"
         assert next(health) == b"\x08\x02"
         assert health.code() is grpc.StatusCode.UNAVAILABLE
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
 
 
 @pytest.mark.shapes("front-ends")

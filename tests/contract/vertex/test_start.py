@@ -45,7 +45,7 @@ def assert_serves(container: VertexContainer, factor: float = 3, path: str = PRE
 def test_container_starts_with_the_platforms_variables(tmp_path: Path) -> None:
     with serving(tmp_path) as container:
         assert container.accepts()
-        connection = http.client.HTTPConnection(HOST, container.port, timeout=10)
+        connection = http.client.HTTPConnection(HOST, container.port, timeout=60)
         for _ in range(3):  # a probe may keep its connection
             connection.request("GET", HEALTH)
             response = connection.getresponse()

@@ -27,7 +27,7 @@ class Accepting:
         sock.close()
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(self.address, timeout=5)
+        return socket.create_connection(self.address, timeout=60)
 
 
 @pytest.fixture

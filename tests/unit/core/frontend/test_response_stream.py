@@ -68,7 +68,7 @@ def sending(bench: LaterBench, *said: str) -> threading.Thread:
         sender.watch(room.set)
         for one in said:
             while sender.is_full:
-                assert room.wait(20)
+                assert room.wait(60)
                 room.clear()
             sender.send(text(one))
         sender.send(None, final=True)

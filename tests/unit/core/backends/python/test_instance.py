@@ -35,7 +35,7 @@ class FakeProcess:
         self.has_ended = False
 
     def initialize(self) -> None:
-        assert self.may_start.wait(10)
+        assert self.may_start.wait(60)
         if self.failure is not None:
             raise self.failure
 

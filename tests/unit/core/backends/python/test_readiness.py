@@ -42,7 +42,7 @@ def test_a_ready_model(stub: Stub) -> None:
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(stub.question.ask)
         stub.answer(stub.receive(), True)
-        asked.result(10)
+        asked.result(60)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_model_that_is_not_ready(stub: Stub, given: str, shown: str) -> None:
         asked = threads.submit(stub.question.ask)
         stub.answer(stub.receive(), False, given)
         with pytest.raises(ModelNotReady) as caught:
-            asked.result(10)
+            asked.result(60)
     assert caught.value.message == shown
 
 
@@ -75,7 +75,7 @@ def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
         until(lambda: stub.question._changed._waiters and len(stub.question._changed._waiters) == 7)  # type: ignore[attr-defined]
         stub.answer(number, True)
         for each in asked:
-            each.result(10)
+            each.result(60)
     stub.ours.setblocking(False)
     with pytest.raises(BlockingIOError):
         stub.receive()

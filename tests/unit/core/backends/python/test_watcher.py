@@ -53,10 +53,10 @@ def test_an_armed_file_is_called_once(end: End) -> None:
     end.theirs.send(b"x")
     assert not end.readable.acquire(timeout=0.05)
     end.watched.arm()
-    assert end.readable.acquire(timeout=10)
+    assert end.readable.acquire(timeout=60)
     assert not end.readable.acquire(timeout=0.05)
     end.watched.arm()  # the byte is still there
-    assert end.readable.acquire(timeout=10)
+    assert end.readable.acquire(timeout=60)
 
 
 def test_a_disarmed_file_is_not_called(end: End) -> None:
@@ -68,7 +68,7 @@ def test_a_disarmed_file_is_not_called(end: End) -> None:
 
 def test_a_file_that_wants_to_write_is_called(end: End) -> None:
     end.watched.want_to_write(True)
-    assert end.writable.acquire(timeout=10)
+    assert end.writable.acquire(timeout=60)
     assert not end.writable.acquire(timeout=0.05)
 
 
@@ -85,7 +85,7 @@ def test_a_callback_that_fails_is_logged_and_the_others_go_on(
     until(lambda: "cannot be read" in caplog.text)
     end.theirs.send(b"x")
     end.watched.arm()
-    assert end.readable.acquire(timeout=10)
+    assert end.readable.acquire(timeout=60)
     watched.end()
     os.close(reading)
     os.close(writing)
@@ -98,6 +98,6 @@ def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watch
         first.close()
         second.theirs.send(b"x")
         second.watched.arm()
-        assert second.readable.acquire(timeout=10)
+        assert second.readable.acquire(timeout=60)
         second.close()
         until(lambda: not is_running())

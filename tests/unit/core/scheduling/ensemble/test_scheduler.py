@@ -313,7 +313,7 @@ def test_many_threads_answer_at_once() -> None:
 
     def serve(model: Step) -> None:
         for index in range(count):
-            assert model.arrived.acquire(timeout=20)
+            assert model.arrived.acquire(timeout=60)
             values = model.inputs(index)
             model.answer(index, Y=sum(sum(each) for each in values.values()))
 

@@ -295,7 +295,7 @@ def test_decoupled_coroutines_overlap(make_host: MakeHost, memory_server: Memory
     assert list(host.execute(batch(1))) == [None]
     assert memory_server.sent == []
     assert list(host.execute(batch(1))) == [None]
-    assert everything.wait(10)
+    assert everything.wait(60)
 
 
 @pytest.mark.parametrize("last", ["raise ValueError('why')", "sys.exit(1)", "return answers"])
@@ -305,7 +305,7 @@ def test_a_decoupled_coroutine_that_fails(make_host: MakeHost, memory_server: Me
     for _ in range(2):
         memory_server.something_was_sent.clear()
         assert list(host.execute(batch(1))) == [None]
-        assert memory_server.something_was_sent.wait(10)
+        assert memory_server.something_was_sent.wait(60)
     number, response, final = memory_server.sent[0]
     assert (number, final) == (0, True)
     assert error_of(response)[0].startswith(PREFIX)
