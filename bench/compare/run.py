@@ -1,10 +1,11 @@
 """Compare this checkout with another one: both servers run at the same time and are asked by turns.
 
-    python -m bench compare ../before                               all rows, about 8 minutes
+    python -m bench compare ../before                               all rows, about 10 minutes
     python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
     python -m bench compare ../before --options=--http-workers=1
     python -m bench compare ../before --only a-binary,d-binary --queue-delay 500
     python -m bench compare . --this build/compiled                 the compiled build beside the pure one
+    python -m bench compare . --this build/compiled --only grpc,grpc-stream
 
 A turn is a fraction of a second, in which one server is asked and the other one idles. A ratio is this checkout's
 figure over the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. More
@@ -19,19 +20,21 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench import wrk
 from bench.arguments import names_among, positive
 from bench.cases import CASES, Case
+from bench.grpc.cases import infer_message
+from bench.grpc.load import GrpcLoad, write_message
+from bench.grpc.servers import BothDoors
 from bench.machine_load import LoadSeen, LoadWatch
 from bench.models import served
 from bench.plain.beside import geometric_mean
 from bench.plain.measure import check_answer
-from bench.servers.server import Server, trident
 from bench.tables import number, table
-from bench.turns import HttpLoad, Ratio, Turn, Turns
+from bench.turns import HttpLoad, Load, Ratio, Turn, Turns
 from tests.project import ROOT
 
 THIS, OTHER = "this", "other"
@@ -46,7 +49,14 @@ CONNECTIONS: dict[str, tuple[int, ...]] = {
     "d-binary": (16, 64),
     "c-mean": (4,),
     "c-echo": (1, 4, 16, 64),
+    "grpc": SMALL,
+    "grpc-stream": (16, 64),
 }
+_ADD_SUB = next(case for case in CASES if case.key == "a-binary")
+GRPC_CASES = (
+    replace(_ADD_SUB, key="grpc", title="add/sub of 16 integers, ModelInfer"),
+    replace(_ADD_SUB, key="grpc-stream", title="add/sub of 16 integers, ModelStreamInfer"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +120,21 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def rows(options: argparse.Namespace, servers: dict[str, Server], models: Path) -> Iterator[Row]:
-    for case in CASES:
+def load_of(server: BothDoors, case: Case) -> Load:
+    if case in GRPC_CASES:
+        message = write_message(BUILD / f"{case.key}.grpc", infer_message(case))
+        return GrpcLoad(server, case.model, server.grpc_port, message, streams=case.key == "grpc-stream")
+    script = wrk.write_script(BUILD / f"{case.key}.lua", *case.body())
+    return HttpLoad(server, case.model, server.url(case.path), script)
+
+
+def rows(options: argparse.Namespace, servers: dict[str, BothDoors], models: Path) -> Iterator[Row]:
+    for case in (*CASES, *GRPC_CASES):
         if case.key not in options.only:
             continue
         for server in servers.values():
             check_answer(server, case, models)
-        script = wrk.write_script(BUILD / f"{case.key}.lua", *case.body())
-        loads = {name: HttpLoad(server, case.model, server.url(case.path), script) for name, server in servers.items()}
+        loads = {name: load_of(server, case) for name, server in servers.items()}
         for connections in CONNECTIONS[case.key]:
             if options.connections and str(connections) not in options.connections:
                 continue
@@ -150,7 +167,7 @@ def main(arguments: Sequence[str]) -> None:
     with ExitStack() as stack:
         servers = {}
         for name, checkout in ((OTHER, options.other.resolve()), (THIS, options.this.resolve())):
-            server = trident(models, BUILD / f"{name}.log", checkout=checkout)
+            server = BothDoors(models, BUILD / f"{name}.log", checkout=checkout)
             server.name = name
             server.command += options.options
             servers[name] = stack.enter_context(server)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import tritonclient.grpc as triton
 
-from bench.servers.server import START_LIMIT_S, Server
+from bench.servers.server import START_LIMIT_S, Server, script_of
 from tests.contract.servers.ports import HOST
-from tests.contract.servers.session import TRIDENT
+from tests.project import ROOT
 
 
 class BothDoors(Server):
-    """One process that serves HTTP and gRPC."""
+    """The server of a checkout of this project, with HTTP and gRPC."""
 
-    def __init__(self, repository: Path, log: Path, *options: str) -> None:
+    def __init__(self, repository: Path, log: Path, *options: str, checkout: Path = ROOT) -> None:
         command = [
-            TRIDENT,
+            script_of(checkout),
             "serve",
             f"--model-repository={repository}",
             f"--http-address={HOST}",
@@ -28,7 +28,8 @@ class BothDoors(Server):
             "--allow-metrics=false",
             *options,
         ]
-        super().__init__("trident", command, log)
+        # The checkout's code, no matter which code the environment has installed.
+        super().__init__("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)
 
     @property
     def grpc_port(self) -> int:

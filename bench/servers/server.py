@@ -154,9 +154,8 @@ def account_mb(process: int, *rows: str) -> float:
 
 def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
     """The server of a checkout of this project, with the packages of its .venv if it has one, else with ours."""
-    own_script = checkout / ".venv" / "bin" / "trident"
     command = [
-        str(own_script) if own_script.exists() else TRIDENT,
+        script_of(checkout),
         "serve",
         f"--model-repository={repository}",
         f"--http-address={HOST}",
@@ -166,6 +165,12 @@ def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
     ]
     # The checkout's code, no matter which code the environment has installed.
     return Server("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)
+
+
+def script_of(checkout: Path) -> str:
+    """The command of a checkout: that of its .venv if it has one, else ours."""
+    own = checkout / ".venv" / "bin" / "trident"
+    return str(own) if own.exists() else TRIDENT
 
 
 def beside_command(text: str) -> str:

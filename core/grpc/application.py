@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from typing import Final
 
 from prometheus_client.registry import Collector
 
@@ -26,16 +27,16 @@ from core.grpc.method_table import methods
 from core.grpc.methods import Method
 from core.grpc.options import GrpcOptions
 from core.grpc.request_head import VOLATILE, RequestHead, read_head, with_volatile
-from core.grpc.transport import Fields, Receiver, Stream
+from core.grpc.transport import Application, Fields, Receiver, Stream
 from core.observability.logging import verbose_level
 
-_log = logging.getLogger("trident.grpc")
+_log: Final = logging.getLogger("trident.grpc")
 # As for HTTP's requests.
-_LEVEL = verbose_level(1)
+_LEVEL: Final = verbose_level(1)
 
 
-class GrpcApplication:
-    """The Application of a gRPC port. `spawn(function, *args)` starts a greenlet; `allocate` gives memory for large
+class GrpcApplication(Application):
+    """The application of a gRPC port. `spawn(function, *args)` starts a greenlet; `allocate` gives memory for large
     messages, None for the heap. All methods are called on the hub's thread.
     """
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from core.grpc.status import GrpcError, Status
 from core.inference.tensors import Buffer
 
-IDENTITY = b"identity"
+IDENTITY: Final = b"identity"
 # zlib takes the container of a stream from the window bits.
 _CONTAINERS = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
-ENCODINGS = frozenset({IDENTITY, *_CONTAINERS})
+ENCODINGS: Final = frozenset({IDENTITY, *_CONTAINERS})
 _PIECE = 1 << 20
 
 

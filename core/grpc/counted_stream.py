@@ -11,8 +11,8 @@ from core.grpc.transport import HeaderFields, Receiver, Stream
 from core.inference.tensors import Buffer
 
 
-class CountedStream:
-    """A Stream. `received` and `sent` are the bytes of messages with their prefixes, as they are on the wire."""
+class CountedStream(Stream):
+    """`received` and `sent` are the bytes of messages with their prefixes, as they are on the wire."""
 
     __slots__ = ("_stream", "received", "sent")
 
@@ -52,8 +52,8 @@ class CountedStream:
         self._stream.release()
 
 
-class CountedReceiver:
-    """A Receiver: `receiver`, which was made for `stream`."""
+class CountedReceiver(Receiver):
+    """`receiver`, which was made for `stream`."""
 
     __slots__ = ("_receiver", "_stream")
 

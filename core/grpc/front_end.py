@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
 from core.engine.protocol import Engine
@@ -22,7 +22,7 @@ from core.grpc.unfinished_messages import UnfinishedMessages
 from core.inference.tensors import Buffer
 from core.waiting.deadlines import Deadlines
 
-_MOST_LOOKUPS = 10
+_MOST_LOOKUPS: Final = 10
 
 # Starts a greenlet that calls the function with the arguments.
 Spawn = Callable[..., Any]

@@ -5,6 +5,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, "Responses".
 
 from __future__ import annotations
 
+from typing import Final
 from urllib.parse import quote_from_bytes
 
 from core.errors import ServerError
@@ -14,20 +15,20 @@ from core.grpc.transport import Fields, HeaderFields
 HINT = b"trident-hint"
 # Clients with a retry policy wait so long before they send the call again.
 PUSHBACK = b"grpc-retry-pushback-ms"
-NOT_ALLOWED = 405
-UNSUPPORTED_MEDIA = 415
-NOT_GRPC = b"this port serves gRPC: send a POST with the content type application/grpc\n"
+NOT_ALLOWED: Final = 405
+UNSUPPORTED_MEDIA: Final = 415
+NOT_GRPC: Final = b"this port serves gRPC: send a POST with the content type application/grpc\n"
 _STATUS = b"grpc-status"
 _MESSAGE = b"grpc-message"
 _BEGIN: Fields = ((b":status", b"200"), (b"content-type", b"application/grpc"))
 _PRINTABLE = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 ACCEPTED: Fields = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
 
-HEADERS = HeaderFields(*_BEGIN)
-COMPRESSED = {name: HeaderFields(*_BEGIN, (b"grpc-encoding", name)) for name in (b"gzip", b"deflate")}
-OK = HeaderFields((_STATUS, b"0"))
-NOT_GRPC_TRAILERS = HeaderFields((_STATUS, b"2"))
-ONLY_OK = HeaderFields(*_BEGIN, (_STATUS, b"0"))
+HEADERS: Final = HeaderFields(*_BEGIN)
+COMPRESSED: Final = {name: HeaderFields(*_BEGIN, (b"grpc-encoding", name)) for name in (b"gzip", b"deflate")}
+OK: Final = HeaderFields((_STATUS, b"0"))
+NOT_GRPC_TRAILERS: Final = HeaderFields((_STATUS, b"2"))
+ONLY_OK: Final = HeaderFields(*_BEGIN, (_STATUS, b"0"))
 
 
 def error_trailers(error: Exception, *, only: bool) -> HeaderFields:

@@ -6,14 +6,14 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, "Length-Prefixed-Message".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from core.frontend.request_body import Allocate, RequestBody
 from core.grpc.compression import too_large
 from core.grpc.status import GrpcError, Status
 from core.inference.tensors import Buffer
 
-PREFIX = 5
+PREFIX: Final = 5
 NO_MEMORY = "there is no memory for a message of {} bytes"
 
 

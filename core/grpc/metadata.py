@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
+from typing import Final
 
 from core.grpc.status import GrpcError, Status
 from core.grpc.transport import Fields
 
 _BINARY = b"-bin"
 # Fields of the protocol itself.
-_RESERVED = frozenset({b"te", b"content-type", b"user-agent"})
-_RESERVED_PREFIXES = (b":", b"grpc-")
+_RESERVED: Final = frozenset({b"te", b"content-type", b"user-agent"})
+_RESERVED_PREFIXES: Final = (b":", b"grpc-")
 
 
 class Metadata:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from core.errors import ServerStopping
 from core.waiting.deadlines import Deadlines
 
 # In this time a request on an open stream gets an error message, as from Triton. Then the stream ends as well:
 # a client that only waits would hold up the stop until the server gives up.
-_GRACE_S = 2.0
+_GRACE_S: Final = 2.0
 
 
 class OpenStream(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.grpc.compression import ENCODINGS, IDENTITY
 from core.grpc.header_sections import ACCEPTED, HEADERS, NOT_ALLOWED, UNSUPPORTED_MEDIA
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from core.grpc.methods import Method
 
 # Callers add fields for tracing, too, each with a value of its own.
-VOLATILE = frozenset(
+VOLATILE: Final = frozenset(
     {b"grpc-timeout", b"grpc-trace-bin", b"traceparent", b"tracestate", b"x-request-id", b"x-cloud-trace-context"}
 )
-_CONTENT_TYPE = re.compile(rb"application/grpc(?:\+proto)?(?:;|\Z)").match
-_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])\Z").match
-_SECONDS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
-_POST = b"POST"
+_CONTENT_TYPE: Final = re.compile(rb"application/grpc(?:\+proto)?(?:;|\Z)").match
+_TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])\Z").match
+_SECONDS: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_POST: Final = b"POST"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

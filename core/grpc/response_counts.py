@@ -7,6 +7,7 @@ is taken over from time to time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from prometheus_client import Counter
 
@@ -15,7 +16,7 @@ from core.grpc.methods import Method
 from core.grpc.status import Status
 from core.waiting.deadlines import Deadlines
 
-_TAKEN_OVER_AFTER_S = 0.25
+_TAKEN_OVER_AFTER_S: Final = 0.25
 
 
 class ResponseCounts:

@@ -2,6 +2,7 @@
 
 The server calls `Application.open` for each stream that a client begins, and then the Receiver that it returned. Both
 sides are called on the hub's thread only. `app/worker/http2` is such a server; it knows nothing of gRPC.
+Classes that name these protocols as their bases are called directly where both are compiled (docs/compiled.md).
 Source: RFC 9113 sections 5 and 8.
 """
 
@@ -31,6 +32,8 @@ class HeaderFields:
 class Receiver(Protocol):
     """Takes what the client sends on one stream."""
 
+    __slots__ = ()
+
     def room(self, size: int) -> memoryview | None:
         """Memory for the next bytes, at most `size`, which are then received into it. None: they come by `take`."""
 
@@ -59,6 +62,8 @@ class Receiver(Protocol):
 
 class Stream(Protocol):
     """The way back to the client of one stream."""
+
+    __slots__ = ()
 
     @property
     def unsent(self) -> int:
@@ -100,6 +105,8 @@ class Stream(Protocol):
 
 class Application(Protocol):
     """Serves the streams of a port."""
+
+    __slots__ = ()
 
     @property
     def volatile(self) -> frozenset[bytes]:

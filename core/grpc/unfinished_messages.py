@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Protocol
+from typing import Final, Protocol
 
 from core.waiting.deadlines import Deadlines
 
-LIMIT_S = 60.0
+LIMIT_S: Final = 60.0
 # A client that has sent nothing for so long loses its message before others do.
-SILENCE_S = 2.0
+SILENCE_S: Final = 2.0
 
 
 class Receiving(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any
+from typing import Any, Final
 
 import gevent
 
@@ -25,23 +25,24 @@ from app.worker.response_parts import drop_sent
 from app.worker.tls import HTTP2, TlsSocket
 from core.inference.tensors import Buffer
 
-log = logging.getLogger("trident.grpc")
+log: Final = logging.getLogger("trident.grpc")
 
-NEVER = float("inf")
-_OPEN = Phase.APPLICATION
-_READ = 1
-_WRITE = 2
-_RECEIVE_SIZE = 65536
+NEVER: Final = float("inf")
+_OPEN: Final = Phase.APPLICATION
+_LINGER: Final = Phase.LINGER
+_READ: Final = 1
+_WRITE: Final = 2
+_RECEIVE_SIZE: Final = 65536
 # As for HTTP/1: up to this size joining is cheaper than an iovec.
-_MAX_JOINED = 16384
-_IOV_MAX = 1024
+_MAX_JOINED: Final = 16384
+_IOV_MAX: Final = 1024
 # How often what waits in the streams may follow at once, until other connections have their turn.
-_BURSTS = 4
+_BURSTS: Final = 4
 # How long a client may take to read the end of the connection, and how much it may send meanwhile.
-_LINGER_S = 2.0
-_MAX_DISCARDED = 64 << 20
+_LINGER_S: Final = 2.0
+_MAX_DISCARDED: Final = 64 << 20
 # How long a client that sends or reads slowly may occupy memory shared with the engine; twice that at most.
-_SHARED_S = 2.0
+_SHARED_S: Final = 2.0
 
 
 class Http2Connection:
@@ -101,7 +102,7 @@ class Http2Connection:
 
     def _on_readable(self) -> None:
         try:
-            if self.phase is Phase.LINGER:
+            if self.phase is _LINGER:
                 self._discard()
             else:
                 self._read()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 from app.worker.http2 import frames
 from app.worker.http2.error_codes import ErrorCode
 
 # What the ping between the two GOAWAYs says.
-MARK = b"draining"
+MARK: Final = b"draining"
 
 
 class DrainState(Enum):

@@ -4,47 +4,48 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from typing import Final
 
 # Plain numbers, because a member of an enum takes longer to look up than a frame to parse.
-DATA = 0
-HEADERS = 1
-PRIORITY = 2
-RST_STREAM = 3
-SETTINGS = 4
-PUSH_PROMISE = 5
-PING = 6
-GOAWAY = 7
-WINDOW_UPDATE = 8
-CONTINUATION = 9
+DATA: Final = 0
+HEADERS: Final = 1
+PRIORITY: Final = 2
+RST_STREAM: Final = 3
+SETTINGS: Final = 4
+PUSH_PROMISE: Final = 5
+PING: Final = 6
+GOAWAY: Final = 7
+WINDOW_UPDATE: Final = 8
+CONTINUATION: Final = 9
 
-END_STREAM = 0x1
-ACK = 0x1
-END_HEADERS = 0x4
-PADDED = 0x8
-PRIORITIZED = 0x20
+END_STREAM: Final = 0x1
+ACK: Final = 0x1
+END_HEADERS: Final = 0x4
+PADDED: Final = 0x8
+PRIORITIZED: Final = 0x20
 
-HEADER_TABLE_SIZE = 1
-ENABLE_PUSH = 2
-MAX_CONCURRENT_STREAMS = 3
-INITIAL_WINDOW_SIZE = 4
-MAX_FRAME_SIZE = 5
-MAX_HEADER_LIST_SIZE = 6
+HEADER_TABLE_SIZE: Final = 1
+ENABLE_PUSH: Final = 2
+MAX_CONCURRENT_STREAMS: Final = 3
+INITIAL_WINDOW_SIZE: Final = 4
+MAX_FRAME_SIZE: Final = 5
+MAX_HEADER_LIST_SIZE: Final = 6
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEAD_SIZE = 9
-DEFAULT_WINDOW = 65535
-DEFAULT_FRAME = 16384
-LARGEST_FRAME = 2**24 - 1
-LARGEST_WINDOW = 2**31 - 1
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+HEAD_SIZE: Final = 9
+DEFAULT_WINDOW: Final = 65535
+DEFAULT_FRAME: Final = 16384
+LARGEST_FRAME: Final = 2**24 - 1
+LARGEST_WINDOW: Final = 2**31 - 1
 """Also the largest number of a stream, and the mask that takes off the reserved bit."""
 
 _head = struct.Struct(">IBI")
-read_head = _head.unpack_from
+read_head: Final = _head.unpack_from
 """(length << 8 | type, flags, stream with the reserved bit) at an offset."""
-pack_head = _head.pack
-read_settings = struct.Struct(">HI").iter_unpack
-pack_uint32 = struct.Struct(">I").pack
-_setting = struct.Struct(">HI").pack
+pack_head: Final = _head.pack
+read_settings: Final = struct.Struct(">HI").iter_unpack
+pack_uint32: Final = struct.Struct(">I").pack
+_setting: Final = struct.Struct(">HI").pack
 
 
 def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:

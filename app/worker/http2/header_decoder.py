@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
+from typing import Final
 
 from hpack.exceptions import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
@@ -20,15 +21,15 @@ from core.memo import Memo
 
 Field = tuple[bytes, bytes]
 
-TABLE_SIZE = 4096
+TABLE_SIZE: Final = 4096
 """SETTINGS_HEADER_TABLE_SIZE, which is left at its default."""
-ENTRY_OVERHEAD = 32
-_STATIC: Sequence[Field] = ((b"", b""), *HeaderTable.STATIC_TABLE)
-_FIRST_DYNAMIC = len(_STATIC)
-_LATEST = _FIRST_DYNAMIC - 1  # less the index of an entry: its place from the end of those that were inserted
-_LARGEST_INTEGER = 1 << 28
-_KNOWN_TEXT_SIZE = 64
-_known_texts: Memo[bytes, bytes] = Memo(1024)
+ENTRY_OVERHEAD: Final = 32
+_STATIC: Final[Sequence[Field]] = ((b"", b""), *HeaderTable.STATIC_TABLE)
+_FIRST_DYNAMIC: Final = len(_STATIC)
+_LATEST: Final = _FIRST_DYNAMIC - 1  # less the index of an entry: its place from the end of those that were inserted
+_LARGEST_INTEGER: Final = 1 << 28
+_KNOWN_TEXT_SIZE: Final = 64
+_known_texts: Final[Memo[bytes, bytes]] = Memo(1024)
 
 
 class HeaderDecoder:

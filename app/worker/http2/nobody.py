@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from core.grpc.transport import Receiver
 from core.inference.tensors import Buffer
 
 
-class Nobody:
-    """Implements `core.grpc.transport.Receiver`: stands in for a call that has not begun, or has ended."""
+class Nobody(Receiver):
+    """Stands in for a call that has not begun, or has ended."""
 
     __slots__ = ()
 
@@ -35,4 +38,4 @@ class Nobody:
         pass
 
 
-NOBODY = Nobody()
+NOBODY: Final = Nobody()

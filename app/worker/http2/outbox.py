@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app.worker.http2 import frames
 from app.worker.http2.limits import Http2Limits
@@ -13,9 +13,9 @@ from core.inference.tensors import Buffer
 if TYPE_CHECKING:
     from app.worker.http2.stream import Http2Stream
 
-_TURN = 262144  # bytes of a stream, until the next one that waits has its turn
+_TURN: Final = 262144  # bytes of a stream, until the next one that waits has its turn
 # The same while no other waits: each piece costs some Python, and an answer that comes meanwhile waits for the piece.
-_ALONE = 4 << 20
+_ALONE: Final = 4 << 20
 
 
 class Outbox:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from app.worker.http2 import frames
 from app.worker.http2.client_settings import read_settings
@@ -33,13 +34,13 @@ from app.worker.http2.unsent_total import UnsentTotal
 from core.grpc.transport import Application
 from core.inference.tensors import Buffer
 
-_OPEN = StreamState.OPEN
-_DIRECT = 8192  # content of one frame from which on it is received into the call's own memory
-_PADDING = 261  # and priority of HEADERS
-_COPIED = 4096  # content up to this size is passed on as bytes of its own
-_SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8}
-_OF_CONNECTIONS = (frames.SETTINGS, frames.PING)
-_read_head = frames.read_head
+_OPEN: Final = StreamState.OPEN
+_DIRECT: Final = 8192  # content of one frame from which on it is received into the call's own memory
+_PADDING: Final = 261  # and priority of HEADERS
+_COPIED: Final = 4096  # content up to this size is passed on as bytes of its own
+_SIZES: Final = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8}
+_OF_CONNECTIONS: Final = (frames.SETTINGS, frames.PING)
+_read_head: Final = frames.read_head
 
 
 class Http2Protocol:
@@ -226,9 +227,10 @@ class Http2Protocol:
         at, size = 0 if self._has_begun else self._begin(received), len(received)
         sections = self._sections
         while self._has_begun:
-            if self._data is not None:
-                at = self._more_data(self._data, received, at, size)
-                if self._data is not None:
+            found = self._data
+            if found is not None:
+                at = self._more_data(found, received, at, size)
+                if found.left or found.padding:
                     return
             start = at + HEAD_SIZE
             if start > size:

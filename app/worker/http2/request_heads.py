@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.faults import StreamFault
@@ -18,12 +18,14 @@ from core.memo import Memo
 RequestHead = tuple[Any, int | None]
 """What the application made of a header section, and the length of the content in bytes, if the client says it."""
 
-_KNOWN_SIZE = 2048
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
-_BAD_VALUE = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
-_LENGTH = re.compile(rb"[0-9]{1,18}").fullmatch
-_PSEUDO = frozenset({b":method", b":scheme", b":path", b":authority"})
-_OF_CONNECTIONS = frozenset({b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"})
+_KNOWN_SIZE: Final = 2048
+_NAME: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+").fullmatch
+_BAD_VALUE: Final = re.compile(rb"[\x00\r\n]|\A[ \t]|[ \t]\Z").search
+_LENGTH: Final = re.compile(rb"[0-9]{1,18}").fullmatch
+_PSEUDO: Final = frozenset({b":method", b":scheme", b":path", b":authority"})
+_OF_CONNECTIONS: Final = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"transfer-encoding", b"upgrade"}
+)
 
 
 class RequestHeads:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import uniform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import gevent
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 # What may be received behind the rest of a large frame: the head of the next one above all.
-_BEHIND = 4096
+_BEHIND: Final = 4096
 
 
 class Http2Service:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from app.worker.http2 import frames
 from app.worker.http2.error_codes import ErrorCode
@@ -12,22 +12,21 @@ from app.worker.http2.header_encoder import block_of
 from app.worker.http2.nobody import NOBODY
 from app.worker.http2.stream_state import StreamState
 from app.worker.http2.unsent import Unsent
-from core.grpc.transport import HeaderFields, Receiver
+from core.grpc.transport import HeaderFields, Receiver, Stream
 from core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
     from app.worker.http2.streams import Streams
 
-_OPEN = StreamState.OPEN
-_CLOSED = StreamState.CLOSED
-_SMALL = frames.DEFAULT_FRAME  # any client's frame holds as much; answers up to this size are joined to one piece
-_pack_head = frames.pack_head
+_OPEN: Final = StreamState.OPEN
+_CLOSED: Final = StreamState.CLOSED
+# Any client's frame holds as much. Answers up to this size are joined to one piece.
+_SMALL: Final = frames.DEFAULT_FRAME
+_pack_head: Final = frames.pack_head
 
 
-class Http2Stream:
-    """Implements `core.grpc.transport.Stream`.
-
-    In bytes: `credit` is what the client may still send, `expected` what it must still send by its content-length,
+class Http2Stream(Stream):
+    """In bytes: `credit` is what the client may still send, `expected` what it must still send by its content-length,
     `window` what it takes. `receiver` is the call until the stream is closed; afterwards the two do not refer to each
     other in a circle. `is_released` says that the call has ended.
     """

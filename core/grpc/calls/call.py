@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.frontend.trace_events import client_trace
 from core.grpc.compression import deflate, inflate
@@ -24,7 +24,7 @@ from core.grpc.counted_stream import CountedStream
 from core.grpc.header_sections import OK, ONLY_OK, error_trailers
 from core.grpc.message_reader import PREFIX, Message, MessageReader
 from core.grpc.status import GrpcError, Status, log_error, status_of
-from core.grpc.transport import Stream
+from core.grpc.transport import Receiver, Stream
 from core.inference.cancel_cause import CancelCause
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from core.grpc.request_head import RequestHead
 
 # Deflate makes a message at most this much smaller.
-MOST_INFLATED = 1032
+MOST_INFLATED: Final = 1032
 # 64 KB inflate and deflate in less than a millisecond: what is larger does so on another thread.
-LARGE = 65536
-PLAIN = b"\0"
-COMPRESSED = b"\1"
+LARGE: Final = 65536
+PLAIN: Final = b"\0"
+COMPRESSED: Final = b"\1"
 
 
-class Call:
-    """A Receiver. All of it runs on the hub's thread.
+class Call(Receiver):
+    """All of it runs on the hub's thread.
 
     A subclass has these:
 

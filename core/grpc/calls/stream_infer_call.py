@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.engine.model_lookup import ModelNotAtHand
 from core.errors import (
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from core.grpc.request_head import RequestHead
 
 # A stream whose client does not take its answers, or whose requests are that large together, is read no further.
-MOST_UNSENT = 1 << 20
-MOST_HELD = 64 << 20
+MOST_UNSENT: Final = 1 << 20
+MOST_HELD: Final = 64 << 20
 # Triton refuses these requests before it runs them.
-_REFUSALS = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
+_REFUSALS: Final = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
 
 
 class _Turn:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from core.engine.model_lookup import ModelLookup
 from core.engine.served_model import ServedModel
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Forwarded = Sequence[tuple[str, str]]
 
 _NOTHING = memoryview(b"")
-_MOST = 4096
+_MOST: Final = 4096
 
 
 class DecodedRequest(NamedTuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from struct import Struct
+from typing import Final
 
 from core.config.model_spec import ModelSpec
 from core.errors import BackendFailed, InvalidRequest
@@ -24,18 +25,18 @@ from core.memo import Memo
 # The parts of a message, and their size in bytes together.
 Encoded = tuple[list[Buffer], int]
 
-LARGEST_MESSAGE = 2**31 - 1
+LARGEST_MESSAGE: Final = 2**31 - 1
 _MOST_HEADS = 1024
 # Joining smaller tensors is faster than sending them apart.
-_LARGE = 32768
+_LARGE: Final = 32768
 
-_ID = 3
-_PARAMETERS = 4
-_OUTPUTS = 5
-_CONTENTS = 6
-_INFER_RESPONSE = 2
-_INT64 = range(-(2**63), 2**63)
-_DOUBLE = Struct("<d")
+_ID: Final = 3
+_PARAMETERS: Final = 4
+_OUTPUTS: Final = 5
+_CONTENTS: Final = 6
+_INFER_RESPONSE: Final = 2
+_INT64: Final = range(-(2**63), 2**63)
+_DOUBLE: Final = Struct("<d")
 
 
 def _entry(key: str, value: bytes) -> bytes:
@@ -44,7 +45,7 @@ def _entry(key: str, value: bytes) -> bytes:
 
 
 # A `oneof` keeps its false.
-_FINAL = {final: _entry("triton_final_response", bytes((1 << 3, final))) for final in (False, True)}
+_FINAL: Final = {final: _entry("triton_final_response", bytes((1 << 3, final))) for final in (False, True)}
 
 
 class _Head:
@@ -72,7 +73,7 @@ class _Head:
 
 
 # The key is the model, its version, and the layout of the outputs, or the name, datatype and shape of each.
-_heads: Memo[tuple[object, ...], _Head] = Memo(_MOST_HEADS)
+_heads: Final[Memo[tuple[object, ...], _Head]] = Memo(_MOST_HEADS)
 
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
+from typing import Final
 
 from core.frontend.known_texts import KnownTexts
 from core.grpc.codec.message_cut import TENSOR, HeadSizes, MessageHead, head_of, tensors_from
@@ -19,10 +20,10 @@ from core.inference.request import InferenceRequest, Inputs, InputTensor, Packed
 from core.inference.tensors import Buffer, Shape
 from core.memo import Memo
 
-_MAX_HEAD_SIZE = 2048
+_MAX_HEAD_SIZE: Final = 2048
 # Copying smaller tensors together takes less time than an array for each of them.
-_LARGE = 16384
-_MOST_OFFSETS = 512
+_LARGE: Final = 16384
+_MOST_OFFSETS: Final = 512
 
 
 class _KnownHead:

@@ -7,20 +7,22 @@ Source: docs/spec/grpc.md section 1.
 
 from __future__ import annotations
 
+from typing import Final
+
 from core.grpc.messages.wire import read_length
 from core.inference.tensors import Buffer
 from core.memo import Memo
 
-TENSOR = 7
-_TENSOR_TAG = TENSOR << 3 | 2
-_VERSION_TAG = 2 << 3 | 2
-_ID_TAG = 3 << 3 | 2
+TENSOR: Final = 7
+_TENSOR_TAG: Final = TENSOR << 3 | 2
+_VERSION_TAG: Final = 2 << 3 | 2
+_ID_TAG: Final = 3 << 3 | 2
 # The fields before the tensors: all are strings or messages.
-_HEAD_TAGS = frozenset(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6))
-_ONE_BYTE = 127
+_HEAD_TAGS: Final = frozenset(number << 3 | 2 for number in (1, 2, 3, 4, 5, 6))
+_ONE_BYTE: Final = 127
 # A hostile message may consist of empty fields. Protobuf passes over them in a tenth of the time.
-_MOST_FIELDS = 4096
-_MOST_SIZES = 512
+_MOST_FIELDS: Final = 4096
+_MOST_SIZES: Final = 512
 
 # All before the tensors without the field of the id, the content of that field, and where the tensors begin.
 MessageHead = tuple[bytes, bytes, int]

@@ -6,7 +6,7 @@ Source: docs/spec/grpc.md section 3 "Request parameters" and "Outputs".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.errors import InvalidRequest
 from core.frontend.request_parameters import RESERVED_PREFIX, set_parameter
@@ -16,13 +16,13 @@ from core.inference.request import InferenceRequest
 if TYPE_CHECKING:
     from core.grpc.messages.schema import InferParameter
 
-EMPTY_FINAL = "triton_enable_empty_final_response"
-_REGION = "shared_memory_region"
-_OFFSET = "shared_memory_offset"
-_BYTE_SIZE = "shared_memory_byte_size"
-_CHOICE = "parameter_choice"
-_UNSIGNED = 0xFFFF_FFFF_FFFF_FFFF
-_CUSTOM = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
+EMPTY_FINAL: Final = "triton_enable_empty_final_response"
+_REGION: Final = "shared_memory_region"
+_OFFSET: Final = "shared_memory_offset"
+_BYTE_SIZE: Final = "shared_memory_byte_size"
+_CHOICE: Final = "parameter_choice"
+_UNSIGNED: Final = 0xFFFF_FFFF_FFFF_FFFF
+_CUSTOM: Final = frozenset({"bool_param", "int64_param", "string_param", "double_param"})
 
 
 def read_parameters(parameters: Mapping[str, InferParameter], request: InferenceRequest) -> bool:

@@ -5,7 +5,7 @@ Source: docs/spec/grpc.md section 3 "Tensor data", point 3.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -28,8 +28,8 @@ _FIELDS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("bytes_contents", "BYTES", ()),
 )
 # Their elements have a fixed size on the wire; a flag is written as one byte.
-_COPIED = frozenset({"BOOL", "FP32", "FP64"})
-INVALID_DATATYPE = "<invalid>"
+_COPIED: Final = frozenset({"BOOL", "FP32", "FP64"})
+INVALID_DATATYPE: Final = "<invalid>"
 
 
 def array_of_contents(contents: InferTensorContents, datatype: str, name: str, model: str) -> Array | None:

@@ -6,11 +6,12 @@ Source: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from core.inference.tensors import Buffer
 
-VARINT = 0
-LENGTH = 2
+VARINT: Final = 0
+LENGTH: Final = 2
 
 
 def varint(number: int) -> bytes:

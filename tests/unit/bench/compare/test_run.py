@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES
-from bench.compare.run import CONNECTIONS, Row, markdown, parse
+from bench.compare.run import CONNECTIONS, GRPC_CASES, Row, markdown, parse
 from bench.machine_load import LoadSeen
 from bench.turns import Turn
 from tests.project import ROOT
@@ -35,7 +35,7 @@ def test_the_page_shows_ratios_intervals_and_the_machine() -> None:
 
 
 def test_every_compared_case_exists() -> None:
-    assert set(CONNECTIONS) <= {case.key for case in CASES}
+    assert set(CONNECTIONS) <= {case.key for case in (*CASES, *GRPC_CASES)}
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from core.grpc.options import GrpcOptions
 from core.grpc.unfinished_messages import SILENCE_S, UnfinishedMessages
-from core.waiting.deadlines import Deadlines, Expiring
+from core.waiting.deadlines import Deadlines
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
-from tests.unit.core.waiting.hub_thread import until
+from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from tests.unit.fake_engine import FakeEngine
 
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 4, 8
@@ -68,11 +70,11 @@ def test_a_client_that_the_server_keeps_waiting_is_not_late() -> None:
 class Messages:
     """Messages by name, and the names of those that were refused. `now` is the time in seconds."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, hub: Any, limit: int) -> None:
         self.now = 0.0
         self.refused: list[str] = []
         self._messages: dict[str, Held] = {}
-        self._unfinished = UnfinishedMessages(NoDeadlines(), limit, lambda: self.now)
+        self._unfinished = UnfinishedMessages(Deadlines(hub), limit, lambda: self.now)
 
     def grow(self, name: str, received: int, *, is_held_up: bool = False) -> None:
         message = self._messages.setdefault(name, Held(name, self.refused))
@@ -82,14 +84,6 @@ class Messages:
     @property
     def total(self) -> int:
         return self._unfinished.total
-
-
-class NoDeadlines(Deadlines):
-    def __init__(self) -> None:
-        """Time does not pass."""
-
-    def add(self, seconds: float, expiring: Expiring) -> int:
-        return 0
 
 
 class Held:
@@ -107,33 +101,39 @@ class Held:
 
 
 def test_the_silent_and_the_largest_are_refused_first() -> None:
-    messages = Messages(limit=800)
-    messages.grow("silent and small", 100)
-    messages.grow("silent", 300)
-    messages.grow("held up by the server", 310, is_held_up=True)
-    messages.now = SILENCE_S + 1
-    messages.grow("small", 50)
-    messages.grow("medium", 250)
-    messages.grow("large", 100)
-    assert messages.refused == []  # together they have 800 besides the largest
-    messages.grow("large", 130)
-    assert messages.refused == ["silent"]
-    messages.grow("medium", 1000)
-    messages.grow("large", 900)
-    assert messages.refused == ["silent", "silent and small", "medium"]
-    messages.grow("small", 400)
-    assert messages.refused == ["silent", "silent and small", "medium"]
-    assert messages.total == 310 + 900 + 400
+    def test(hub: Any) -> None:
+        messages = Messages(hub, limit=800)
+        messages.grow("silent and small", 100)
+        messages.grow("silent", 300)
+        messages.grow("held up by the server", 310, is_held_up=True)
+        messages.now = SILENCE_S + 1
+        messages.grow("small", 50)
+        messages.grow("medium", 250)
+        messages.grow("large", 100)
+        assert messages.refused == []  # together they have 800 besides the largest
+        messages.grow("large", 130)
+        assert messages.refused == ["silent"]
+        messages.grow("medium", 1000)
+        messages.grow("large", 900)
+        assert messages.refused == ["silent", "silent and small", "medium"]
+        messages.grow("small", 400)
+        assert messages.refused == ["silent", "silent and small", "medium"]
+        assert messages.total == 310 + 900 + 400
+
+    run_on_hub(test)
 
 
 def test_one_message_alone_may_have_any_size() -> None:
-    messages = Messages(limit=800)
-    for received in range(0, 100_000, 100):
-        messages.grow("alone", received)
-    messages.grow("another", 800)
-    assert messages.refused == []
-    messages.grow("another", 900)
-    assert messages.refused == ["alone"]
+    def test(hub: Any) -> None:
+        messages = Messages(hub, limit=800)
+        for received in range(0, 100_000, 100):
+            messages.grow("alone", received)
+        messages.grow("another", 800)
+        assert messages.refused == []
+        messages.grow("another", 900)
+        assert messages.refused == ["alone"]
+
+    run_on_hub(test)
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
