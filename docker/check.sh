@@ -48,7 +48,7 @@ buildah add --quiet "$container" "$folder/base.tar" / > /dev/null
 buildah commit --quiet --rm "$container" "$base" > /dev/null
 
 echo "== the wheels, with this machine's pip"
-locks=(docker/requirements-build.lock docker/requirements-cpu.lock)
+locks=(docker/requirements-build.lock docker/requirements-compile.lock docker/requirements-cpu.lock)
 for extra in ${extras//,/ }; do
   lock="docker/extras/cpu-$extra.lock"
   [ ! -f "$lock" ] || locks+=("$lock")

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Completes an image's virtual environment: installs the project, removes what no server needs, compiles the rest.
-# Runs in the root of the tree while an image is built:
+# Runs in the folder of `dist`, where the project's wheel is, while an image is built:
 #
 #     docker/install.sh VENV
 set -euo pipefail
 venv=$1
 python="$venv/bin/python"
-"$python" -m pip install --quiet --no-compile --no-build-isolation --no-deps --no-index .
+"$python" -m pip install --quiet --no-compile --no-deps --no-index dist/trident_inference-*.whl
 "$python" -m pip uninstall --quiet --yes setuptools wheel pip
 "$python" docker/leave_out.py "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
 # Compiled now, because the server's user may not write here; without dates, so that the files can be copied.

@@ -1,6 +1,6 @@
 """Writes docker/requirements-*.lock and docker/extras: the versions that the images install, with their files' hashes.
 
-    python docker/lock.py [--upgrade] [build] [cpu] [gpu] [cpu-torch] …
+    python docker/lock.py [--upgrade] [build] [compile] [cpu] [gpu] [cpu-torch] …
 
 The versions are those of requirements.lock. Packages that only an image installs keep the versions of its lock file
 unless --upgrade is given. pip resolves them with its configured indexes, which are not written to the files. An extra's
@@ -27,6 +27,8 @@ CONSTRAINTS = ROOT / "requirements.lock"
 PYTHON = "3.11"
 ARCHITECTURES = ("x86_64", "aarch64")
 STAGES = ("cpu", "gpu")
+# What these stages install stays in them: the build tools, and what compiles the project.
+BUILD_STAGES = ("build", "compile")
 # Not `tensorrt`: what PyPI has of it fetches the wheels from NVIDIA's index while it is installed.
 EXTRAS = ("openvino", "tensorflow", "torch", "trees")
 # Small, and in every image.
@@ -52,8 +54,8 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 def targets() -> list[str]:
-    """Everything that has a lock file: the build tools, the stages, and each extra in each stage."""
-    return ["build", *STAGES, *(f"{stage}-{extra}" for stage in STAGES for extra in EXTRAS)]
+    """Everything that has a lock file: what builds and what compiles, the stages, and each extra in each stage."""
+    return [*BUILD_STAGES, *STAGES, *(f"{stage}-{extra}" for stage in STAGES for extra in EXTRAS)]
 
 
 def stage_and_extra(target: str) -> tuple[str, str]:
@@ -74,10 +76,13 @@ def architectures(target: str) -> tuple[str, ...]:
 
 
 def requirements(target: str) -> list[str]:
-    """The requirements of an image: the project's dependencies with those of its extras, or the build tools."""
+    """The requirements of an image: the project's dependencies with those of its extras, or of a stage that builds."""
     if target == "build":
         return list(_BUILD)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    if target == "compile":
+        return list(pyproject["dependency-groups"]["compile"])
+    project = pyproject["project"]
     extras = project["optional-dependencies"]
     stage, extra = stage_and_extra(target)
     wanted = [stage, *ALWAYS, *([extra] if extra else [])]
@@ -104,7 +109,7 @@ def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterab
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Writes the images' lock files.")
     parser.add_argument("--upgrade", action="store_true", help="newer versions of packages that only an image installs")
-    parser.add_argument("targets", nargs="*", metavar="build|cpu|gpu|cpu-torch…", default=targets())
+    parser.add_argument("targets", nargs="*", metavar="build|compile|cpu|gpu|cpu-torch…", default=targets())
     given = parser.parse_args(arguments)
     for target in given.targets:
         own = {} if given.upgrade else read_pins(lock_file(target))

@@ -196,6 +196,7 @@ def check_files(root: Path, extras: Sequence[str]) -> None:
         expect(mode & wanted == wanted, f"not readable by all: {path}")
         expect(not mode & 0o022 and path.lstat().st_uid == 0, f"writable by users other than root: {path}")
         size += 0 if path.is_dir() else path.lstat().st_size
+    check_bytecode(venv)
     for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "build"):
         expect(not (root / absent).exists(), f"/{absent} is in the image")
     targets = ["cpu", *(f"cpu-{extra}" for extra in extras)]
@@ -203,6 +204,15 @@ def check_files(root: Path, extras: Sequence[str]) -> None:
     print(f"   /opt/trident: {size / 1e6:.1f} MB; estimated from docker/sizes.json: {estimate / 1e6:.1f} MB")
     expect(abs(size - estimate) < 0.05 * estimate, "docker/sizes.json is outdated: run docker/size.py --measure")
     expect(BASE_ALLOWANCE + size < sum(BUDGETS[target] for target in targets), "over the budget")
+
+
+def check_bytecode(venv: Path) -> None:
+    """Check that every module is there as bytecode: the server's user cannot write it, and a start would make it."""
+    (packages,) = venv.glob("lib/python3*/site-packages")
+    missing = [
+        path for path in packages.rglob("*.py") if not any((path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"))
+    ]
+    expect(not missing, f"{len(missing)} modules without bytecode, such as {missing[:1]}")
 
 
 def check_roles(container: Container, image: Image) -> None:
@@ -253,7 +263,7 @@ def check_commands(container: Container, image: Image, extras: Sequence[str]) ->
     plain = roles()[0]
     nothing = replace(plain, environment={})
     for role, arguments, status, text in (
-        (plain, ["--version"], 0, f"trident {image.labels['org.opencontainers.image.version']}"),
+        (plain, ["--version"], 0, f"trident {image.labels['org.opencontainers.image.version']} (compiled)\n"),
         (plain, ["validate", "/models"], 0, ""),
         (nothing, [], 1, "--model-repository must be specified"),
     ):

@@ -5,18 +5,29 @@ from __future__ import annotations
 import ast
 import importlib
 import subprocess
+import threading
 import tomllib
 import traceback
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import EnumMeta
 from importlib.machinery import EXTENSION_SUFFIXES
-from typing import get_type_hints
+from io import RawIOBase
+from threading import Thread
+from types import ModuleType
+from typing import Any, Generic, NamedTuple, Protocol, get_type_hints
 
 import pytest
 
 from app.version import BUILD, IS_COMPILED
+from app.worker.http1.refusal import Refusal
 from core.engine.protocol import Engine
-from core.errors import InvalidRequest
+from core.errors import ErrorCode, InvalidRequest, ServerError
+from core.frontend.bridge import Bridge
 from core.http.v2.json_document import parse_document
+from core.inference.request_trace import RequestTrace
+from core.inference.streamed_request import StreamedRequest
+from core.memo import Memo
 from core.remote.calls.serialization import reader_of
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
@@ -77,18 +88,158 @@ def test_an_interpreted_heir_of_a_compiled_class_is_found() -> None:
     assert list(inheritance_breaches({"core/mine.py": source}, {"core/memo.py"})) == ["core/mine.py: Mine(Memo)"]
 
 
-def foreign_bases(path: str) -> Iterator[str]:
-    tree = ast.parse((ROOT / path).read_text())
-    foreign = {"threading.local", "ChunkedReader", "RawIOBase", "deque", "Flask"}
+# What mypyc gives a compiled class as a base besides compiled ones: it knows how these lie in memory.
+BUILT_IN_BASES = (object, dict, Generic, Protocol, NamedTuple)
+# Classes of these metaclasses stay Python classes, whatever their bases are.
+PYTHON_METACLASSES = (EnumMeta,)
+
+
+def classes_of(module: ModuleType) -> Iterator[type[Any]]:
+    """The classes that a module defines, in no class or function."""
+    yield from (each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__)
+
+
+def foreign_bases(kind: type[Any], modules: set[str]) -> Iterator[str]:
+    """The bases of a compiled class that are neither compiled nor known to mypyc."""
+    if isinstance(kind, PYTHON_METACLASSES) or NamedTuple in getattr(kind, "__orig_bases__", ()):
+        return
+    for base in kind.__bases__:
+        is_exception = base.__module__ == "builtins" and issubclass(base, BaseException)
+        if base.__module__ not in modules and base not in BUILT_IN_BASES and not is_exception:
+            yield f"{kind.__module__}: {kind.__name__}({base.__module__}.{base.__name__})"
+
+
+def test_no_compiled_class_inherits_from_one_that_is_not_compiled() -> None:
+    # It compiles, and its objects may end the process.
+    modules = {module_name(path) for path in compiled()}
+    found = [
+        breach
+        for name in sorted(modules)
+        for kind in classes_of(importlib.import_module(name))
+        for breach in foreign_bases(kind, modules)
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize("base", [threading.local, deque, ServerError, Thread, RawIOBase])
+def test_a_foreign_base_of_a_compiled_class_is_found(base: type[Any]) -> None:
+    kind = type("Mine", (base,), {"__module__": "core.mine"})
+    assert list(foreign_bases(kind, {"core.mine"})) == [f"core.mine: Mine({base.__module__}.{base.__name__})"]
+
+
+@pytest.mark.parametrize("kind", [Memo, ErrorCode, RequestTrace, Bridge, StreamedRequest, Refusal])
+def test_a_class_that_can_be_compiled_is_none_of_them(kind: type[Any]) -> None:
+    assert list(foreign_bases(kind, {"core.inference.pending_request"})) == []
+
+
+def attributes_and_properties(tree: ast.ClassDef) -> tuple[set[str], set[str]]:
+    """The names of a class that are attributes of its objects, and those that are properties."""
+    properties = {
+        each.name
+        for each in tree.body
+        if isinstance(each, ast.FunctionDef) and any(ast.unparse(mark) == "property" for mark in each.decorator_list)
+    }
+    declared = {
+        each.target.id for each in tree.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    assigned = {
+        each.attr
+        for each in ast.walk(tree)
+        if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) and ast.unparse(each.value) == "self"
+    }
+    return (declared | assigned) - properties, properties
+
+
+def replaced_attributes(kinds: Iterable[type[Any]], trees: dict[tuple[str, str], ast.ClassDef]) -> Iterator[str]:
+    """Properties of compiled classes in the place of attributes that their compiled bases have."""
+    for kind in kinds:
+        tree = trees.get((kind.__module__, kind.__name__))
+        if tree is None:
+            continue
+        _, properties = attributes_and_properties(tree)
+        for base in kind.__mro__[1:]:
+            of_base = trees.get((base.__module__, base.__name__))
+            # A protocol declares what its heirs have, in whatever way.
+            if of_base is not None and Protocol not in base.__bases__:
+                attributes, _ = attributes_and_properties(of_base)
+                yield from (f"{kind.__name__}.{name} of {base.__name__}" for name in sorted(properties & attributes))
+
+
+def test_no_compiled_class_replaces_an_attribute_by_a_property() -> None:
+    # Compiled code reads the attribute's place in the object, where nothing is.
+    paths = sorted(compiled())
+    trees = {
+        (module_name(path), node.name): node
+        for path in paths
+        for node in ast.parse((ROOT / path).read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+    kinds = [kind for path in paths for kind in classes_of(importlib.import_module(module_name(path)))]
+    assert list(replaced_attributes(kinds, trees)) == []
+
+
+def test_a_property_in_the_place_of_an_attribute_is_found() -> None:
+    class Base:
+        def __init__(self) -> None:
+            self.name = ""
+
+    class Heir(Base):
+        pass
+
+    source = """
+class Base:
+    def __init__(self):
+        self.name = ""
+class Heir(Base):
+    @property
+    def name(self): ...
+"""
+    trees = {(__name__, node.name): node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    assert list(replaced_attributes([Base, Heir], trees)) == ["Heir.name of Base"]
+
+
+def python_only_objects(source: str, modules: set[str]) -> Iterator[str]:
+    """What a module does that the objects of compiled classes do not allow. `modules` are those that are compiled."""
+    tree = ast.parse(source)
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    origins = {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
-            yield from (f"{path}: {node.name}({base})" for base in bases & foreign)
+        if isinstance(node, ast.Constant) and node.value == "__weakref__":
+            yield "has __weakref__ in its slots"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".__new__"):
+            made = {ast.unparse(each) for each in node.args[:1]}
+            yield from (f"makes {each} without its constructor" for each in made if each in own | {"cls"})
+            yield from (f"makes {each} without its constructor" for each in made if origins.get(each) in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module == "copy":
+            yield "imports from copy"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) in ("copy.copy", "copy.deepcopy"):
+            yield f"uses {ast.unparse(node)}"
 
 
-def test_no_compiled_class_inherits_from_a_python_class_that_is_not_compiled() -> None:
-    # It compiles, and its objects end the process.
-    assert [breach for path in sorted(compiled()) for breach in foreign_bases(path)] == []
+def test_no_compiled_module_does_what_only_python_objects_allow() -> None:
+    paths = compiled()
+    modules = {module_name(path) for path in paths}
+    found = [(path, each) for path in sorted(paths) for each in python_only_objects((ROOT / path).read_text(), modules)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "class A:\n    __slots__ = ('__weakref__',)",
+        "class A: ...\nmade = object.__new__(A)",
+        "from core.memo import Memo\nmade = Memo.__new__(Memo)",
+        "import copy\ncopy.copy(a)",
+        "from copy import deepcopy",
+    ],
+)
+def test_what_only_python_objects_allow_is_found(source: str) -> None:
+    assert len(list(python_only_objects(source, {"core.memo"}))) == 1
 
 
 @on_the_compiled_build
