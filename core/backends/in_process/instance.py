@@ -94,7 +94,9 @@ class InProcessInstance:
     def _failure(self, exc: Exception) -> ServerError:
         if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
             self.poisoned = True
-        return self._failures.error_of(exc, self._spec.name)
+        error = self._failures.error_of(exc, self._spec.name)
+        error.__cause__ = exc  # the log asks for it, and in compiled code `raise ... from` does not set it
+        return error
 
     def close(self) -> None:
         """Free the buffers and drop what it runs."""
