@@ -61,11 +61,12 @@ wheel: | $(BIN)/pip
 	rm -rf build/lib* build/bdist* dist
 	TRIDENT_COMPILE=1 $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
-# The chosen tests, from this checkout, on the code of the wheel.
+# The chosen tests, from this checkout, on the code of the wheel; so are the programs that they start, in any folder.
 test-compiled: $(VENV)/.installed-test wheel
 	rm -rf $(COMPILED)
 	$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED)
-	PYTHONPATH=$(COMPILED) $(PYTEST) -o pythonpath="$(COMPILED) . core/backends/python/stub" $(COMPILED_TESTS) $(TEST_ARGS)
+	PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(PYTEST) -o pythonpath="$(COMPILED) . core/backends/python/stub" $(COMPILED_TESTS) \
+	  $(TEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
