@@ -12,8 +12,8 @@ from collections.abc import Callable
 def _ignore(is_blocked: bool) -> None: ...
 
 
-class Outbox(deque[bytes]):
-    """Any thread appends frames, and any thread may call `flush`, which sends them together.
+class Outbox:
+    """Any thread may `append` frames, and any thread may call `flush`, which sends them together.
 
     `on_blocked` is told, under the outbox's lock, when the socket takes no more for now (True) and when it has taken
     everything again (False); in between the owner calls `flush` whenever the socket takes more. `since` is in monotonic
@@ -21,13 +21,19 @@ class Outbox(deque[bytes]):
     """
 
     def __init__(self, sock: socket.socket, on_blocked: Callable[[bool], None] = _ignore) -> None:
-        super().__init__()
+        self._frames: deque[bytes] = deque()
+        self.append: Callable[[bytes], None] = self._frames.append
+        """Adds a frame, to be sent with the next `flush`."""
         self.since = time.monotonic()
         self._sock = sock
         self._on_blocked = on_blocked
         self._lock = threading.Lock()
         self._unsent: memoryview | None = None
         self._is_closed = False
+
+    def __len__(self) -> int:
+        """How many frames were not taken up by a `flush` yet."""
+        return len(self._frames)
 
     @property
     def is_blocked(self) -> bool:
@@ -41,7 +47,7 @@ class Outbox(deque[bytes]):
         """
         with self._lock:
             if self._is_closed:
-                self.clear()
+                self._frames.clear()
                 return
             was_blocked = self._unsent is not None
             # The rest goes first and alone: joined with new frames, a large rest would be copied again and again.
@@ -49,7 +55,7 @@ class Outbox(deque[bytes]):
                 parts: list[bytes] = []
                 try:
                     while True:
-                        parts.append(self.popleft())
+                        parts.append(self._frames.popleft())
                 except IndexError:
                     pass
                 if parts:

@@ -213,7 +213,7 @@ class PythonInstance:
         how = process.end(lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason)
         return BackendFailed(text, hint=how, model=self._spec.name)
 
-    def _restart(self, pause_s: float) -> None:
+    def _restart(self, pause_s: int) -> None:
         """DOWN -> STARTING -> SERVING, with growing pauses, until the model serves or is unloaded."""
         self._on_change(self, False)
         while True:

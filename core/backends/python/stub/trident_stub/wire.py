@@ -42,7 +42,7 @@ import struct
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
-if TYPE_CHECKING:
+if TYPE_CHECKING or __package__ != "trident_stub":  # in the server
     from core.interprocess.frames import HEADER as HEADER
     from core.interprocess.frames import PADDING as PADDING
     from core.interprocess.frames import BadFrame as BadFrame

@@ -16,20 +16,21 @@ FILES = [*sorted(STUB.rglob("*.py")), *SHARED]
 # Modules that came to the standard library after 3.9, and names in older ones that did.
 TOO_NEW = {"tomllib", "wsgiref.types", "typing.Self", "typing.TypeAlias", "typing.ParamSpec", "enum.StrEnum"}
 TOO_NEW |= {"datetime.UTC", "itertools.pairwise", "itertools.batched", "asyncio.TaskGroup", "asyncio.timeout"}
+NOT_IN_THE_STUB = {"TYPE_CHECKING", "TYPE_CHECKING or __package__ != 'trident_stub'"}
 OWN = {"trident_stub", "c_python_backend_utils", "numpy"}
 
 
 def imported(tree: ast.AST) -> set[str]:
     """What the module imports while it runs, as dotted names; relative ones are the package's own."""
-    typing_only = {
+    elsewhere = {
         id(line)
         for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if isinstance(node, ast.If) and ast.unparse(node.test) in NOT_IN_THE_STUB
         for line in node.body
     }
     names: set[str] = set()
     for node in ast.walk(tree):
-        if id(node) in typing_only:
+        if id(node) in elsewhere:
             continue
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
