@@ -11,16 +11,17 @@ from core.observability.logging import LogOptions, close_log, configure_logging
 from tests.unit.core.scheduling.scheduler_bench import MakeBench, benches
 
 
-@pytest.fixture
-def log_as_before() -> Iterator[None]:
-    """Undo what the test configures of the log: the streams of a test are closed when it has ended."""
-    loggers = [logging.getLogger(), logging.getLogger("trident")]
-    levels = [logger.level for logger in loggers]
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Undo what a test configures of the log, often with a command: its streams are closed when it has ended."""
+    root, ours = logging.getLogger(), logging.getLogger("trident")
+    sinks, levels = len(root.handlers), (root.level, ours.level)
     yield
-    configure_logging(LogOptions())
-    close_log()
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+    if (len(root.handlers), (root.level, ours.level)) != (sinks, levels):
+        configure_logging(LogOptions())
+        close_log()
+        root.setLevel(levels[0])
+        ours.setLevel(levels[1])
 
 
 @pytest.fixture

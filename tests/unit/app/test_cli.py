@@ -99,7 +99,6 @@ def test_a_mistake_prints_the_reason_and_returns_1(
     assert capsys.readouterr().err == text
 
 
-@pytest.mark.usefixtures("log_as_before")
 def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

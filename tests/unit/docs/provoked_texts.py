@@ -50,7 +50,7 @@ from core.inference.response import InferenceResponse
 from core.observability.hardware.host_memory import MemoryRoom
 from core.observability.latencies.options import parse_quantiles
 from core.observability.log_file import LogFile
-from core.observability.logging import LogOptions, configure_logging
+from core.observability.logging import LogOptions, close_log, configure_logging
 from core.remote.engine_state import engine_down
 from core.repository.cache.model_cache import ModelCache
 from core.repository.layout import scan_repository
@@ -577,6 +577,7 @@ def provoked_texts(folder: Path) -> str:
         ):
             provoke(texts, folder)
     finally:
+        close_log()
         logger.setLevel(level)
         logger.removeHandler(texts)
     return "\n".join(texts.all)

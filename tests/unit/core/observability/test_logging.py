@@ -22,9 +22,6 @@ from core.observability.logging import (
 log = logging.getLogger("trident.test")
 
 
-pytestmark = pytest.mark.usefixtures("log_as_before")
-
-
 def shown(options: LogOptions) -> tuple[list[str], list[str]]:
     """The messages on each stream after one message of each level."""
     out, err = io.StringIO(), io.StringIO()
