@@ -22,6 +22,7 @@ from app.worker.log_access import LogAccess
 from core.lifecycle.engine_place import EnginePlace
 
 if TYPE_CHECKING:
+    from app.sites.engine_start import EngineStart
     from app.sites.site import Site
     from app.worker.worker import TridentWorker
 
@@ -44,6 +45,7 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     return ServerConfiguration(
         addresses=tuple(Bind(*place, settings.reuses_port(service)) for service, place in services.items()),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
+        begin=partial(_begin, settings, directory),
         make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines),
         drain_grace_s=settings.shutdown_grace_secs,
         exit_timeout_s=settings.exit_timeout_secs,
@@ -57,21 +59,32 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     )
 
 
+def _begin(settings: ServerSettings, directory: PrivateDirectory | None) -> EngineStart | None:
+    """Start the engine of a server in one process; a front end has its engine elsewhere."""
+    if directory is not None:
+        return None
+    from app.sites.engine_start import EngineStart
+
+    return EngineStart(settings)
+
+
 def _make_site(
     settings: ServerSettings,
     credentials: Credentials,
     directory: PrivateDirectory | None,
     engines: int,
     worker: TridentWorker | None,
+    begun: EngineStart | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
     from app.sites.bridges import make_hub_bridge, make_thread_bridge
 
     make_bridge = make_thread_bridge if worker is None else make_hub_bridge
     if directory is None:
+        from app.sites.engine_start import EngineStart
         from app.sites.in_process import InProcessSite
 
-        return InProcessSite(settings, credentials, make_bridge)
+        return InProcessSite(settings, credentials, make_bridge, begun or EngineStart(settings))
     from app.sites.front_end import FrontEndSite
     from app.worker.gevent_link import GeventLink
     from core.remote.transport.link import ThreadLink

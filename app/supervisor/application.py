@@ -16,12 +16,13 @@ from app.process.temporary_directory import IN_MEMORY
 from app.supervisor.arbiter import TridentArbiter
 from app.supervisor.configuration import WORKER_CLASS, ServerConfiguration
 from app.supervisor.gunicorn_log import GunicornLog
-from app.supervisor.stop_signals import release_stop_signals
+from app.supervisor.stop_signals import release_stop_signals, send_noted_signals
 from app.worker.limits import ConnectionLimits
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.stop_times import StopTimes
 
 if TYPE_CHECKING:
+    from app.sites.engine_start import EngineStart
     from app.sites.site import Site
     from app.worker.worker import TridentWorker
 
@@ -40,6 +41,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         self._descriptors = [listener.detach() for listener in listeners]
         self._places = places
         self._stock_site: Site | None = None
+        self._begun: EngineStart | None = None
         self.engines = configuration.engines
         self.failure_note = configuration.failure_note
         self.limits = ConnectionLimits(
@@ -81,8 +83,12 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
         for name, value in settings.items():
             self.cfg.set(name, value)
 
+    def begin(self) -> None:
+        """Begin in a new worker what takes long and needs nothing of the worker."""
+        self._begun = self._configuration.begin()
+
     def make_site(self, worker: TridentWorker | None) -> Site:
-        return self._configuration.make_site(worker)
+        return self._configuration.make_site(worker, self._begun)
 
     def load(self) -> PortDispatcher:
         """The WSGI callable for a stock worker. Raises AppImportError under a worker that patches `threading`."""
@@ -112,5 +118,6 @@ def _forked(arbiter: Any, worker: Any) -> None:
 
 
 def _booted(worker: Any) -> None:
-    """A worker of any class now has its own signal handlers, so the stop signals that were held back may arrive."""
+    """A worker of any class now has its own signal handlers, so the stop signals that came before may arrive."""
     release_stop_signals()
+    send_noted_signals()

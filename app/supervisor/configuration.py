@@ -12,6 +12,7 @@ from app.worker.listening_sockets import Bind
 from app.worker.log_access import LogAccess
 
 if TYPE_CHECKING:
+    from app.sites.engine_start import EngineStart
     from app.sites.site import Site
     from app.worker.worker import TridentWorker
 
@@ -22,7 +23,9 @@ WORKER_CLASS = "app.supervisor.worker_process.WorkerProcess"
 class ServerConfiguration:
     """`addresses` are the sockets to listen on; `last_ports` close after all others.
 
-    `make_site` is called in the worker, after the fork, with the worker, or with None under a stock worker class. Times
+    `begin` is called in a worker, after the fork, before it imports what serves; a stock worker class does not call it.
+    `make_site` is called there later, with the worker, or with None under a stock worker class, and with what `begin`
+    has returned. Times
     are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
     in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engines` are the processes behind the
     workers; empty if their sites contain the engine. `shared_modules` are imported before the workers are forked. A
@@ -30,7 +33,8 @@ class ServerConfiguration:
     """
 
     addresses: tuple[Bind, ...]
-    make_site: Callable[[TridentWorker | None], Site]
+    make_site: Callable[[TridentWorker | None, EngineStart | None], Site]
+    begin: Callable[[], EngineStart | None] = lambda: None
     last_ports: frozenset[int] = frozenset()
     drain_grace_s: float = 0.0
     exit_timeout_s: float = 30.0

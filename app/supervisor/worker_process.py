@@ -8,6 +8,7 @@ from typing import Any
 from gunicorn.workers.workertmp import WorkerTmp
 
 from app.process.garbage_collector import keep_memory_shared
+from app.supervisor.stop_signals import note_stop_signals
 
 
 class WorkerProcess:
@@ -21,6 +22,7 @@ class WorkerProcess:
         for module in app.shared_modules:
             import_module(module)
         keep_memory_shared()
+        self._app = app
         self._arguments = (age, ppid, sockets, app, timeout, cfg, log)
         self._worker: Any = None
         self.age = age
@@ -35,6 +37,8 @@ class WorkerProcess:
 
     def init_process(self) -> None:
         """Make the worker in its own process, and serve until it ends with SystemExit."""
+        note_stop_signals()
+        self._app.begin()
         from app.worker.worker import TridentWorker
 
         self._worker = TridentWorker(*self._arguments)

@@ -46,6 +46,8 @@ from core.observability.logging import reopen_log_if_asked
 log = logging.getLogger("trident.server")
 
 _TICK_S = 0.5
+# Those for which gunicorn's worker sets handlers.
+_OWN_HANDLERS = (signal.SIGABRT, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
 # Signals for the arbiter, which terminals and some supervisors send to all processes of a server.
 _FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 
@@ -60,6 +62,9 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
     site: Site
     sockets: list[Any]
     wsgi: Any
+    # gunicorn resets these before it sets its own handlers. The stop signals keep theirs until then: a stop that
+    # arrives in between would end the worker without draining.
+    SIGNALS = tuple(number for number in GeventWorker.SIGNALS if number not in _OWN_HANDLERS)
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:

@@ -21,6 +21,8 @@ BUCKET = "bench"
 START_LIMIT_S = 120.0
 STOP_LIMIT_S = 10.0
 POLL_S = 0.05
+# moto copies the whole object for every range: with a file of 1 GB, sixteen requests would hold 16 GB at once.
+MOTO_FILE_MEGABYTES = 16
 # Environment of the clients, so that they use nothing that this machine has configured for AWS.
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "bench",
@@ -126,3 +128,11 @@ def moto(folder: Path, log: Path) -> Emulator:
         client.close()
 
     return Emulator("moto", [sys.executable, "-m", "moto.server", "-H", HOST, "-p", "{port}"], log, fill)
+
+
+EMULATORS: dict[str, Callable[[Path, Path], Emulator]] = {"files": file_server, "moto": moto}
+
+
+def file_megabytes(kind: str, megabytes: int) -> int:
+    """The size of the files in which weights of `megabytes` lie in an emulator."""
+    return MOTO_FILE_MEGABYTES if kind == "moto" else megabytes

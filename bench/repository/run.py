@@ -6,6 +6,7 @@
 
 The cases:
 
+    s3       a big model from an emulator of S3: the first start beside a script that downloads it and makes a session
     start    a big model from an emulator of S3: the first start and the second
     tiny     one tiny model: the time until ready, its CPU time, and the memory of all processes, with --beside in turns
              with another checkout (PYTHONDONTWRITEBYTECODE must not be set: the modules are to be compiled)
@@ -24,13 +25,15 @@ from bench import wrk
 from bench.arguments import names_among, positive
 from bench.figures import Figures
 from bench.publication import Publication, add_publication_arguments
+from bench.repository.cold import measure_cold
+from bench.repository.emulators import EMULATORS
 from bench.repository.load import measure_load
 from bench.repository.many import FEW, measure_many
-from bench.repository.start import EMULATORS, measure_start
+from bench.repository.start import measure_start
 from bench.repository.tiny import measure_tiny
 from tests.project import ROOT
 
-CASES = ("start", "tiny", "many", "load")
+CASES = ("s3", "start", "tiny", "many", "load")
 BUILD = ROOT / "build" / "bench" / "repository"
 CONDITIONS = "Server, clients and storage emulator share the cores; ratios are of medians."
 
@@ -42,13 +45,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--only", type=names_among(CASES), default=list(CASES), help=", ".join(CASES))
-    parser.add_argument("--rounds", type=positive, default=3, help="rounds of start and load; the median counts")
-    parser.add_argument("--megabytes", type=positive, default=1024, help="start: weights of the model, MB of 2**20")
+    parser.add_argument("--rounds", type=positive, default=3, help="rounds of s3, start and load; the median counts")
+    parser.add_argument("--megabytes", type=positive, default=1024, help="s3, start: weights of the model, MB of 2**20")
     parser.add_argument(
-        "--emulators", type=names_among(list(EMULATORS)), default=list(EMULATORS), help=f"start: {', '.join(EMULATORS)}"
+        "--emulators",
+        type=names_among(list(EMULATORS)),
+        default=list(EMULATORS),
+        help=f"s3, start: {', '.join(EMULATORS)}",
     )
     parser.add_argument("--starts", type=positive, default=10, help="tiny: starts of each server")
-    parser.add_argument("--beside", type=Path, help="tiny: another checkout, with its .venv")
+    parser.add_argument("--beside", type=Path, help="tiny, s3: another checkout, with its .venv")
     parser.add_argument("--models", type=positive, default=1000, help=f"many: models in the repository, {FEW} or more")
     parser.add_argument("--loaded", type=positive, default=300, help="many: how many are loaded in the crowded server")
     parser.add_argument("--repeats", type=positive, default=20, help="many: times that each request is made")
@@ -64,6 +70,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 def measure(options: argparse.Namespace, results: Figures) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
+    if "s3" in options.only:
+        for kind in options.emulators:
+            measure_cold(
+                results,
+                BUILD,
+                kind=kind,
+                megabytes=options.megabytes,
+                rounds=options.rounds,
+                beside=options.beside,
+            )
     if "start" in options.only:
         for kind in options.emulators:
             measure_start(results, BUILD, kind=kind, megabytes=options.megabytes, rounds=options.rounds)

@@ -13,21 +13,25 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.figures import Figures
-from bench.repository.emulators import BUCKET, ENVIRONMENT, Emulator, file_server, is_listing, moto
+from bench.repository.emulators import (
+    BUCKET,
+    EMULATORS,
+    ENVIRONMENT,
+    MOTO_FILE_MEGABYTES,
+    Emulator,
+    file_megabytes,
+    is_listing,
+)
 from bench.repository.models import build_big
 from bench.repository.servers import RepositoryServer
 from tests.project import ROOT
 
 MODEL = "big"
 CHILD_LIMIT_S = 1200.0
-# moto copies the whole object for every range: with a file of 1 GB, sixteen requests would hold 16 GB at once.
-MOTO_FILE_MEGABYTES = 16
-EMULATORS: dict[str, Callable[[Path, Path], Emulator]] = {"files": file_server, "moto": moto}
 LIMITS = {
     "files": "`files` serves files with sendfile: what limits it are the two clients, which share the cores with it.",
     "moto": f"`moto` is slow itself, and copies whole objects: the weights are in files of {MOTO_FILE_MEGABYTES} MB "
@@ -57,9 +61,9 @@ class StartCase:
     def __init__(self, kind: str, build: Path, megabytes: int) -> None:
         self.kind = kind
         self.build = build
-        file_megabytes = MOTO_FILE_MEGABYTES if kind == "moto" else megabytes
-        self.storage = build / f"big-{megabytes}-in-{file_megabytes}"
-        self.graph = build_big(self.storage / BUCKET / MODEL, megabytes=megabytes, file_megabytes=file_megabytes)
+        file_size = file_megabytes(kind, megabytes)
+        self.storage = build / f"big-{megabytes}-in-{file_size}"
+        self.graph = build_big(self.storage / BUCKET / MODEL, megabytes=megabytes, file_megabytes=file_size)
         self.cache = build / "cache"
         self.rounds = StartRounds()
 

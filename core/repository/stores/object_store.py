@@ -1,7 +1,7 @@
 """The protocol between the downloader and an object store. One package per storage implements it.
 
     ObjectStore     the protocol
-    ├── S3Store        boto3 (s3/)
+    ├── S3Store        botocore (s3/)
     └── GcsStore       google-cloud-storage (gcs/)
 
 Every method blocks on the network. The source opener imports a storage's package, and with it the SDK, when it makes

@@ -22,7 +22,7 @@ _LISTING_FIELDS = frozenset({"Name", "KeyCount", "IsTruncated"})
 
 
 class S3Store:
-    """The ObjectStore of an `s3://` location; `credential` takes precedence over boto3's default chain.
+    """The ObjectStore of an `s3://` location; `credential` takes precedence over botocore's default chain.
 
     Making one does not ask the storage.
     """

@@ -31,20 +31,32 @@ ON_USE = {
     "werkzeug",
 }
 
+# What is in front of the engine: it is imported while the models load.
+IN_FRONT = {"app.worker.worker", "core.grpc.application", "core.http.application", "gevent", "gunicorn", "hpack"}
+
 SERVE_ONE_MODEL = """
 import sys
 from app.settings.reading import read_settings
 from app.sites.bridges import make_hub_bridge
 from app.sites.credentials import Credentials
+from app.sites.engine_start import EngineStart
 from app.sites.in_process import InProcessSite
 
 settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=true"], {})
-site = InProcessSite(settings, Credentials(settings), make_hub_bridge)
+site = InProcessSite(settings, Credentials(settings), make_hub_bridge, EngineStart(settings))
 site.start()
 assert site._engine.wait_loaded(60)
 print(*sys.modules)
 site.finish(10)
 """
+
+
+def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
+    code = "import sys, app.sites.engine_start; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+    assert IN_FRONT & set(ended.stdout.split()) == set()
 
 
 def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path) -> None:
