@@ -17,10 +17,11 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from core.backends.devices import cuda
+from core.backends.devices.huge_pages import LARGE_BYTES, use_huge_pages
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
 from core.backends.onnxruntime.load_hints import load_hint
-from core.backends.onnxruntime.model_file import library_path, model_path
+from core.backends.onnxruntime.model_file import library_path, model_path, size_of_files
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
 from core.backends.onnxruntime.zip_map import CutGraph, is_zipped, without_zip_maps
@@ -91,6 +92,8 @@ def make_session(request: SessionRequest) -> MadeSession:
     except FAILURES as exc:
         hint = load_hint(str(exc), path, onnxruntime.__version__)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
+    if not on_gpu and size_of_files(request.version) >= LARGE_BYTES:
+        use_huge_pages()
     active = session.get_providers()
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], LIBRARIES) if missing else ""
