@@ -47,7 +47,7 @@ class GeventBridge:
         self._watch = _ClientWatch(hub)
         self._responses = HubResponses(hub)
         self.deadlines = Deadlines(hub)
-        self._timer = _timer_of(hub)
+        self._timer = _timer_of(hub, self._waiters)
         set_timer_of_thread(self._timer)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
@@ -165,10 +165,10 @@ class GeventBridge:
         self._waiters.close()
 
 
-def _timer_of(hub: Any) -> HubTimer | None:
+def _timer_of(hub: Any, waiters: HubWaiters) -> HubTimer | None:
     """None where the system has none; then threads wait for the end of a queue delay."""
     try:
-        return HubTimer(hub)
+        return HubTimer(hub, waiters)
     except OSError:
         return None
 

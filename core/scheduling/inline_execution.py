@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from core.inference.close_reason import DELAY
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.limits_in_force import LimitsInForce
@@ -23,12 +24,14 @@ from core.waiting.timer import timer_of_thread
 
 TURN_NS = 4_000_000
 """The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
+# Nothing came in such a part of the delay, at its end, if the clients have sent all that they can.
+_RESTS = 4
 
 
 class InlineExecution:
     """Borrows a resting thread's instance. `lock` is the scheduler's; it guards `queue` and `pool`."""
 
-    __slots__ = ("_clock", "_limits", "_lock", "_pool", "_queue", "_short")
+    __slots__ = ("_clock", "_limits", "_lock", "_pool", "_queue", "_short", "_size_before")
 
     def __init__(
         self,
@@ -45,6 +48,8 @@ class InlineExecution:
         self._limits = limits
         self._short = short
         self._clock = clock
+        # Of the batch that was taken last on a submitting thread.
+        self._size_before = 0
 
     @property
     def is_possible(self) -> bool:
@@ -65,10 +70,21 @@ class InlineExecution:
             until_ns = self._clock() + TURN_NS
             work = self._next_work(thread, until_ns)
         while work is not None:
+            self._note_rest(work)
             thread.instance.perform(work, inline=True)
             with self._lock:
                 self._pool.finish(thread)
                 work = self._next_work(thread, until_ns)
+
+    def _note_rest(self, work: Work) -> None:
+        """Tell the timer, if all clients seem to wait for responses: the end of the delay has closed a batch whose last
+        request came long before, and which is not smaller than the one before."""
+        before, self._size_before = self._size_before, len(work.batch)
+        if work.reason is DELAY and before <= len(work.batch):
+            timer = timer_of_thread()
+            delay_ns = self._limits.current.delay_ns
+            if timer is not None and self._clock() - work.batch[-1].enqueue_ns >= delay_ns // _RESTS:
+                timer.note_rest()
 
     def _next_work(self, thread: InstanceThread, until_ns: int) -> Work | None:
         """Take work for the lent `thread`, or give the thread back and return None. Under the lock."""

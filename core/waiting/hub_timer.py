@@ -11,6 +11,7 @@ import os
 from time import monotonic_ns
 from typing import Any
 
+from core.waiting.greenlet_waiter import HubWaiters
 from core.waiting.timer import Call
 
 _READ = 1
@@ -24,7 +25,8 @@ _AWAKE_NS = 40_000
 class HubTimer:
     """Implements Timer for the thread of `hub`, and is made there. Raises OSError on systems other than Linux."""
 
-    def __init__(self, hub: Any) -> None:
+    def __init__(self, hub: Any, waiters: HubWaiters) -> None:
+        """`waiters` are those that wait for the answers which the calls give."""
         # Not CDLL, whose calls give up the interpreter's lock: these calls take less than that.
         libc: Any = ctypes.PyDLL(None, use_errno=True)
         if not hasattr(libc, "timerfd_create"):
@@ -32,6 +34,7 @@ class HubTimer:
         self._descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
+        self._waiters = waiters
         self._set_time = libc.timerfd_settime
         # An itimerspec: seconds and nanoseconds of an interval, which stay 0, and of the time.
         self._time: Any = (ctypes.c_long * 4)()
@@ -46,6 +49,9 @@ class HubTimer:
         wakes_ns = at_ns - _AWAKE_NS
         if not self._wakes_ns or wakes_ns < self._wakes_ns:
             self._wake_at(wakes_ns)
+
+    def note_rest(self) -> None:
+        self._waiters.in_groups = True
 
     def _wake_at(self, wakes_ns: int) -> None:
         self._wakes_ns = wakes_ns

@@ -18,6 +18,10 @@ class Timer(Protocol):
         Another time replaces that of a call which was not made yet.
         """
 
+    def note_rest(self) -> None:
+        """Note, before answers are given, that clients wait for them and send nothing meanwhile: the first answers
+        should reach them while the thread still works on the others."""
+
 
 _of_threads = threading.local()
 

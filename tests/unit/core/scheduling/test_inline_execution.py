@@ -286,6 +286,10 @@ class ManualTimer:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, Callable[[], None]]] = []
+        self.rests = 0
+
+    def note_rest(self) -> None:
+        self.rests += 1
 
     def call_at(self, at_ns: int, function: Callable[[], None]) -> None:
         self.calls.append((at_ns, function))
@@ -323,6 +327,32 @@ def test_a_thread_with_a_timer_executes_a_batch_at_the_end_of_its_wait(
     assert threads == [threading.current_thread().name]
     timer.make_all()
     resting(bench)
+
+
+def test_a_batch_whose_requests_came_long_before_the_end_of_its_delay_tells_that_clients_wait(
+    make_bench: MakeBench, now: list[int], timer: ManualTimer
+) -> None:
+    """Not one that is smaller than the one before, nor one that the delay did not close."""
+    bench = resting_bench(make_bench, now, delay_ns=1000)
+    caller = Caller(bench)
+
+    def batch(first: str, last: str = "", *, last_after_ns: int = 0) -> int:
+        before = timer.rests
+        caller.submit(*first)
+        caller.run()
+        now[0] += last_after_ns
+        caller.submit(*last)
+        caller.run()
+        now[0] += 1000 - last_after_ns
+        timer.make_all()
+        assert bench.scheduler.queued == 0
+        return timer.rests - before
+
+    assert batch("ab", "c", last_after_ns=750) == 1
+    assert batch("abc", "d", last_after_ns=751) == 0
+    assert batch("abc") == 0
+    assert batch("abc") == 1
+    assert batch("abcdefgh") == 0
 
 
 def test_what_ends_a_wait_does_not_depend_on_the_timer(

@@ -122,3 +122,46 @@ def test_an_outcome_after_the_end_does_no_harm() -> None:
     run_on_hub(test)
     made[0].settle("late")
     assert made[0].outcome == "late"
+
+
+def looks_between_outcomes(in_groups: bool) -> list[int]:
+    """For each of eight greenlets that wait for outcomes, how often the loop had looked at the sockets before."""
+    looks: list[int] = []
+
+    def test(hub: Any) -> None:
+        with waiters_of(hub) as waiters:
+            iterations = 0
+
+            def look() -> None:
+                nonlocal iterations
+                iterations += 1
+
+            watcher = hub.loop.check()
+            watcher.priority = hub.loop.MAXPRI
+            watcher.start(look)
+            made = [waiters.waiter() for _ in range(8)]
+
+            def wait(waiter: Any) -> None:
+                waiter.wait(LIMIT_S)
+                looks.append(iterations)
+
+            greenlets = [gevent.spawn(wait, waiter) for waiter in made]
+            gevent.sleep(0)
+            waiters.in_groups = in_groups
+            for waiter in made:
+                waiter.settle("outcome")
+            gevent.joinall(greenlets, timeout=LIMIT_S)
+            assert not waiters.in_groups
+            watcher.stop()
+            watcher.close()
+
+    run_on_hub(test)
+    return [count - looks[0] for count in looks]
+
+
+def test_outcomes_reach_their_greenlets_in_groups_with_a_look_at_the_sockets_between() -> None:
+    assert looks_between_outcomes(in_groups=False) == [0] * 8
+    grouped = looks_between_outcomes(in_groups=True)
+    assert grouped[:4] == [0] * 4
+    assert grouped[4] >= 1
+    assert grouped[4:] == [grouped[4]] * 4

@@ -7,6 +7,7 @@ from typing import Any
 import gevent
 import pytest
 
+from core.waiting.greenlet_waiter import HubWaiters
 from core.waiting.hub_timer import HubTimer
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 
@@ -28,11 +29,13 @@ class Calls:
 
 def with_a_timer(test: Callable[[HubTimer, Calls], None]) -> None:
     def run(hub: Any) -> None:
-        timer = HubTimer(hub)
+        waiters = HubWaiters(hub)
+        timer = HubTimer(hub, waiters)
         try:
             test(timer, Calls())
         finally:
             timer.close()
+            waiters.close()
 
     run_on_hub(run)
 
@@ -77,10 +80,11 @@ def test_a_call_may_ask_to_be_made_again() -> None:
 
 def test_a_timer_that_closes_makes_its_calls() -> None:
     def test(hub: Any) -> None:
-        calls = Calls()
-        timer = HubTimer(hub)
+        calls, waiters = Calls(), HubWaiters(hub)
+        timer = HubTimer(hub, waiters)
         timer.call_at(monotonic_ns() + HOUR_NS, calls.named("later"))
         timer.close()
+        waiters.close()
         assert calls.names == ["later"]
 
     run_on_hub(test)
@@ -106,7 +110,9 @@ def test_the_loop_rests_when_no_call_is_left() -> None:
 def test_a_system_without_such_timers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def test(hub: Any) -> None:
         monkeypatch.setattr("ctypes.PyDLL", lambda name, use_errno: object())
+        waiters = HubWaiters(hub)
         with pytest.raises(OSError, match="timerfd_create"):
-            HubTimer(hub)
+            HubTimer(hub, waiters)
+        waiters.close()
 
     run_on_hub(test)
