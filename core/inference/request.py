@@ -5,11 +5,15 @@ Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from core.inference.packed import PackedTensors
 from core.inference.request_trace import RequestTrace
 from core.inference.tensors import BY_NAME, Array, Shape, array_of
 
 Parameter = str | int | bool | float
+# Writable bytes of a size, from which an output is sent without a copy; None if there are none left. Any thread.
+OutputMemory = Callable[[int], Array | None]
 
 # Bytes of an array of strings, which counts references, or of strings in wire form.
 _MANY_STRINGS = 1 << 16
@@ -66,7 +70,8 @@ class InferenceRequest:
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
     that it means the same in every process of the server; 0 where nobody noted it.
-    `trace` is None unless the request is traced, or its client traces it.
+    `trace` is None unless the request is traced, or its client traces it. `output_memory` is None unless large outputs
+    can be written where they are sent from; it belongs to the process that executes the request.
     """
 
     # Whether the engine has to find regions of shared memory for it (`RegionRequest`).
@@ -79,6 +84,7 @@ class InferenceRequest:
         "inputs",
         "model_name",
         "model_version",
+        "output_memory",
         "outputs",
         "parameters",
         "priority",
@@ -116,6 +122,7 @@ class InferenceRequest:
         self.sequence_end = sequence_end
         self.arrived_ns = 0
         self.trace: RequestTrace | None = None
+        self.output_memory: OutputMemory | None = None
 
     def with_inputs(self, inputs: Inputs, *, model_version: int, id: str) -> InferenceRequest:
         """The same request for other inputs, under another id."""
@@ -135,6 +142,7 @@ class InferenceRequest:
         made.sequence_end = self.sequence_end
         made.arrived_ns = 0
         made.trace = None
+        made.output_memory = None
         return made
 
     @property

@@ -20,7 +20,7 @@ from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.streamed_request import StreamedRequest
-from core.inference.tensors import Buffer
+from core.inference.tensors import Array, Buffer
 from core.interprocess.frames import BadFrame, Frame, FrameReader, frame
 from core.interprocess.outbox import Outbox
 from core.interprocess.page_allocator import PageAllocator
@@ -87,6 +87,9 @@ class FrontEnd:
         self._before_greeting = 0
         self._shared_memory: SharedMemoryBlock | None = None
         self._pages: PageAllocator | None = None
+        # The offsets of outputs that models write into the shared memory, until they are sent, each with a mark of its
+        # own: where one was sent and released, the next one may begin before the engine has forgotten the first.
+        self._unsent: dict[int, object] = {}
         self._requests = RequestReader(self._view_of)
         self._responses = ResponseWriter(self._share)
         self._pending: dict[int, PendingRequest] = {}
@@ -185,6 +188,8 @@ class FrontEnd:
             self._respond(number, InferenceResponse.failed(request, error))
             return
         make = StreamedRequest if flags & STREAMED else PendingRequest
+        if shared:
+            request.output_memory = self._output_memory
         is_slow = (shared or len(content) >= LARGE) and request.may_be_passed
         defer = None if is_slow else self._deferred.add
         pending = make(request, partial(self._respond, number), defer=defer, flush=self._flush)
@@ -243,14 +248,38 @@ class FrontEnd:
         self._outbox.append(content)
 
     def _share(self, content: Buffer) -> int | None:
-        """Copy a large output into shared memory. Returns its offset; None without room: then the socket carries it."""
+        """Copy a large output into shared memory, unless the model wrote it there. Returns its offset; None without
+        room: then the socket carries it."""
         if self._pages is None or self._shared_memory is None:
             return None
+        if self._unsent:
+            written = self._shared_memory.offset_of(content)
+            if written is not None and self._unsent.pop(written, None) is not None:
+                return written
         size = len(content)
         offset = self._pages.allocate(size)
         if offset is not None:
             self._shared_memory.view(offset, size)[:] = memoryview(content)
         return offset
+
+    def _output_memory(self, size: int) -> Array | None:
+        """Shared memory for an output. It is free again when nothing refers to it and it was not sent. Any thread."""
+        pages, memory = self._pages, self._shared_memory
+        offset = pages.allocate(size) if pages is not None and memory is not None else None
+        if offset is None or memory is None:
+            return None
+        mark = self._unsent[offset] = object()
+        try:
+            return memory.borrow(offset, size, partial(self._forget, offset, mark))
+        except ValueError:  # it was closed meanwhile
+            return None
+
+    def _forget(self, offset: int, mark: object) -> None:
+        """The engine does not refer to an output any more."""
+        if self._unsent.get(offset) is mark:
+            del self._unsent[offset]
+            assert self._pages is not None
+            self._pages.free(offset)
 
     def release_memory(self) -> None:
         """Return to the system the shared memory that no response uses. Any thread."""

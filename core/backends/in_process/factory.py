@@ -8,7 +8,7 @@ from typing import Any
 from core.backends.base import BackendInstance
 from core.backends.in_process.bound_instance import BoundInstance, BoundRun, may_bind
 from core.backends.in_process.bucketed_instance import BucketedInstance
-from core.backends.in_process.instance import Failures, InProcessInstance, Run
+from core.backends.in_process.instance import Failures, InProcessInstance, Run, RunPlaced
 from core.backends.tensors.batch_inputs import batch_inputs
 from core.backends.tensors.gatherer import Gatherer
 from core.backends.tensors.padded_splitter import PaddedSplitter
@@ -34,17 +34,19 @@ def make_instance(
     may_run_inline: bool = False,
     on_close: Callable[[], None] | None = None,
     bound_run: BoundRun | None = None,
+    run_placed: RunPlaced | None = None,
 ) -> BackendInstance:
     """An instance that pads its batches if the model has buckets; then `axes` are those of `length_axes`.
 
-    `on_close` frees what `run` holds. `bound_run` runs on tensors in memory of the GPU, where those of the model allow
-    it.
+    `on_close` frees what `run` holds. `bound_run` runs on tensors in memory of the GPU, and `run_placed` writes outputs
+    where they are sent from, where the tensors of the model allow it.
     """
     described, buckets = batch_inputs(config, spec.name), spec.buckets
     if buckets is None:
         gatherer = Gatherer(spec, scalars=scalars, batch_inputs=described, on_buffer=on_buffer)
         splitter = Splitter(spec, scattered_outputs(config))
-        if bound_run is not None and not scalars and may_bind(spec, config):
+        binds = not scalars and may_bind(spec, config)
+        if bound_run is not None and binds:
             return BoundInstance(
                 placement,
                 spec,
@@ -66,6 +68,7 @@ def make_instance(
             run_options=run_options,
             may_run_inline=may_run_inline,
             on_close=on_close,
+            run_placed=run_placed if binds else None,
         )
     return BucketedInstance(
         placement,

@@ -16,12 +16,14 @@ from core.backends.tensors.splitter import Splitter
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.errors import ServerError
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, OutputMemory
 from core.inference.response_sender import ResponseSender
 from core.inference.tensors import Array
 
 # Takes output names, a feed and run options, and returns the outputs in the order of the names.
 Run = Callable[[list[str], Mapping[str, Array], Any], Sequence[Array]]
+# The same, with large outputs in memory of the request, if there is enough.
+RunPlaced = Callable[[list[str], Mapping[str, Array], Any, OutputMemory], Sequence[Array]]
 
 
 def _never(exc: BaseException) -> bool:
@@ -43,7 +45,8 @@ class Failures:
 class InProcessInstance:
     """Implements BackendInstance.
 
-    `run` and `run_options` belong to the weights on the device, which several instances may share.
+    `run` and `run_options` belong to the weights on the device, which several instances may share. `run_placed` is for
+    a request that runs alone, of a model that `may_bind`.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class InProcessInstance:
         run_options: Any = None,
         may_run_inline: bool = False,
         on_close: Callable[[], None] | None = None,
+        run_placed: RunPlaced | None = None,
     ) -> None:
         self.placement = placement
         self.may_run_inline = may_run_inline
@@ -67,6 +71,7 @@ class InProcessInstance:
         self._gatherer = gatherer
         self._splitter = splitter
         self._run = run
+        self._run_placed = run_placed
         self._run_options = run_options
         self._failures = failures
         self._exceptions = failures.exceptions
@@ -85,7 +90,12 @@ class InProcessInstance:
         try:
             feed = self._gatherer.gather(requests, total)
             gathered_ns = monotonic_ns()
-            results = self._run(self._names, feed, self._run_options)
+            memory = requests[0].output_memory
+            # Who traces a request may want to see its tensors later, when their memory is in use again.
+            if memory is None or self._run_placed is None or len(requests) > 1 or requests[0].trace is not None:
+                results = self._run(self._names, feed, self._run_options)
+            else:
+                results = self._run_placed(self._names, feed, self._run_options, memory)
         except self._exceptions as exc:
             raise self._failure(exc) from exc
         finished_ns = monotonic_ns()
@@ -102,6 +112,7 @@ class InProcessInstance:
         """Free the buffers and drop what it runs."""
         self._gatherer.close()
         self._run = _closed
+        self._run_placed = None
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()

@@ -21,6 +21,7 @@ from core.backends.onnxruntime.device_run import DeviceRun
 from core.backends.onnxruntime.errors import failure_of, is_poison
 from core.backends.onnxruntime.model_file import model_path
 from core.backends.onnxruntime.named_axes import named_axes
+from core.backends.onnxruntime.placed_run import PlacedRun
 from core.backends.onnxruntime.session import FAILURES, run_options
 from core.backends.onnxruntime.session_options import SessionSettings
 from core.backends.onnxruntime.text_run import TextRun
@@ -33,6 +34,7 @@ from core.observability.metrics.snapshot import ModelProcessMetrics
 
 # ONNX Runtime's name for the memory of a GPU.
 _CUDA = "cuda"
+_CPU_PROVIDER = "CPUExecutionProvider"
 _FAILURES = Failures(FAILURES, failure_of, is_poison)
 
 
@@ -91,6 +93,7 @@ class OnnxModel:
             # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
             may_run_inline=not on_gpu and self._is_bounded,
             bound_run=run if isinstance(run, DeviceRun) else None,
+            run_placed=self._placed(session, run),
         )
 
     trouble = ""
@@ -123,6 +126,13 @@ class OnnxModel:
     def _is_bounded(self) -> bool:
         libraries = self._config.model_operations.op_library_filename
         return not libraries and has_bounded_graph(model_path(self._version, self._config))
+
+    def _placed(self, session: Any, run: Run) -> PlacedRun | None:
+        """`run` for outputs that are written where they are sent from, if the graph says how large some are."""
+        if isinstance(run, (TextRun, ValueRun)) or session.get_providers()[0] != _CPU_PROVIDER:
+            return None
+        placed = PlacedRun(session, onnxruntime.OrtValue, run, self._spec)
+        return placed if placed.knows_shapes else None
 
     def _run(self, session: Any, placement: Placement) -> Run:
         """How an instance runs the session: on arrays where that is possible, otherwise on ONNX Runtime's values."""
