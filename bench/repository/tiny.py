@@ -1,7 +1,7 @@
 """The start of a server of one tiny model, in one process and with two front ends: time, CPU time, memory.
 
 The servers take turns, so that they share the machine's fast and slow moments. Memory is read a second after the server
-is ready: what is done then, such as the import of Flask, is in it. Resident memory counts pages that processes share
+is ready: what is done then is in it. Resident memory counts pages that processes share
 once for each of them, proportional memory (PSS) once.
 """
 
