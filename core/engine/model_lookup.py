@@ -26,11 +26,13 @@ class ModelNotAtHand(Exception):
 class ModelLookup(Protocol):
     """A codec looks a request's model up in it. The engine is one."""
 
+    __slots__ = ()
+
     def model(self, name: str, version: int = -1) -> ServedModel:
         """As `Engine.model`."""
 
 
-class ModelsAtHand:
+class ModelsAtHand(ModelLookup):
     """Finds models without waiting: any code on the hub may use it."""
 
     def __init__(self, engine: Engine) -> None:

@@ -6,6 +6,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, "Length-Prefixed-Message".
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 from typing import Final, NamedTuple
 
 from core.frontend.request_body import Allocate, RequestBody
@@ -14,6 +15,8 @@ from core.grpc.status import GrpcError, Status
 from core.inference.tensors import Buffer
 
 PREFIX: Final = 5
+read_prefix: Final[Callable[[Buffer], tuple[int, int]]] = Struct(">BI").unpack_from
+"""The flag of a message and its size in bytes."""
 NO_MEMORY = "there is no memory for a message of {} bytes"
 
 

@@ -38,7 +38,8 @@ class ResponseCounts:
         )
 
     def count(self, method: Method | None, status: Status) -> None:
-        (method or self._unknown).ended[status] += 1
+        index: int = status  # a list of a compiled module has no fast way for a member of an enum
+        (method or self._unknown).ended[index] += 1
         if not self._is_due:
             self._is_due = True
             self._deadlines.add(_TAKEN_OVER_AFTER_S, self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 # Plain numbers, because a member of an enum takes longer to look up than a frame to parse.
@@ -40,11 +40,13 @@ LARGEST_WINDOW: Final = 2**31 - 1
 """Also the largest number of a stream, and the mask that takes off the reserved bit."""
 
 _head = struct.Struct(">IBI")
-read_head: Final = _head.unpack_from
+read_head: Final[Callable[[bytes, int], tuple[int, int, int]]] = _head.unpack_from
 """(length << 8 | type, flags, stream with the reserved bit) at an offset."""
-pack_head: Final = _head.pack
+pack_head: Final[Callable[[int, int, int], bytes]] = _head.pack
 read_settings: Final = struct.Struct(">HI").iter_unpack
-pack_uint32: Final = struct.Struct(">I").pack
+_uint32 = struct.Struct(">I")
+pack_uint32: Final = _uint32.pack
+read_uint32: Final[Callable[[bytes, int], tuple[int]]] = _uint32.unpack_from
 _setting: Final = struct.Struct(">HI").pack
 
 

@@ -41,6 +41,7 @@ _COPIED: Final = 4096  # content up to this size is passed on as bytes of its ow
 _SIZES: Final = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8}
 _OF_CONNECTIONS: Final = (frames.SETTINGS, frames.PING)
 _read_head: Final = frames.read_head
+_read_uint32: Final = frames.read_uint32
 
 
 class Http2Protocol:
@@ -100,7 +101,7 @@ class Http2Protocol:
         self._table = Streams(limits, outbox, now, peer)
         self.streams = self._table.open
         sections = limits.header_list + _PADDING
-        self._largest = (0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections)  # by the types of frames
+        self._largest = [0, sections, 5, 4, frames.DEFAULT_FRAME, -1, 8, 0, 4, sections]  # by the types of frames
         self._rest = b""
         self._data: IncomingData | None = None
         self._sections = HeaderSections(limits)
@@ -429,7 +430,8 @@ class Http2Protocol:
     def _take_window_update(self, id: int, content: bytes) -> None:
         if len(content) != 4:
             raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
-        size = int.from_bytes(content, "big") & LARGEST_WINDOW
+        (size,) = _read_uint32(content, 0)
+        size &= LARGEST_WINDOW
         self._table.spend_little()
         stream = self.streams.get(id)
         if stream is not None:

@@ -22,7 +22,7 @@ from core.frontend.trace_events import client_trace
 from core.grpc.compression import deflate, inflate
 from core.grpc.counted_stream import CountedStream
 from core.grpc.header_sections import OK, ONLY_OK, error_trailers
-from core.grpc.message_reader import PREFIX, Message, MessageReader
+from core.grpc.message_reader import PREFIX, Message, MessageReader, read_prefix
 from core.grpc.status import GrpcError, Status, log_error, status_of
 from core.grpc.transport import Receiver, Stream
 from core.inference.cancel_cause import CancelCause
@@ -40,6 +40,7 @@ MOST_INFLATED: Final = 1032
 LARGE: Final = 65536
 PLAIN: Final = b"\0"
 COMPRESSED: Final = b"\1"
+_STATUS_OK: Final = Status.OK
 
 
 class Call(Receiver):
@@ -135,11 +136,7 @@ class Call(Receiver):
         reader = self._reader
         if reader is None:
             size = len(content) - PREFIX
-            if (
-                0 <= size <= self.front_end.options.max_message_size
-                and content[0] == 0
-                and int.from_bytes(content[1:PREFIX], "big") == size
-            ):
+            if 0 <= size <= self.front_end.options.max_message_size and read_prefix(content) == (0, size):
                 self.on_message(bytes(content[PREFIX:]))
                 return
             front_end = self.front_end
@@ -272,7 +269,7 @@ class Call(Receiver):
             return
         self.started = True
         self._stream.send(self.head.response_headers, (flag + size.to_bytes(4, "big"), *parts), size + PREFIX, OK)
-        self._end(Status.OK)
+        self._end(_STATUS_OK)
 
     def deflate(self, parts: Sequence[Buffer], size: int) -> tuple[Sequence[Buffer], int, bytes]:
         """A message and its flag for `send` and `reply`, compressed unless that makes it longer. Any thread."""

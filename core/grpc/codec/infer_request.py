@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from core.engine.model_lookup import ModelLookup
 from core.engine.served_model import ServedModel
@@ -36,12 +36,15 @@ _NOTHING = memoryview(b"")
 _MOST: Final = 4096
 
 
-class DecodedRequest(NamedTuple):
+class DecodedRequest:
     """The model that was found, the request for it, and what its caller wants of the response."""
 
-    model: ServedModel
-    request: InferenceRequest
-    plan: ResponsePlan
+    __slots__ = ("model", "plan", "request")
+
+    def __init__(self, model: ServedModel, request: InferenceRequest, plan: ResponsePlan) -> None:
+        self.model = model
+        self.request = request
+        self.plan = plan
 
 
 class RequestDecoder:

@@ -32,7 +32,8 @@ def test_a_request_has_the_fields_of_its_message() -> None:
     message = infer_message(id="r1", model_version="3", outputs=[{"name": "OUTPUT1"}, {"name": "OUTPUT0"}])
     message.parameters["priority"].uint64_param = 2
     message.parameters["mine"].double_param = 1.5
-    model, request, plan = decode(message)
+    decoded = decode(message)
+    model, request, plan = decoded.model, decoded.request, decoded.plan
     assert (model.spec.name, model.spec.version) == ("simple", 3)
     assert (request.model_name, request.model_version, request.id) == ("simple", 3, "r1")
     assert (request.priority, request.parameters) == (2, {"mine": 1.5})
@@ -72,7 +73,8 @@ def test_a_request_that_comes_again_is_the_same_but_for_its_id_and_its_tensors(r
     again.parameters["mine"].string_param = "x"
     del again.raw_input_contents[:]
     again.raw_input_contents.extend([SECOND, FIRST])
-    model, request, plan = decode(again, decoder=decoder)
+    decoded = decode(again, decoder=decoder)
+    model, request, plan = decoded.model, decoded.request, decoded.plan
     assert model.spec.version == request.model_version == 1
     assert (request.id, request.outputs, request.parameters) == (request_id, ("OUTPUT1",), {"mine": "x"})
     assert contents(request) == [SECOND, FIRST]
@@ -163,9 +165,9 @@ def test_a_stream_may_use_a_model_that_answers_many_times() -> None:
 def test_classes_are_wanted_of_the_outputs_that_name_them() -> None:
     message = infer_message(outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1"}])
     message.outputs[1].parameters["classification"].int64_param = 2
-    request, plan = decode(message)[1:]
-    assert request.outputs == ("OUTPUT0", "OUTPUT1")
-    assert plan.classes == {"OUTPUT0": 0, "OUTPUT1": 2}
+    decoded = decode(message)
+    assert decoded.request.outputs == ("OUTPUT0", "OUTPUT1")
+    assert decoded.plan.classes == {"OUTPUT0": 0, "OUTPUT1": 2}
 
 
 def with_contents(message: Any) -> Any:

@@ -37,7 +37,8 @@ def described(request: InferenceRequest) -> dict[str, Any]:
 
 def outcome(content: bytes) -> object:
     try:
-        model, request, plan = DECODER.decode(content, stream=True)
+        decoded = DECODER.decode(content, stream=True)
+        model, request, plan = decoded.model, decoded.request, decoded.plan
     except ServerError as error:
         return type(error), error.message
     return model.spec.version, described(request), plan
