@@ -111,7 +111,8 @@ class FrontEnd:
                 self._descriptors += descriptors
                 self._before_greeting += len(content)
             else:
-                content = bytes(self._view[: self.sock.recv_into(self._buffer)])
+                size = self.sock.recv_into(self._buffer)
+                content = bytes(self._view[:size])
         except BlockingIOError:
             return True
         except OSError:

@@ -242,6 +242,23 @@ def test_what_only_python_objects_allow_is_found(source: str) -> None:
     assert len(list(python_only_objects(source, {"core.memo"}))) == 1
 
 
+def calls_in_slices(source: str) -> Iterator[str]:
+    """Bounds of slices that do something: of what is neither a list, tuple, text nor bytes they are evaluated twice."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Slice):
+            for bound in ast.walk(node):
+                if isinstance(bound, ast.Call) and ast.unparse(bound.func) not in ("len", "min", "max", "int"):
+                    yield ast.unparse(node)
+
+
+def test_no_bound_of_a_slice_does_something() -> None:
+    assert [(path, each) for path in sorted(compiled()) for each in calls_in_slices((ROOT / path).read_text())] == []
+
+
+def test_a_bound_that_does_something_is_found() -> None:
+    assert list(calls_in_slices("view[: sock.recv_into(view)]\nview[: len(part)]")) == [":sock.recv_into(view)"]
+
+
 @on_the_compiled_build
 def test_every_module_of_the_table_is_an_extension_module() -> None:
     files = {path: importlib.import_module(module_name(path)).__file__ or "" for path in sorted(compiled())}

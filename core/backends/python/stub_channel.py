@@ -167,18 +167,22 @@ class StubChannel:
             with self._reading:
                 self._first, self._requests, self._senders = self._next, requests, senders
                 self._next += len(requests)
-                self._result = None
                 with self._writing:
                     self._outbox.append(self._writer.write(self._first, self._first, requests))
                 self._send_now()
                 self.sent_ns = monotonic_ns()
-                while self._result is None:
-                    self._read(limit_s)
-                return self._outcomes_of(self._result)
+                return self._outcomes_of(self._next_result(limit_s))
         finally:
             self._requests = self._senders = ()
             self._finished.clear()
             self._watched.arm()
+
+    def _next_result(self, limit_s: float | None) -> list[Outcome | Later]:
+        while True:
+            self._read(limit_s)
+            result, self._result = self._result, None
+            if result is not None:
+                return result
 
     def _outcomes_of(self, result: list[Outcome | Later]) -> list[Outputs | Exception | Later]:
         found: list[Outputs | Exception | Later] = []

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from core.interprocess import page_allocator
 from core.interprocess.page_allocator import PAGE, PageAllocator
+from tests.project import pure_python_only
 
 START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0
@@ -221,6 +222,7 @@ def reclaim_all(pages: PageAllocator) -> None:
     pages.reclaim(lambda offset, size: None)
 
 
+@pure_python_only  # It stops between the lines of the allocator.
 @pytest.mark.parametrize(
     "act", [lambda pages: pages.allocate(PAGE), free_one, reclaim_all], ids=["allocate", "free", "reclaim"]
 )
