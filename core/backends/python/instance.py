@@ -158,6 +158,7 @@ class PythonInstance:
             self._move(CLOSED)
         if process is not None:
             process.stop(self._finalize_limit_s if was is SERVING else 0)
+            self._process = None  # no cycle: the process tells the instance when it is gone
 
     def _move(self, state: InstanceState) -> None:
         if state not in self._state.next:

@@ -89,9 +89,11 @@ class PythonModel:
             self._instances = [instance for instance in self._instances if not instance.is_closed]
 
     def close(self) -> None:
-        """End the instances that were started and not asked for."""
+        """End the instances that were started and not asked for, and let go of the others."""
         with self._lock:
             starts, self._starts = list(self._starts.values()), {}
+            # No cycle: instances tell the model of changes, and the model tells the scheduler, which has the instances.
+            self._instances, self._on_change = [], None
         for start in starts:
             start.instance.close()
 

@@ -70,7 +70,10 @@ class ModelAsks:
         # What the model asked other models, by the number of its request.
         self._pending: dict[int, PendingRequest] = {}
         self._deferred = Deferred()
-        self.on_frame: Mapping[int, OnFrame] = {
+
+    @property
+    def on_frame(self) -> Mapping[int, OnFrame]:
+        return {
             LOG: self._logged,
             CALL: self._called,
             INFER: self._infer,

@@ -392,8 +392,10 @@ class StubChannel:
                 _, opened = self._open.popitem()
                 opened.sender.send(None, final=True, error=error)
             self._sock.close()
-            # The channel is part of a cycle, so that it may stay for a while.
+            # The channel refers to itself, so that it may stay for a while, but nothing else with it.
             self._buffer, self._view = bytearray(), memoryview(b"")
+            self._requests = self._senders = ()
+            self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _nothing
         self._memory.close()
 
 

@@ -119,6 +119,9 @@ class StubProcess:
         return end_text(code) if has_ended else ""
 
 
+def _nobody(level: int, text: str) -> None: ...
+
+
 class _Output:
     """What a process prints on one of its files, as lines."""
 
@@ -160,6 +163,7 @@ class _Output:
             pass
         with self._lock:
             self._pipe.close()
+            self._on_line = _nobody  # no cycle: the process has its outputs
 
     def _read_rest(self) -> bool:
         """As `_read`, but false also if nothing is there: a child of the process may hold the other end."""

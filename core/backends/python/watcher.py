@@ -134,4 +134,9 @@ class _File:
                 self._epoll.unregister(each)
             if self._duplicate >= 0:
                 os.close(self._duplicate)
+            # No cycle: what is watched refers to this.
+            self._on_readable, self._on_writable = _nothing, None
         self._watcher.remove(self)
+
+
+def _nothing() -> None: ...

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -180,3 +182,16 @@ def test_an_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
     bench.processes[1].may_start.set()
     until(lambda: bench.processes[1].has_ended)
     assert bench.instance.is_closed
+
+
+def test_a_closed_instance_is_freed_without_the_garbage_collector() -> None:
+    instance = PythonInstance(Placement("m_0", DeviceKind.CPU), spec(), FakeProcess, None, 7.0)  # type: ignore[arg-type]
+    instance.begin()
+    instance.close()
+    gone = weakref.ref(instance)
+    gc.disable()
+    try:
+        del instance
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -101,3 +103,18 @@ def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watch
         assert second.readable.acquire(timeout=60)
         second.close()
         until(lambda: not is_running())
+
+
+def test_what_was_watched_is_freed_without_the_garbage_collector(watcher: Watcher) -> None:
+    end = End(watcher)
+    end.theirs.send(b"x")
+    end.watched.arm()
+    assert end.readable.acquire(timeout=60)
+    end.close()
+    gone = weakref.ref(end)
+    gc.disable()
+    try:
+        del end
+        until(lambda: gone() is None)  # the thread may be in a call
+    finally:
+        gc.enable()
