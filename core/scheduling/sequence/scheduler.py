@@ -22,7 +22,6 @@ from core.backends.base import BackendInstance
 from core.config.model_spec import BatchingSpec, ModelSpec
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
-from core.inference.request import Inputs
 from core.inference.response import InferenceResponse
 from core.observability.statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
@@ -37,11 +36,11 @@ from core.scheduling.sequence.direct_instance import DirectInstance
 from core.scheduling.sequence.first_batch import FirstBatch
 from core.scheduling.sequence.lane import Lane
 from core.scheduling.sequence.open_sequence import OpenSequence
-from core.scheduling.sequence.placing import Placing
+from core.scheduling.sequence.passage import Passage
 from core.scheduling.sequence.reaper import Reaper
 from core.scheduling.sequence.rules import form_problem, place_problem, start_missing
 from core.scheduling.sequence.seating import Seating
-from core.scheduling.sequence.states import InitialStates, States
+from core.scheduling.sequence.states import InitialStates
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -89,9 +88,7 @@ class SequenceScheduler:
         self._make_batcher = make_batcher
         self._clock = clock
         self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
-        self._states = States(spec, initial) if sequence.states else None
-        self._first_states: Inputs = [] if self._states is None else self._states.first
-        self._placing = Placing(spec, self._controls, self._states)
+        self._passage = Passage(spec, self._controls, initial)
         self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._reaper = Reaper(spec.name, self._reap)
@@ -186,7 +183,7 @@ class SequenceScheduler:
         if not request.correlation_id:
             request.correlation_id = self._controls.id_of(next(self._numbers))
         if sequence is None:
-            sequence = OpenSequence(self, request.correlation_id, self._first_states)
+            sequence = OpenSequence(self, request.correlation_id, self._passage.first_states)
             if self._seating.begin(sequence, pending.enqueue_ns):
                 self._reaper.wake()
         elif request.sequence_start:
@@ -210,24 +207,7 @@ class SequenceScheduler:
         for rejection in change.rejections:
             reject(rejection, self._statistics, self._respond, self._clock())
         for sequence, pending in change.entering:
-            self._enter(sequence, pending)
-
-    def _enter(self, sequence: OpenSequence, pending: PendingRequest) -> None:
-        """Give a request to its instance's batcher, with what the model must know of the sequence."""
-        lane, sent, states = sequence.lane, pending.request, self._states
-        assert lane is not None
-        if states is not None:
-            if sent.sequence_start:
-                sequence.states = states.first
-            if states.are_variable:
-                pending.batch_key = (*(pending.batch_key or ()), *states.shapes(sequence.states))
-        sequence.sent, sequence.on_response = sent, pending.on_response
-        pending.request = sequence.executed = self._placing.placed(sent, sequence.states)
-        pending.on_response = sequence.respond
-        try:
-            lane.batcher.submit(pending)
-        except ServerError as error:
-            sequence.respond(InferenceResponse.failed(sent, error))
+            self._passage.enter(sequence, pending)
 
     def _again(self, lane: Lane, pending: PendingRequest) -> None:
         """Let the request inside a sequence, which its model gave back, enter once more. See `Again`."""
@@ -235,30 +215,13 @@ class SequenceScheduler:
             raise _cancelled(pending)
         with self._lock:
             sequence = next(sequence for sequence in lane.sequences.values() if sequence.inside is pending)
-        sent, states = sequence.sent, self._states
-        assert sent is not None
-        begun = sent.with_inputs(sent.inputs, model_version=sent.model_version, id=sent.id)
-        begun.sequence_start, begun.arrived_ns, begun.trace = False, sent.arrived_ns, sent.trace
-        if states is not None and states.are_variable:
-            shapes = states.shapes(sequence.states)
-            pending.batch_key = (*(pending.batch_key or ())[: -len(shapes)], *shapes)
-        pending.request = sequence.executed = self._placing.placed(begun, sequence.states)
-        pending.defer = None  # it is for the thread that submitted the request first
-        lane.batcher.submit(pending)
+        self._passage.enter_again(sequence, pending)
 
     def answered(self, sequence: OpenSequence, response: InferenceResponse) -> None:
         """Pass a response to the request inside `sequence` on; after the final one the next request enters."""
-        pending, sent, on_response = sequence.inside, sequence.sent, sequence.on_response
-        assert pending is not None
-        assert sent is not None
-        assert on_response is not None
-        if self._states is not None and response.error is None:
-            response.outputs, sequence.states = self._states.taken(response.outputs, sent.outputs, sequence.states)
-        if not response.final:
-            on_response(response)
+        pending = self._passage.take(sequence, response)
+        if pending is None:
             return
-        pending.request, pending.on_response = sent, on_response
-        sequence.executed = sequence.sent = sequence.on_response = None
         change = Change()
         with self._lock:
             sequence.inside = None

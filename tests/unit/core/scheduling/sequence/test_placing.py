@@ -7,6 +7,7 @@ import numpy as np
 from core.config.model_spec import ModelSpec
 from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
+from core.inference.request_trace import RequestTrace
 from core.inference.response import OutputTensor, PackedOutputs
 from core.scheduling.sequence.controls import Controls
 from core.scheduling.sequence.placing import Placing
@@ -78,3 +79,12 @@ def test_a_client_that_asks_for_outputs_gets_no_states() -> None:
     _, states, placing = made()
     sent = InferenceRequest("m", as_run(), outputs=("OUT",), correlation_id=1)
     assert placing.placed(sent, states.first).outputs == ("OUT", "SUM", "N")
+
+
+def test_the_model_gets_what_belongs_to_the_request() -> None:
+    _, states, placing = made()
+    sent = InferenceRequest("m", as_list(), id="a", correlation_id=1, sequence_start=True, timeout_us=7)
+    sent.trace, sent.arrived_ns = RequestTrace(number=1), 5
+    placed = placing.placed(sent, states.first)
+    assert (placed.id, placed.correlation_id, placed.timeout_us, placed.arrived_ns) == ("a", 1, 7, 5)
+    assert placed.trace is sent.trace

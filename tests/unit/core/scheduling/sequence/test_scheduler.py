@@ -10,7 +10,6 @@ from core.errors import (
     RequestCancelled,
     ServerStopping,
 )
-from core.inference.request_trace import RequestTrace
 from core.observability.statistics import FailureReason
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
 from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, HOUR, SUM, MakeBench, Summing
@@ -276,13 +275,3 @@ def test_an_instance_that_lost_its_states_ends_its_sequences(make_bench: MakeBen
         backend.gate.set()
     assert sorted(bench.wait(5)) == ["a1", "a2", "b1", "b2", "c"]
     assert bench.backend.batches == [["a1"], ["c"]]
-
-
-def test_the_model_gets_what_belongs_to_the_request(make_bench: MakeBench) -> None:
-    bench = make_bench(OLDEST + CONTROLS)
-    pending = bench.request("a", 1, "s", timeout_us=7)
-    trace = RequestTrace(number=1)
-    pending.request.trace, pending.request.arrived_ns = trace, 5
-    placed = bench.scheduler._placing.placed(pending.request, [])
-    assert (placed.id, placed.correlation_id, placed.timeout_us, placed.arrived_ns) == ("a", 1, 7, 5)
-    assert placed.trace is trace
