@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -85,8 +86,14 @@ def keep_to_share(processes: int) -> None:
 
 
 def pin_to_share(index: int, processes: int) -> None:
-    """Keep this thread, and those that it makes, on its share of the processors: number `index` of `processes`."""
-    os.sched_setaffinity(0, share_of(sorted(os.sched_getaffinity(0)), index, processes))
+    """Keep this process on its share of the processors: number `index` of `processes`.
+
+    A new thread has the processors of the one that makes it, but libraries have made some already.
+    """
+    share = share_of(sorted(os.sched_getaffinity(0)), index, processes)
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(int(thread), share)
 
 
 def share_of(devices: Sequence[T], index: int, processes: int) -> Sequence[T]:
