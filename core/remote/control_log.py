@@ -22,6 +22,7 @@ from core.shared_memory.region import RegionKind
 
 _log = logging.getLogger("trident.engine")
 _NEXT = ".next"
+_BEGUN = ".begun"
 _LOCK_PAUSE_S = 0.02
 _TRACE = "change_trace"
 _UNREGISTER = "unregister_regions"
@@ -123,13 +124,29 @@ class ControlLog:
         """Hold the lock of a subject, in all processes of the server: its changes are made one after the other."""
         folder = self._folder / "locks"
         folder.mkdir(mode=0o700, exist_ok=True)
-        name = blake2b(repr(subject).encode("utf-8", "replace"), digest_size=8).hexdigest()
-        while (lock := try_lock_exclusive(folder / name)) is None:
+        while (lock := try_lock_exclusive(folder / _file_name(subject))) is None:
             pause(_LOCK_PAUSE_S)
         try:
             yield
         finally:
             lock.release()
+
+    @contextmanager
+    def begun(self, change: Change) -> Iterator[None]:
+        """Record inside that a change was begun: of a process that dies meanwhile the record stays. Under its lock."""
+        path = self._folder / f"{_file_name(change.subject)}{_BEGUN}"
+        try:
+            path.write_bytes(encode_call(change.call.name, change.arguments))
+        except OSError as error:
+            _log.error("if this process dies, nobody will know that '%s' was being changed: %s", change.what, error)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+    def unfinished(self) -> list[Change]:
+        """The changes that are being made, and those that were when their process died."""
+        return list(_readable(self._folder.glob(f"*{_BEGUN}")))
 
     def _write(self, change: Change) -> bool:
         content = encode_call(change.call.name, change.arguments)
@@ -163,6 +180,10 @@ class ControlLog:
         if path.name not in self._subjects:
             self._subjects[path.name] = next((change.subject for change in _readable([path])), ())
         return self._subjects[path.name]
+
+
+def _file_name(subject: Subject) -> str:
+    return blake2b(repr(subject).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _number(path: Path) -> int:

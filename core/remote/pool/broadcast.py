@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from core.engine.call import ModelChange
@@ -41,12 +42,33 @@ class Broadcast:
         go back, and its error is raised.
         """
         with self._log.locked(change.subject, self._pause):
-            untold = self._untold([])
-            if not untold:
-                raise self._engines[0].no_engine()
-            first = untold[0]
-            told = [first.connection]
-            back = self._way_back(first, change)
+            self._make(change)
+
+    def finish_unfinished(self) -> None:
+        """Make the changes that a front end had begun when it died, and that only some engines may have. Blocks."""
+        for change in self._log.unfinished():
+            with self._log.locked(change.subject, self._pause):
+                if all(change.subject != each.subject for each in self._log.unfinished()):
+                    continue  # another front end was making it, and is done
+                _log.warning("'%s' was being changed when a front end died: it is changed again", change.what)
+                try:
+                    self._make(change)
+                except ServerError as error:
+                    _log.error("'%s' could not be changed again: %s", change.what, error.message)
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self._log.unfinished())
+
+    def _make(self, change: Change) -> None:
+        untold = self._untold([])
+        if not untold:
+            raise self._engines[0].no_engine()
+        first = untold[0]
+        told = [first.connection]
+        back = self._way_back(first, change)
+        # Loads take long enough for a front end to die meanwhile; other changes take less than a record of them.
+        with self._log.begun(change) if change.is_of_model else nullcontext():
             first.begin(change.call, change.arguments).result()
             made = [first]
             self._tell_others(change, told, made, back)

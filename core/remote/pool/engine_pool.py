@@ -5,6 +5,7 @@ Source: docs/processes.md "Several engines".
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -39,6 +40,7 @@ _FIRST_HOLD = -2
 _FIRST_TRACE = 1
 # A front end that starts does not wait longer for an engine that is not there.
 _MISSING_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
 # The order in which engines get ready; what the slowest has reached is what all have.
 _PHASES = (Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING, Phase.FAILED, Phase.EXITING, Phase.READY)
 _STILL_LOADING = frozenset((Phase.STARTING, Phase.LOADING))
@@ -98,10 +100,18 @@ class EnginePool:
         self.trace_gate = TraceGate()
 
     def start(self) -> None:
-        """Begin to connect to all engines."""
+        """Begin to connect to all engines, and then to finish what a front end had begun when it died."""
         self._started = time.monotonic()
         for engine in self._engines:
             engine.start()
+        if self._broadcast.has_unfinished:
+            threading.Thread(target=self._finish, name="trident-unfinished", daemon=True).start()
+
+    def _finish(self) -> None:
+        """On a thread of its own."""
+        while self._awaited() and not self._is_exiting:
+            time.sleep(_LOOK_SECONDS)
+        self._broadcast.finish_unfinished()
 
     def begin_exit(self) -> None:
         """Become neither live nor ready; requests are still served."""

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 
 from tests.contract.lifecycle.changing_models import (
     OVERRIDE,
+    Gate,
     add_scaled,
     base64_of,
     factor_of,
@@ -27,10 +29,10 @@ from tests.contract.lifecycle.changing_models import (
     scaled,
     unload_and_wait,
 )
-from tests.contract.remote.remote_server import RemoteServer, Traffic, undisturbed
+from tests.contract.remote.remote_server import LIMIT_S, RemoteServer, Traffic, undisturbed
 from tests.contract.sequences.sequence_models import write_models
 from tests.contract.sequences.test_requests import FIRST_STATE
-from tests.contract.servers.processes import engines_of
+from tests.contract.servers.processes import engines_of, front_ends_of
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models
 from tests.contract.shared_memory.client_regions import memory, speaker
@@ -177,6 +179,25 @@ def test_an_engine_that_cannot_start_again_leaves_the_other_one_serving(tmp_path
         weights.write_bytes(whole)
         until(lambda: server.log_text().count("successfully loaded 'given'") == 3, server.log_text)
         assert {factor_of(server, "given") for _ in range(10)} == {2.0}
+
+
+def test_a_load_whose_front_end_dies_ends_the_same_in_both(tmp_path: Path) -> None:
+    folder = tmp_path / "models"
+    add_scaled(folder, "given", 2.0)
+    gate = Gate(folder, "gated", 3.0)
+    options = ["--engines=2", "--model-control-mode=explicit", "--load-model=given"]
+    with RemoteServer(folder, tmp_path, *options) as server, ThreadPoolExecutor(1) as pool:
+        loading = pool.submit(load, server, "gated")
+        until(lambda: server.log_text().count("loading: gated:1") == 1, server.log_text)
+        for front_end in front_ends_of(server):
+            os.kill(front_end, signal.SIGKILL)
+        assert isinstance(loading.exception(LIMIT_S), (OSError, HTTPException))
+        # The load of the one engine, and that of both. Opening the gate changes it, so the one loads it again.
+        for loads in (1, 2, 3):
+            gate.open()
+            until(lambda loads=loads: server.log_text().count("successfully loaded 'gated'") == loads, server.log_text)  # type: ignore[misc]
+        server.wait_until_all_ready()
+        assert {factor_of(server, "gated") for _ in range(20)} == {3.0}
 
 
 @pytest.mark.parametrize(("number", "to_all"), [(signal.SIGTERM, False), (signal.SIGINT, True)], ids=["stop", "Ctrl-C"])

@@ -10,8 +10,9 @@ import pytest
 
 from core.errors import InvalidRequest, ModelLoadFailed
 from core.observability.logging import LogLevels
+from core.remote.calls.calls import CALLS
 from core.remote.calls.remote_error import EngineGone
-from core.remote.control_log import ControlLog
+from core.remote.control_log import Change, ControlLog
 from core.remote.pool.engine_pool import EnginePool
 from core.remote.restoration import Restoration
 from core.shared_memory.region import RegionKind
@@ -69,6 +70,20 @@ def test_all_engines_make_a_change_and_it_is_noted(
     pool[0].change_log(LEVELS)
     assert [engine.calls for engine in engines] == [[("load", "m", {"config": "{}"}), ("change_log", LEVELS)]] * 2
     assert log_of(tmp_path) == [("load_model", "m"), ("change_log", LEVELS)]
+
+
+def test_a_change_whose_front_end_died_is_made_by_all_engines(engines: list[Models], tmp_path: Path) -> None:
+    log = ControlLog(tmp_path / "changes")
+    with log.begun(Change(CALLS["load_model"], ["m", {}])):
+        engines[0].versions["m"] = (1,)
+        (record,) = (tmp_path / "changes").glob("*.begun")
+        content = record.read_bytes()
+    record.write_bytes(content)  # the front end died
+    with pooled(tmp_path, engines) as (pool, _):
+        until(lambda: log_of(tmp_path) == [("load_model", "m")] and not log.unfinished())
+        assert [engine.calls for engine in engines] == [[("load", "m", {})]] * 2
+        pool.unload_model("m", False)
+        assert log.unfinished() == []
 
 
 def test_what_the_first_engine_refuses_no_other_is_asked_for(
