@@ -18,6 +18,7 @@ from core.errors import InvalidRequest
 from core.http.json_parser import parse
 from core.http.slices.outline import Outline, outline_of
 from core.http.slices.slicing import Slicing
+from core.http.slices.wrong_element import WrongElement
 from core.http.v2.json_tensors import MAX_DEPTH, NESTED_TOO_DEEP, nested_too_deep
 from core.inference.tensors import BY_NAME, Buffer
 
@@ -86,15 +87,19 @@ def read_slice(text: bytes, datatype: str) -> Any:
         return _parse_lenient(text, binary_follows=True)
 
 
-def error_in_slices(text: memoryview, outline: Outline, slicing: Slicing) -> InvalidRequest | None:
-    """The error that `parse_document` raises for a text of which a slice is no JSON.
+def error_in_slices(
+    text: memoryview, outline: Outline, slicing: Slicing, found: InvalidRequest | None = None
+) -> InvalidRequest | None:
+    """The error of the whole text, one of whose slices is no JSON or has the error `found`.
 
-    None if it cannot be told from the slice: then the whole text has to be parsed, during which nothing else runs.
+    None if it cannot be told from the slices: then the whole text has to be parsed, during which nothing else runs.
     """
     fault = outline.fault()
-    if fault is None or not _is_judged_strictly(text, slicing):
-        return None
-    return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+    if fault is not None:
+        error: InvalidRequest | None = InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+    else:
+        error = found if type(found) is WrongElement and outline.is_read() else None
+    return error if error is not None and _is_judged_strictly(text, slicing) else None
 
 
 def _is_judged_strictly(text: memoryview, slicing: Slicing) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from core.errors import InvalidRequest
+from core.http.slices.wrong_element import WrongElement
 from core.inference.tensors import BY_NAME, Array, Datatype, bytes_array
 
 MAX_DEPTH = 100
@@ -68,7 +69,7 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
         types = set(map(type, content))
     kind = datatype.kind
     if not types <= _ELEMENT_TYPES[kind]:
-        raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
+        raise WrongElement((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
     if kind == "O":
         return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
     check_count(len(content), count)

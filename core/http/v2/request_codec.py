@@ -97,19 +97,21 @@ def _decode_slices(
     if outline is None:
         return None
     decoded: Decoded | None = None
+    found: InvalidRequest | None = None
     if outline.document is not None:
         try:
             decoded = _decode(outline.document, tail, version, spec, max_input_size)
-        except (InvalidRequest, ModelNotFound, ValueError):
+        except (InvalidRequest, ModelNotFound, ValueError) as error:
             if outline.is_read():
                 raise
+            found = error if isinstance(error, InvalidRequest) else None
     if outline.is_read():
         return decoded
     # What stops the reading of a slice may have another text and place in the whole document, whose syntax, too, is
     # judged before its content.
-    error = error_in_slices(text, outline, slicing)
-    if error is not None:
-        raise error
+    whole = error_in_slices(text, outline, slicing, found)
+    if whole is not None:
+        raise whole
     return None
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest, RequestCancelled, ServerError
 from core.http.slices.slicing import Slicing
+from core.http.slices.wrong_element import WrongElement
+from core.http.v2 import request_codec
 from core.http.v2.json_document import NotStrict
 from core.http.v2.request_codec import decode_request
 from core.inference.tensors import BY_NAME
@@ -100,6 +102,20 @@ def test_what_only_the_parser_of_whole_documents_knows(content: str, datatype: s
     body = f'{{"inputs":[{{"name":"IN","datatype":"{datatype}","shape":[4],"data":{content}}}]}}'.encode()
     for size in range(1, 12):
         assert outcome(body, None, Slicing(size=size)) == outcome(body)
+
+
+@pytest.mark.parametrize("content", ['1,2,"3",4', "1,2,true,4", "[1,2],[3,null]"])
+def test_a_wrong_type_is_found_without_a_look_at_the_whole(monkeypatch: pytest.MonkeyPatch, content: str) -> None:
+    body = f'{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[4],"data":[{content}]}}]}}'.encode()
+    expected = outcome(body)
+    assert expected[0] is WrongElement
+
+    def never(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("the whole text was parsed")
+
+    monkeypatch.setattr(request_codec, "parse_document", never)
+    for size in range(1, 9):
+        assert outcome(body, None, Slicing(size=size)) == expected
 
 
 def test_an_array_in_another_place_is_not_taken_for_data() -> None:
