@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from core.inference.close_reason import DELAY
+from core.inference.close_reason import DELAY, IDLE
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.limits_in_force import LimitsInForce
@@ -70,7 +70,8 @@ class InlineExecution:
             until_ns = self._clock() + TURN_NS
             work = self._next_work(thread, until_ns)
         while work is not None:
-            self._note_rest(work)
+            if work.reason is not IDLE:
+                self._note_rest(work)
             thread.instance.perform(work, inline=True)
             with self._lock:
                 self._pool.finish(thread)
