@@ -54,9 +54,9 @@ class SageMakerApplication(V2Application):
         Raises ConfigInvalid for settings that cannot be right.
         """
         endpoint = SageMakerEndpoint(engine, bridge, settings, memory)
-        self.routes = endpoint_routes(endpoint, metrics_page)
-        self._named = {route.name: route for route in self.routes}
-        super().__init__(engine, options, bridge)
+        routes = endpoint_routes(endpoint, metrics_page)
+        self._named = {route.name: route for route in routes}
+        super().__init__(engine, options, bridge, routes)
 
     # --- the hooks of V2Application
 

@@ -49,12 +49,11 @@ class VertexApplication(V2Application):
         routed = found[1] if found is not None else {"model": "", "version": ""}
         endpoint = VertexEndpoint(engine, bridge, settings, routed["model"], routed["version"])
         metrics = metrics_route(metrics_page)
-        self.routes = public_routes(settings, metrics)
         self._platform_routes = platform_routes(endpoint)
         self._redirect = redirect_route(endpoint, metrics)
         self._predict_route = settings.predict_route
         self._serves_v2 = "inference" in settings.public_groups
-        super().__init__(engine, options, bridge)
+        super().__init__(engine, options, bridge, public_routes(settings, metrics))
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         routes = self._platform_routes

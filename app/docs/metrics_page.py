@@ -28,7 +28,8 @@ from core.observability.metrics.snapshot import (
     VersionStateMetrics,
 )
 from core.observability.metrics_log.report import FIGURES
-from core.observability.statistics import BatchTuning, FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import BatchTuning, FailureReason
 from core.observability.tracing.trace_counts import TraceCounts
 
 

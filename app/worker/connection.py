@@ -9,7 +9,7 @@ import logging
 import math
 import socket
 from collections.abc import Sized
-from typing import Any
+from typing import Any, Final
 
 import gevent
 
@@ -25,12 +25,12 @@ from core.inference.tensors import Buffer
 
 log = logging.getLogger("trident.http")
 
-NEVER = math.inf
-_WRITE = 2
+NEVER: Final = math.inf
+_WRITE: Final = 2
 # Up to this size joining the parts is cheaper than an iovec (measured: 0.4 microseconds less at 100 bytes, equal at
 # 16 KiB, 1.7 more at 64 KiB).
-_MAX_JOINED = 16384
-_IOV_MAX = 1024
+_MAX_JOINED: Final = 16384
+_IOV_MAX: Final = 1024
 
 
 class Connection:

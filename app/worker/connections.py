@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from app.worker.clock import CoarseClock
 from app.worker.connection import Connection
 from app.worker.limits import ConnectionLimits
 from app.worker.phase import Phase
 
-_LINGER_S = 2.0
+_LINGER_S: Final = 2.0
 # How long the first request of a connection may take to arrive after the server has begun to close.
-_FIRST_REQUEST_S = 2.0
-_WAITING = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE)
+_FIRST_REQUEST_S: Final = 2.0
+_WAITING: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE)
 # As for HTTP/2 (app/worker/http2/limits.py).
-_HANDSHAKE_S = 20.0
-_NO_REQUEST = (Phase.HANDSHAKE, Phase.NEW, Phase.LINGER, Phase.ENDED)
+_HANDSHAKE_S: Final = 20.0
+_NO_REQUEST: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.LINGER, Phase.ENDED)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
-_SHARED_S = 2.0
+_SHARED_S: Final = 2.0
 # Above this share of the places the connections that have been idle longest make room for new ones.
-CROWDED = 0.9
+CROWDED: Final = 0.9
 
 
 class Connections:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class Phase(Enum):
@@ -22,3 +23,8 @@ class Phase(Enum):
     SEND = "the client to take its response"
     LINGER = "the client to read a refusal"
     ENDED = "nothing"
+
+
+# In Python 3.11 a member costs a function call when it is looked up on its class.
+IDLE: Final = Phase.IDLE
+APPLICATION: Final = Phase.APPLICATION

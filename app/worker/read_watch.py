@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from greenlet import getcurrent
 
-_READ = 1
+_READ: Final = 1
 
 
 class ReadWatch:

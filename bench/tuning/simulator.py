@@ -14,7 +14,7 @@ from core.config.model_spec import BatchingSpec, ModelSpec
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.limits_in_force import LimitsInForce
 from core.scheduling.policy import Wait, limits_of, may_end
 from core.scheduling.queue import RequestQueue

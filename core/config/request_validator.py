@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from math import prod
+from typing import Final
 
 import numpy as np
 
@@ -21,12 +22,12 @@ from core.inference.request import InferenceRequest, Inputs, InputTensor, Packed
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Shape, array_of, bytes_array, shape_text, unpack_bytes
 from core.memo import Memo
 
-_BATCH_NOTE = (
+_BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
     "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
     "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
 )
-_MAX_FORMS = 256
+_MAX_FORMS: Final = 256
 
 # The number of items, and the batch key: a value that must be equal within a batch, or None without a condition.
 BatchForm = tuple[int, tuple[object, ...] | None]

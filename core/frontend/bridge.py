@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
 from core.errors import BackendFailed, ServerError
 from core.frontend.response_stream import ResponseStream
@@ -34,7 +34,7 @@ T = TypeVar("T")
 ClientGone = Callable[[], bool]
 
 # The period in which a waiting request asks whether its client is still connected.
-LOOK_SECONDS = 0.1
+LOOK_SECONDS: Final = 0.1
 
 
 class Bridge(Protocol):

@@ -5,11 +5,13 @@ Source: docs/spec/http.md section 3, "Version text errors".
 
 from __future__ import annotations
 
+from typing import Final
+
 from core.errors import InvalidRequest
 
-LATEST = -1
-_LARGEST = 2**63 - 1
-_DIGITS_OF_LARGEST = 19
+LATEST: Final = -1
+_LARGEST: Final = 2**63 - 1
+_DIGITS_OF_LARGEST: Final = 19
 
 
 def version_number(text: str) -> int:

@@ -7,14 +7,14 @@ which it does for an access log.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from core.http.reply import Environ
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes
 
-INFERENCE_KEY = "trident.inference"
-PROBE_KEY = "trident.probe"
+INFERENCE_KEY: Final = "trident.inference"
+PROBE_KEY: Final = "trident.probe"
 """Set for a health probe or a scrape of metrics: such requests are many and all alike."""
 
 

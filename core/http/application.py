@@ -29,7 +29,8 @@ from core.http.options import HttpOptions
 from core.http.reply import TEXT, Environ, Reply, send
 from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
-from core.http.response_counts import ResponseCollector, ResponseCounts
+from core.http.response_collector import ResponseCollector
+from core.http.response_counts import ResponseCounts
 from core.http.routes import INFERENCE, ROUTES, Route
 from core.http.trace_note import end_traces
 from core.memo import Memo
@@ -53,20 +54,22 @@ class V2Application(HttpFrontEnd):
 
     A subclass changes the hooks of HttpFrontEnd and these, and nothing else:
 
-    * `routes`: the route table.
     * `early_error_mime`: the content type of a refusal before the body is parsed.
     * `hint_in_body`: whether the body of an error has its hint, too.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
-    `responses` counts its answers. Another object may take its place before the first request.
+    `routes` is the route table. `responses` counts its answers: another object may take its place before the first
+    request.
     """
 
-    routes: tuple[Route, ...] = ROUTES
     early_error_mime = TEXT
     hint_in_body = True
 
-    def __init__(self, engine: Engine, options: HttpOptions, bridge: Bridge) -> None:
+    def __init__(
+        self, engine: Engine, options: HttpOptions, bridge: Bridge, routes: tuple[Route, ...] = ROUTES
+    ) -> None:
         super().__init__(engine, options, bridge)
+        self.routes = routes
         self.request_metrics = CollectorRegistry()
         self.responses = ResponseCounts()
         guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)

@@ -8,16 +8,17 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Final
 
 from core.errors import InvalidRequest
 from core.http.errors import BrokenCompression, UnsupportedEncoding
 from core.inference.tensors import Buffer
 
-IDENTITY = "identity"
+IDENTITY: Final = "identity"
 # zlib takes the container of a stream from the window bits.
-_CONTAINERS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_EITHER_CONTAINER = 32 + zlib.MAX_WBITS
-_LONGEST_HEADER = 1024
+_CONTAINERS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_EITHER_CONTAINER: Final = 32 + zlib.MAX_WBITS
+_LONGEST_HEADER: Final = 1024
 
 
 def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:

@@ -20,6 +20,7 @@ import logging
 import re
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 import orjson
 
@@ -30,12 +31,12 @@ from core.http.generate.events import EVENT_STREAM, event
 from core.http.reply import Environ, Headers, Reply, text_reply
 from core.http.request_path import request_path
 
-HINT_HEADER = "Trident-Hint"
+HINT_HEADER: Final = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
 # The infer view stores the request's id under this key as soon as it knows it.
-REQUEST_ID_KEY = "trident.request_id"
+REQUEST_ID_KEY: Final = "trident.request_id"
 # A view of events stores true under this key before it raises an error that is to be an event.
-AS_EVENT_KEY = "trident.as_event"
+AS_EVENT_KEY: Final = "trident.as_event"
 
 STATUS_OF_CODE: dict[ErrorCode, int] = {
     ErrorCode.UNKNOWN: 400,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -18,20 +18,20 @@ from core.inference.tensors import Buffer
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
 
-JSON = "application/json"
-TEXT = "text/plain"
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
 
 # Our worker passes the body as one buffer under this key and accepts any buffers; other servers accept only `bytes`.
-BODY_KEY = "trident.body"
+BODY_KEY: Final = "trident.body"
 # Our worker passes the received headers as pairs of name and value: WSGI keeps neither the case of a name nor its
 # underscores.
-RECEIVED_HEADERS_KEY = "trident.headers"
+RECEIVED_HEADERS_KEY: Final = "trident.headers"
 # Our worker passes a function that returns true when the client has disconnected.
-CLIENT_GONE_KEY = "trident.client_gone"
+CLIENT_GONE_KEY: Final = "trident.client_gone"
 # Our worker passes when it had all bytes of the request, in monotonic nanoseconds.
-ARRIVED_KEY = "trident.arrived_ns"
+ARRIVED_KEY: Final = "trident.arrived_ns"
 
-STATUS_LINES: dict[int, str] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
+STATUS_LINES: Final[dict[int, str]] = {status.value: f"{status.value} {status.phrase}" for status in HTTPStatus}
 
 
 class Parts(Protocol):

@@ -6,12 +6,9 @@ A Counter of the metrics library takes a lock, and in several processes writes t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from mmap import mmap
 from typing import NamedTuple
-
-from prometheus_client.core import CounterMetricFamily
-from prometheus_client.registry import Collector
 
 # A slot has the length of a key, the key in JSON, and at the end the number.
 _SLOT_BYTES = 256
@@ -79,24 +76,3 @@ def read_counts(table: bytes | bytearray | mmap) -> Iterator[tuple[Answer, int]]
             return
         method, route, status = json.loads(slot[_LENGTH_BYTES : _LENGTH_BYTES + length])
         yield Answer(method, route, status), int.from_bytes(slot[-_NUMBER_BYTES:], "little")
-
-
-class ResponseCollector(Collector):
-    """Shows counts in a registry of the metrics library."""
-
-    def __init__(self, read: Callable[[], Iterable[tuple[Answer, int]]]) -> None:
-        """`read` gives the counts of the moment; those of the same answer are added up."""
-        self._read = read
-
-    def collect(self) -> Iterator[CounterMetricFamily]:
-        sums: dict[Answer, int] = {}
-        for answer, count in self._read():
-            sums[answer] = sums.get(answer, 0) + count
-        family = CounterMetricFamily(
-            "trident_http_responses",
-            "Responses of all routes including the infer routes",
-            labels=("method", "route", "status"),
-        )
-        for answer, count in sorted(sums.items()):
-            family.add_metric((answer.method, answer.route, str(answer.status)), count)
-        yield family

@@ -15,7 +15,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from core.http.application import V2Application
-from core.http.response_counts import ResponseCollector, ResponseCounts
+from core.http.response_collector import ResponseCollector
+from core.http.response_counts import ResponseCounts
 from core.http.shared_response_counts import SharedResponseCounts
 
 _log = logging.getLogger("trident.http")

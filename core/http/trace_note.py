@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ
 from core.inference.response import InferenceResponse
 
-RECEIVED_KEY = "trident.received_ns"
+RECEIVED_KEY: Final = "trident.received_ns"
 """When our worker began to receive the request, and when it had it; only while requests may be traced."""
-TRACES_KEY = "trident.traces"
+TRACES_KEY: Final = "trident.traces"
 """The numbers of the traces of the requests that the body had."""
 
 

@@ -6,6 +6,7 @@ Source: docs/spec/schedulers.md section 3.2, "Why a batch was closed".
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class CloseReason(IntEnum):
@@ -35,4 +36,11 @@ class CloseReason(IntEnum):
 
 
 # In Python 3.11 a member costs a function call when it is looked up on its class.
-IDLE, FULL, PREFERRED, DELAY, DEADLINE, PRIORITY, SHAPE, SEQUENCE = CloseReason
+IDLE: Final = CloseReason.IDLE
+FULL: Final = CloseReason.FULL
+PREFERRED: Final = CloseReason.PREFERRED
+DELAY: Final = CloseReason.DELAY
+DEADLINE: Final = CloseReason.DEADLINE
+PRIORITY: Final = CloseReason.PRIORITY
+SHAPE: Final = CloseReason.SHAPE
+SEQUENCE: Final = CloseReason.SEQUENCE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from core.inference.tensors import Shape
 from core.memo import Memo
@@ -25,7 +26,7 @@ class TensorLayout:
         self.size = entries[-1][4] if entries else 0
 
 
-_remembered: Memo[tuple[LayoutEntry, ...], TensorLayout] = Memo(1024)
+_remembered: Final[Memo[tuple[LayoutEntry, ...], TensorLayout]] = Memo(1024)
 
 
 def layout_of(tensors: Iterable[tuple[str, str, Shape, int]]) -> TensorLayout:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import OutputTensor
+from core.inference.response import NO_ARRAY, OutputTensor
 from core.inference.tensors import Array, Shape
 
 _NOTHING = memoryview(b"")
@@ -43,12 +43,9 @@ class RegionInput(InputTensor):
     __slots__ = ("_content", "_make", "in_place", "on_device", "reference", "source")
 
     def __init__(self, name: str, datatype: str, shape: Shape, reference: RegionReference) -> None:
-        self._array = None
+        super().__init__(name, datatype, shape, _NOTHING)
         self._content: memoryview | None = None
         self._make: Callable[[InputTensor], Array] | None = None
-        self.name = name
-        self.datatype = datatype
-        self.shape = shape
         self.reference = reference
         self.source: Callable[[], memoryview] | None = None
         self.in_place: Callable[[], memoryview] | None = None
@@ -59,7 +56,7 @@ class RegionInput(InputTensor):
         return self.reference.byte_size
 
     @property
-    def data(self) -> memoryview:  # type: ignore[override]
+    def data(self) -> memoryview:
         content = self._content
         if content is None:
             assert self.source is not None
@@ -91,9 +88,7 @@ class PlacedOutput(OutputTensor):
     __slots__ = ()
 
     def __init__(self, name: str, datatype: str, shape: Shape) -> None:
-        self.name = name
-        self.datatype = datatype
-        self.shape = shape
+        super().__init__(name, datatype, shape, NO_ARRAY)
 
     @property
     def nbytes(self) -> int:
@@ -110,7 +105,7 @@ class RegionRequest(InferenceRequest):
     then `outputs_on_device` has those that are on a GPU.
     """
 
-    __slots__ = ("needs_regions", "output_regions", "outputs_on_device")
+    __slots__ = ("output_regions", "outputs_on_device")
 
     output_regions: Mapping[str, RegionReference]
     outputs_on_device: Mapping[str, DevicePlace]
@@ -118,9 +113,22 @@ class RegionRequest(InferenceRequest):
     @classmethod
     def of(cls, request: InferenceRequest, output_regions: Mapping[str, RegionReference]) -> RegionRequest:
         """The same request, whose outputs shall lie in these places."""
-        made = object.__new__(cls)
-        for name in InferenceRequest.__slots__:
-            setattr(made, name, getattr(request, name))
+        made = cls(
+            request.model_name,
+            request.inputs,
+            model_version=request.model_version,
+            id=request.id,
+            outputs=request.outputs,
+            parameters=request.parameters,
+            priority=request.priority,
+            timeout_us=request.timeout_us,
+            correlation_id=request.correlation_id,
+            sequence_start=request.sequence_start,
+            sequence_end=request.sequence_end,
+        )
+        made.arrived_ns = request.arrived_ns
+        made.trace = request.trace
+        made.output_memory = request.output_memory
         made.output_regions = output_regions
         made.needs_regions = True
         made.outputs_on_device = {}

@@ -6,6 +6,9 @@ Source: docs/spec/http.md section 6.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
+
+import numpy as np
 
 from core.errors import ServerError
 from core.inference.packed import PackedTensors
@@ -24,26 +27,33 @@ from core.inference.tensors import (
 )
 from core.inference.times import InferenceTimes
 
+# What an output has that makes its array later, or never.
+NO_ARRAY: Final[Array] = np.empty(0, np.uint8)
+
 
 class OutputTensor:
     """One output of a response. `array` is C-contiguous, in the shape that the client sees."""
 
-    __slots__ = ("array", "datatype", "name", "shape")
+    __slots__ = ("_array", "datatype", "name", "shape")
 
     def __init__(self, name: str, datatype: str, shape: Shape, array: Array) -> None:
         self.name = name
         self.datatype = datatype
         self.shape = shape
-        self.array = array
+        self._array = array
+
+    @property
+    def array(self) -> Array:
+        return self._array
 
     @property
     def nbytes(self) -> int:
         """The size in bytes; strings that are not in wire form count as references."""
-        return self.array.nbytes
+        return self._array.nbytes
 
     def content(self) -> Buffer:
         """The elements as the v2 protocol sends them."""
-        return wire_bytes(self.array)
+        return wire_bytes(self._array)
 
 
 class ReceivedOutput(OutputTensor):
@@ -52,13 +62,11 @@ class ReceivedOutput(OutputTensor):
     __slots__ = ("_content",)
 
     def __init__(self, name: str, datatype: str, shape: Shape, content: memoryview) -> None:
-        self.name = name
-        self.datatype = datatype
-        self.shape = shape
+        super().__init__(name, datatype, shape, NO_ARRAY)
         self._content = content
 
     @property
-    def array(self) -> Array:  # type: ignore[override]
+    def array(self) -> Array:
         datatype = BY_NAME[self.datatype]
         if datatype is BYTES:
             count = element_count(self.shape)
@@ -77,7 +85,13 @@ class PackedOutputs(PackedTensors[OutputTensor]):
     """All outputs of one response as one run of bytes, as the v2 protocol sends them."""
 
     __slots__ = ()
-    cut = ReceivedOutput
+
+    def _cut(self) -> list[OutputTensor]:
+        content = self.content
+        return [
+            ReceivedOutput(name, datatype, shape, content[start:end])
+            for name, datatype, shape, start, end in self.layout.entries
+        ]
 
 
 # The outputs that a backend returns for one request. A list of ReceivedOutput is a list of outputs, too.

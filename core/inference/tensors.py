@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ def _row(name: str, config_name: str, number: int, size: int, numpy_name: str, o
     return Datatype(name, config_name, number, size, dtype, dtype.kind, *onnx)
 
 
-DATATYPES: tuple[Datatype, ...] = (
+DATATYPES: Final[tuple[Datatype, ...]] = (
     _row("BOOL", "TYPE_BOOL", 1, 1, "bool", ("tensor(bool)", 9)),
     _row("UINT8", "TYPE_UINT8", 2, 1, "uint8", ("tensor(uint8)", 2)),
     _row("UINT16", "TYPE_UINT16", 3, 2, "uint16", ("tensor(uint16)", 4)),
@@ -57,12 +57,12 @@ DATATYPES: tuple[Datatype, ...] = (
     _row("BYTES", "TYPE_STRING", 13, 0, "object", ("tensor(string)", 8)),
     _row("BF16", "TYPE_BF16", 14, 2, "uint16", ("tensor(bfloat16)", 16)),
 )
-BY_NAME: dict[str, Datatype] = {row.name: row for row in DATATYPES}
-BY_CONFIG_NUMBER: dict[int, Datatype] = {row.config_number: row for row in DATATYPES}
-BY_ONNX_NAME: dict[str, Datatype] = {row.onnx_name: row for row in DATATYPES}
+BY_NAME: Final[dict[str, Datatype]] = {row.name: row for row in DATATYPES}
+BY_CONFIG_NUMBER: Final[dict[int, Datatype]] = {row.config_number: row for row in DATATYPES}
+BY_ONNX_NAME: Final[dict[str, Datatype]] = {row.onnx_name: row for row in DATATYPES}
 
 # The datatypes that are numbers in JSON, with their letters in `struct`.
-NUMBER_CODES: dict[str, str] = {
+NUMBER_CODES: Final[dict[str, str]] = {
     "UINT8": "B",
     "UINT16": "H",
     "UINT32": "I",
@@ -75,13 +75,13 @@ NUMBER_CODES: dict[str, str] = {
     "FP64": "d",
 }
 
-BYTES = BY_NAME["BYTES"]
-MAX_ELEMENTS = 2**63 - 1
+BYTES: Final = BY_NAME["BYTES"]
+MAX_ELEMENTS: Final = 2**63 - 1
 
-_LENGTH = struct.Struct("<I")
-_SMALL = 4096
+_LENGTH: Final = struct.Struct("<I")
+_SMALL: Final = 4096
 # Steps of C code hold the interpreter: those on millions of strings are made for so many at a time.
-_BLOCK = 1 << 15
+_BLOCK: Final = 1 << 15
 
 
 def element_count(shape: Iterable[int]) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
 
 from core.config.ensemble.graph import EnsembleStep
 from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
@@ -18,9 +19,9 @@ from core.lifecycle.steps import step_key
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import ModelKey
 
-_UNKNOWN = "Request for unknown model: "
-_FIRST_HOLD = -2
-_ALONE = EnginePlace()
+_UNKNOWN: Final = "Request for unknown model: "
+_FIRST_HOLD: Final = -2
+_ALONE: Final = EnginePlace()
 
 
 class Models:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from core.backends.base import BackendInstance, BackendModel
 from core.config.model_spec import ModelSpec
@@ -21,7 +22,8 @@ from core.inference.response import AnswerAtHand, InferenceResponse
 from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
 from core.observability.metrics.snapshot import ModelProcessMetrics
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.observability.tracing.trace_gate import TraceGate
 from core.observability.tracing.tracer import Tracer
 from core.repository.content_digest import ContentDigest
@@ -35,7 +37,7 @@ from core.shared_memory.regions import Regions
 
 _log = logging.getLogger("trident.lifecycle")
 
-_SHUT = TraceGate()
+_SHUT: Final = TraceGate()
 
 # The version that serves now for a name and a number, -1 for the latest. Raises the ServerErrors of a lookup.
 Find = Callable[[str, int], "ModelVersion"]

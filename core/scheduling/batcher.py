@@ -19,7 +19,7 @@ from core.errors import ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver
 from core.scheduling.dropped_senders import DroppedSenders
 from core.scheduling.execution import Clock

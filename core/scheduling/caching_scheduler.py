@@ -19,7 +19,8 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes, TimesFor, asks_for_times
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.request_key import request_key
 from core.response_cache.response_cache import ResponseCache

@@ -12,7 +12,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs, OutputTensor
 from core.inference.response_sender import AGAIN, Later
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
 
 # Monotonic nanoseconds.

@@ -9,7 +9,7 @@ from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
 from core.scheduling.instance import OnPoisoned
 from core.scheduling.open_requests import Again, refuse_again

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from core.inference.close_reason import DELAY, IDLE
 from core.scheduling.instance_pool import InstancePool
@@ -22,7 +23,7 @@ from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.work import Work, take_work
 from core.waiting.timer import timer_of_thread
 
-TURN_NS = 4_000_000
+TURN_NS: Final = 4_000_000
 """The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""
 # Nothing came in such a part of the delay, at its end, if the clients have sent all that they can.
 _RESTS = 4

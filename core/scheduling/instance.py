@@ -16,7 +16,8 @@ from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes, TimesFor, asks_for_times
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.scheduling.delivery import Respond, flush
 from core.scheduling.execution import Clock, execute_batch, execute_in_bucket
 from core.scheduling.open_execution import OpenExecution

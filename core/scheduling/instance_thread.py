@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from core.backends.base import BackendInstance
 from core.scheduling.instance import ModelInstance
@@ -46,7 +46,13 @@ class ThreadState(Enum):
 
 
 # In Python 3.11 a member costs a function call when it is looked up on its class.
-RUNNING, IDLE, HOLDING, WAITING, WOKEN, LENT, DISMISSED = ThreadState
+RUNNING: Final = ThreadState.RUNNING
+IDLE: Final = ThreadState.IDLE
+HOLDING: Final = ThreadState.HOLDING
+WAITING: Final = ThreadState.WAITING
+WOKEN: Final = ThreadState.WOKEN
+LENT: Final = ThreadState.LENT
+DISMISSED: Final = ThreadState.DISMISSED
 
 RUNNING.next = (IDLE, HOLDING, WAITING)
 IDLE.next = (WOKEN, LENT, RUNNING, DISMISSED)
@@ -82,7 +88,7 @@ class InstanceThread:
         self.open_requests = open_requests
         self.token = threading.Lock()
         self.token.acquire()
-        self.state = RUNNING
+        self.state: ThreadState = RUNNING
         self.retired = False
         self.taken = 0
         self.wait = Wait(0, 0, None, 0)

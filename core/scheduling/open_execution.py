@@ -10,7 +10,7 @@ from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import Outputs
 from core.inference.response_sender import AGAIN, LATER
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.delivery import Respond
 from core.scheduling.dropped_senders import DroppedSenders
 from core.scheduling.execution import Clock, checked

@@ -12,8 +12,9 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs
 from core.inference.window_limits import WindowLimits
+from core.observability.model_statistics import ModelStatistics
 from core.observability.response_statistics import ResponseKind
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.statistics import FailureReason
 from core.scheduling.delivery import Respond
 from core.scheduling.execution import Clock
 from core.scheduling.open_request import OpenRequest

@@ -11,7 +11,7 @@ Source: docs/spec/schedulers.md section 3.2, "Batch forming" and "Why a batch wa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from core.config.model_spec import ModelSpec
 from core.inference.close_reason import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
@@ -61,9 +61,9 @@ class Idle(NamedTuple):
 
 
 Decision = Run | Wait | Idle
-IDLE = Idle()
+IDLE: Final = Idle()
 
-UNBATCHED = BatchLimits(1, frozenset(), 1, 0)
+UNBATCHED: Final = BatchLimits(1, frozenset(), 1, 0)
 """The limits without dynamic batching: each request is one execution, whatever its batch size."""
 
 

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.scheduling.delivery import Respond, flush
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from core.config.model_spec import ModelSpec
 from core.inference.pending_request import PendingRequest
@@ -11,18 +12,18 @@ from core.inference.tensors import BYTES
 # On its own thread an execution takes two to three times its computing time, because that thread shares the interpreter
 # with the submitting one. So these limits only tell that running inline does no harm: the execution takes no longer
 # than the rest of the work for as many requests.
-_SHORT_NS = 1_000_000
-_SHORT_NS_PER_REQUEST = 30_000
-_IN_A_ROW = 16
+_SHORT_NS: Final = 1_000_000
+_SHORT_NS_PER_REQUEST: Final = 30_000
+_IN_A_ROW: Final = 16
 # These limits are for durations measured inline, which are computing time. They tell that running inline is a gain: an
 # execution that computes longer is worth another thread on a machine with another core. The work that Python does for
 # each request takes the same time on either thread.
-_INLINE_NS = 200_000
-_INLINE_NS_PER_REQUEST = 8_000
+_INLINE_NS: Final = 200_000
+_INLINE_NS_PER_REQUEST: Final = 8_000
 # The durations measured inline are averaged over this many executions. If the average is too high, inline execution is
 # tried again after this many other executions.
-_AVERAGED = 16
-_PAUSE = 1000
+_AVERAGED: Final = 16
+_PAUSE: Final = 1000
 
 
 class ShortExecutions:

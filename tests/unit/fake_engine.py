@@ -20,7 +20,8 @@ from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.state import ModelState
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
-from core.observability.statistics import ModelStatistics, VersionStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import VersionStatistics
 from core.observability.tracing.options import TraceOptions
 from core.observability.tracing.settings import Changes
 from core.observability.tracing.trace import Event

@@ -9,7 +9,7 @@ import logging
 import socket
 import time
 from io import BytesIO
-from typing import Any
+from typing import Any, Final
 
 import gunicorn_h1c
 
@@ -21,7 +21,7 @@ from app.worker.http1.request_head import HEAD_END, RequestHead
 from app.worker.http1.response import Response
 from app.worker.http1.service import Http1Service
 from app.worker.http1.strict_request import StrictRequest
-from app.worker.phase import Phase
+from app.worker.phase import APPLICATION, IDLE, Phase
 from app.worker.tls import TlsSocket, is_plain_http
 from core.frontend.request_body import RequestBody
 from core.frontend.trace_events import NOT_NOTED, Span
@@ -30,11 +30,11 @@ from core.http.trace_note import RECEIVED_KEY, TRACES_KEY
 
 log = logging.getLogger("trident.http")
 
-_RECEIVE_SIZE = 16384
-_MAX_HEAD_SIZE = 65536
-_MAX_DISCARDED = 64 << 20
+_RECEIVE_SIZE: Final = 16384
+_MAX_HEAD_SIZE: Final = 65536
+_MAX_DISCARDED: Final = 64 << 20
 # Enough of a request for its line in the access log.
-_SHOWN = 2048
+_SHOWN: Final = 2048
 
 
 class Http1Connection(Connection):
@@ -70,7 +70,7 @@ class Http1Connection(Connection):
             if isinstance(self._sock, TlsSocket):
                 self._begin_tls(self._sock)
             while self._serve_one():
-                self.phase = Phase.IDLE
+                self.phase = IDLE
                 self.since = self._clock.now
         except Refusal as refusal:
             self._refuse(refusal)
@@ -200,7 +200,7 @@ class Http1Connection(Connection):
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
         response = Response(self, head, service.response_heads, self._clock)
-        self.phase = Phase.APPLICATION
+        self.phase = APPLICATION
         if self._received_ns:
             environ[RECEIVED_KEY] = (self._received_ns, environ[ARRIVED_KEY])
         try:

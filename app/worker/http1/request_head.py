@@ -6,7 +6,7 @@ Source: RFC 9112 sections 2 to 6; gunicorn's `http/message.py` for what is refus
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import gunicorn_h1c
@@ -15,12 +15,12 @@ from app.worker.http1.refusal import check_length
 from core.http.reply import RECEIVED_HEADERS_KEY
 from core.memo import Memo
 
-HEAD_END = b"\r\n\r\n"
-_TARGET = re.compile(rb"/(?!/)[\x21\x22\x24-\x7e]*")
-_LENGTH = re.compile(rb"[0-9]{1,10}")
-_SINGLE = frozenset({"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"})
-_UNUSUAL = frozenset({"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT", "HTTP_UPGRADE"})
-_KNOWN_HEAD_SIZE = 2048
+HEAD_END: Final = b"\r\n\r\n"
+_TARGET: Final = re.compile(rb"/(?!/)[\x21\x22\x24-\x7e]*")
+_LENGTH: Final = re.compile(rb"[0-9]{1,10}")
+_SINGLE: Final = frozenset({"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"})
+_UNUSUAL: Final = frozenset({"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT", "HTTP_UPGRADE"})
+_KNOWN_HEAD_SIZE: Final = 2048
 
 
 class RequestHead:

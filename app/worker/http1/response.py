@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import monotonic_ns, perf_counter_ns
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from wsgiref.types import WSGIApplication
 
 from app.worker.clock import CoarseClock
@@ -22,8 +22,8 @@ from core.inference.tensors import Buffer
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 # How long a stream may keep the hub to itself.
-_TURN_NS = 5_000_000
-_BODY_KEYS = (BODY_KEY, "wsgi.input")
+_TURN_NS: Final = 5_000_000
+_BODY_KEYS: Final = (BODY_KEY, "wsgi.input")
 
 
 class Outlet(Protocol):

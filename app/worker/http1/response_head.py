@@ -5,12 +5,14 @@ Source: PEP 3333; RFC 9110 sections 6.4.1 and 8.6; RFC 9112 section 6.
 
 from __future__ import annotations
 
+from typing import Final
+
 from core.memo import Memo
 
-_HOP_BY_HOP = frozenset(
+_HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}
 )
-_KNOWN_HEADERS = 16
+_KNOWN_HEADERS: Final = 16
 
 Headers = list[tuple[str, str]]
 

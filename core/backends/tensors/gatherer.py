@@ -10,7 +10,7 @@ Source: docs/spec/onnxruntime-backend.md section 5.5 items 1 to 4.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME, BYTES, Array, Shape
 
-_JOINED_BYTES_AT_MOST = 64 * 1024
+_JOINED_BYTES_AT_MOST: Final = 64 * 1024
 
 
 class Gatherer:

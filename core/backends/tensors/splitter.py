@@ -7,6 +7,7 @@ Source: docs/spec/onnxruntime-backend.md section 5.5 items 7 to 10.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -21,9 +22,9 @@ from core.inference.response import Outputs, OutputTensor, PackedOutputs
 from core.inference.tensors import BYTES, Array, Shape, element_count, shape_text
 from core.memo import Memo
 
-_PACKED_BYTES_AT_MOST = 64 * 1024
-_NOT_BATCHED = "the model changes its first dimension: set max_batch_size to 0 in its configuration"
-_SCATTER = "it follows a ragged input: name it in a batch_output with that input as its source_input"
+_PACKED_BYTES_AT_MOST: Final = 64 * 1024
+_NOT_BATCHED: Final = "the model changes its first dimension: set max_batch_size to 0 in its configuration"
+_SCATTER: Final = "it follows a ragged input: name it in a batch_output with that input as its source_input"
 
 # The requested outputs, the numbers of requests and items, and the shapes of the results.
 _LayoutKey = tuple[object, ...]

@@ -11,6 +11,7 @@ from itertools import chain
 from math import prod
 from struct import Struct
 from struct import error as StructError
+from typing import Final
 
 import numpy as np
 import orjson
@@ -24,10 +25,10 @@ from core.inference.request import InferenceRequest
 from core.inference.tensors import NUMBER_CODES, Buffer, Shape, wire_bytes
 
 # The parser for many numbers reads larger texts.
-_MAX_SIZE = 2048
+_MAX_SIZE: Final = 2048
 # A quotation mark inside a string has a backslash before it, and texts with backslashes are not remembered: so this
 # finds only members of that name.
-_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n\[\]]*)\]')
+_DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n\[\]]*)\]')
 
 
 class _Template:

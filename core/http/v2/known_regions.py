@@ -6,6 +6,8 @@ Source: docs/spec/shared-memory.md section 6.
 
 from __future__ import annotations
 
+from typing import Final
+
 from core.frontend.known_texts import KnownTexts
 from core.http.v2.known_requests import is_id_of, without_id
 from core.http.v2.response_codec import ResponsePlan
@@ -13,7 +15,7 @@ from core.inference.region_tensors import RegionInput, RegionReference, RegionRe
 from core.inference.request import InferenceRequest
 from core.inference.tensors import Shape
 
-_MAX_SIZE = 2048
+_MAX_SIZE: Final = 2048
 
 
 class _KnownText:

@@ -8,15 +8,16 @@ Source: docs/spec/http.md section 4 (`id`).
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from core.frontend.known_texts import KnownTexts
 from core.http.v2.response_codec import ResponsePlan
 from core.inference.layout import TensorLayout, layout_of
 from core.inference.request import InferenceRequest, PackedInputs
 
-_MAX_HEADER_SIZE = 2048
+_MAX_HEADER_SIZE: Final = 2048
 # A quotation mark inside a string has a backslash before it, so this finds only members of that name.
-_ID = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"')
+_ID: Final = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"')
 
 
 class KnownRequest:

@@ -8,7 +8,7 @@ Source: docs/spec/http.md sections 4 to 7.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest, ModelNotFound
@@ -26,18 +26,18 @@ from core.inference.region_tensors import RegionInput, RegionReference, RegionRe
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
 
-_NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
-_NON_ARRAY = "attempt to access JSON non-array as array"
-_NON_OBJECT = "attempt to access JSON non-object as object"
-_ONE_SOURCE = (
+_NON_UNSIGNED: Final = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_NON_ARRAY: Final = "attempt to access JSON non-array as array"
+_NON_OBJECT: Final = "attempt to access JSON non-object as object"
+_ONE_SOURCE: Final = (
     "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
     "'shared_memory_region' in 'parameters'. But "
 )
-_NOTHING = memoryview(b"")
-_NO_FORM = ((False, 0), None)
-_header_cache = HeaderCache()
-_json_templates = JsonTemplates()
-_region_texts = RegionTexts()
+_NOTHING: Final = memoryview(b"")
+_NO_FORM: Final = ((False, 0), None)
+_header_cache: Final = HeaderCache()
+_json_templates: Final = JsonTemplates()
+_region_texts: Final = RegionTexts()
 
 
 Decoded = tuple[InferenceRequest, ResponsePlan]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 from struct import Struct
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -27,15 +27,15 @@ from core.inference.response import InferenceResponse, PackedOutputs
 from core.inference.tensors import NUMBER_CODES, Array, Buffer
 from core.memo import Memo
 
-_EMPTY = b'"data":[]'
-_FILLED = b'"data":'
+_EMPTY: Final = b'"data":[]'
+_FILLED: Final = b'"data":'
 # numpy writes more numbers faster.
-_MOST_NUMBERS = 1024
-_MOST_TEXTS = 64
-_WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
+_MOST_NUMBERS: Final = 1024
+_MOST_TEXTS: Final = 64
+_WORDS: Final = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 # In a longer text the search for a word takes longer than to look at all numbers (16,384 of them: 170 and 10 µs).
-_SEARCHED = 4096
-_NOT_LISTED = (False, 0)
+_SEARCHED: Final = 4096
+_NOT_LISTED: Final = (False, 0)
 
 # The version that answered, and the layout of its outputs.
 TextKey = tuple[int, TensorLayout]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from core.engine.served_model import ServedModel
 from core.errors import InvalidRequest, ServerError, Unsupported
@@ -33,15 +33,15 @@ from core.inference.times import InferenceTimes
 
 T = TypeVar("T")
 
-ACCEPT_ENCODING = "HTTP_ACCEPT_ENCODING"
-CONTENT_ENCODING = "HTTP_CONTENT_ENCODING"
+ACCEPT_ENCODING: Final = "HTTP_ACCEPT_ENCODING"
+CONTENT_ENCODING: Final = "HTTP_CONTENT_ENCODING"
 
-_LARGE = 65536
+_LARGE: Final = 65536
 # A small compressed body may become this many times as large.
-_INFLATES_BY = 32
-_INT32 = range(-(2**31), 2**31)
-_INTEGER = re.compile(r"[+-]?[0-9]+\Z")
-_LONGEST_INTEGER = 20
+_INFLATES_BY: Final = 32
+_INT32: Final = range(-(2**31), 2**31)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
+_LONGEST_INTEGER: Final = 20
 
 
 def infer(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:

@@ -6,6 +6,7 @@ Otherwise they would delay health and all other requests: 44 MB of JSON by 2 sec
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 from core.config.model_spec import ModelSpec
 from core.errors import RequestCancelled
@@ -22,14 +23,14 @@ from core.inference.tensors import BYTES, Buffer
 
 # Text of these sizes is read in 10 to 30 milliseconds. Numbers are read as a whole up to there, because that takes half
 # of the CPU time: another thread and the search for the ends of slices cost as much as the parser.
-LONG_NUMBERS = 4 << 20
-LONG_STRINGS = 1 << 20
+LONG_NUMBERS: Final = 4 << 20
+LONG_STRINGS: Final = 1 << 20
 # With an error or with NaN, a text of this size takes 5 to 10 milliseconds: it is read again in slices.
-_LONG_BROKEN = 1 << 19
+_LONG_BROKEN: Final = 1 << 19
 # As that of requests.
-_MANY_STRINGS = 1 << 16
+_MANY_STRINGS: Final = 1 << 16
 # Four megabytes of JSON.
-_LONG_ANSWER = 1 << 20
+_LONG_ANSWER: Final = 1 << 20
 
 
 def is_long(size: int, spec: ModelSpec) -> bool:

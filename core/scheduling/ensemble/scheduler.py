@@ -22,7 +22,8 @@ from core.inference.deferred import Defer, Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes, TimesFor, asks_for_times
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.scheduling.ensemble.decoupled_request import DecoupledRequest
 from core.scheduling.ensemble.flow import Flow
 from core.scheduling.ensemble.places import Places, Ready

@@ -23,7 +23,7 @@ from core.config.model_spec import BatchingSpec, ModelSpec
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
 from core.scheduling.delivery import Respond, deliver
 from core.scheduling.execution import Clock

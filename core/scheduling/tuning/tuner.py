@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 from core.config.model_spec import ModelSpec
 from core.inference.pending_request import PendingRequest
-from core.observability.statistics import BatchTuning, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import BatchTuning
 from core.scheduling.limits_in_force import LimitsInForce
 from core.scheduling.tuning.controller import BatchController
 from core.scheduling.tuning.setting import BatchSetting

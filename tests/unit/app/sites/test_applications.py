@@ -14,7 +14,7 @@ from core.frontend.bridge import Bridge, ThreadBridge
 from core.http.application import V2Application
 from core.http.metrics_page import OPENMETRICS, PROMETHEUS
 from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from tests.unit.fake_engine import FakeEngine
 
 HTTP, SAGEMAKER, VERTEX, METRICS = 8000, 8081, 8082, 8002

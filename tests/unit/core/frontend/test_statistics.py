@@ -5,14 +5,9 @@ import pytest
 from core.frontend.statistics import model_statistics_json
 from core.inference.close_reason import CloseReason
 from core.observability.bucket_statistics import BucketUse
+from core.observability.model_statistics import ModelStatistics
 from core.observability.response_statistics import ResponseKind
-from core.observability.statistics import (
-    BatchStatistics,
-    FailureReason,
-    ModelStatistics,
-    StatisticsSnapshot,
-    VersionStatistics,
-)
+from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot, VersionStatistics
 
 COUNTED = StatisticsSnapshot(
     request_success=3,

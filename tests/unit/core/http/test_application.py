@@ -26,7 +26,11 @@ from core.http.routes import ROUTES, Route
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.times import InferenceTimes
+from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
+
+# Subclasses in Python.
+pytestmark = pure_python_only
 
 INFER = "/v2/models/simple/infer"
 
@@ -34,12 +38,8 @@ INFER = "/v2/models/simple/infer"
 class Recording(V2Application):
     """Records the calls of the infer view, and answers them or raises `error`."""
 
-    @property
-    def routes(self) -> tuple[Route, ...]:  # type: ignore[override]
-        return (RECORDED, *ROUTES[1:])
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(FakeEngine(), HttpOptions(**options), ThreadBridge())
+    def __init__(self, *more: Route, **options: Any) -> None:
+        super().__init__(FakeEngine(), HttpOptions(**options), ThreadBridge(), (RECORDED, *ROUTES[1:], *more))
         self.seen: list[tuple[str, str]] = []
         self.error: Exception | None = None
 
@@ -299,12 +299,11 @@ def ping(application: V2Application, environ: Environ) -> Reply:
 
 
 class Platform(Recording):
-    @property
-    def routes(self) -> tuple[Route, ...]:
-        return (*super().routes, Route("ping", ("/ping",), "health", frozenset({"GET"}), ping))
-
     binary_mime = "application/x-platform"
     inference_header = "X-Json-Size"
+
+    def __init__(self) -> None:
+        super().__init__(Route("ping", ("/ping",), "health", frozenset({"GET"}), ping))
 
     def infer_path(self, path: str) -> InferPath | None:
         if path == "/invocations":

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from core.inference.request import InferenceRequest, InputTensor
+from tests.unit.request_fields import FIELDS
 
 
 def test_a_request_with_other_inputs_has_all_other_fields() -> None:
@@ -21,6 +22,6 @@ def test_a_request_with_other_inputs_has_all_other_fields() -> None:
     made = request.with_inputs(inputs, model_version=5, id="b")
     assert (made.model_version, made.id) == (5, "b")
     assert made.inputs is inputs
-    others = [field for field in InferenceRequest.__slots__ if field not in ("inputs", "model_version", "id")]
+    others = [field for field in FIELDS if field not in ("inputs", "model_version", "id")]
     assert [getattr(made, field) for field in others] == [getattr(request, field) for field in others]
     assert made.parameters is not request.parameters

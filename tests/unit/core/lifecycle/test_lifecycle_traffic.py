@@ -21,6 +21,7 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.lifecycle.serving_phase import Phase
 from core.repository.sources.local import LocalSource
+from tests.project import pure_python_only
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import CONFIG, LIMIT_S, Bench, living, put, threads, weight_of, write
 from tests.waiting import until
@@ -137,6 +138,7 @@ def test_no_request_fails_while_versions_and_instances_come_and_go(tmp_path: Pat
             assert bench.version("m").version == number
 
 
+@pure_python_only
 def test_a_request_that_found_a_version_just_before_it_left_is_served_by_the_next(tmp_path: Path) -> None:
     write(tmp_path, "m", 1)
     with explicit(tmp_path) as bench:

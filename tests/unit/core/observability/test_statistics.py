@@ -7,7 +7,8 @@ import pytest
 from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
-from core.observability.statistics import BatchStatistics, FailureReason, ModelStatistics, StatisticsSnapshot
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot
 from tests.unit.pending_requests import pending_request
 
 

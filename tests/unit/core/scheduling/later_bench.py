@@ -18,7 +18,7 @@ from core.inference.response import InferenceResponse, Outputs, OutputTensor
 from core.inference.response_sender import LATER, Later, ResponseSender
 from core.inference.streamed_request import StreamedRequest
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
 

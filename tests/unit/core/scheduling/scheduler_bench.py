@@ -17,7 +17,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.inference.response_sender import ResponseSender
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter

@@ -11,7 +11,8 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.times import TimesFor
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.local_cache import LocalCache
 from core.response_cache.response_cache import OnFound

@@ -15,7 +15,7 @@ from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
 from core.inference.response_sender import LATER, Later, ResponseSender
 from core.observability.bucket_statistics import BucketStatistics
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.execution import execute_in_bucket, run_once
 from tests.unit.bucket_configs import bucket_text
 from tests.unit.core.scheduling.echo_instance import EchoInstance

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from core.config.model_spec import BatchingSpec, ModelSpec
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.factory import make_scheduler
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Stub, batching
 from tests.unit.pending_requests import pending_request

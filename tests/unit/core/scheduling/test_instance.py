@@ -19,7 +19,8 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.inference.times import InferenceTimes, TimesFor
-from core.observability.statistics import BatchStatistics, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import BatchStatistics
 from core.scheduling.delivery import deliver
 from core.scheduling.instance import ModelInstance
 from core.scheduling.short_executions import ShortExecutions

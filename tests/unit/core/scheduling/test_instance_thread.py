@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 
 from core.config.model_spec import ModelSpec
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.delivery import deliver
 from core.scheduling.instance import ModelInstance
 from core.scheduling.instance_thread import IDLE, RUNNING, WOKEN, InstanceThread, ThreadState

@@ -4,7 +4,8 @@ import pytest
 
 from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
 from core.inference.response import InferenceResponse
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from core.scheduling.delivery import deliver
 from core.scheduling.rejection import Rejection, reject
 from tests.unit.pending_requests import pending_request

@@ -19,6 +19,7 @@ from core.grpc.options import GrpcOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Buffer, bytes_array, pack_bytes
+from tests.project import pure_python_only
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request, infer_response, numbers
 from tests.unit.core.waiting.hub_thread import until
@@ -172,6 +173,7 @@ def strings_request() -> bytes:
     return bytes(message.SerializeToString())
 
 
+@pure_python_only
 @pytest.mark.parametrize(
     ("metadata", "encoding"), [({}, b""), ({"grpc-accept-encoding": "gzip"}, b"gzip")], ids=["plain", "compressed"]
 )

@@ -19,13 +19,14 @@ from core.inference.request import InferenceRequest
 from tests.unit.core.grpc.codec.any_messages import messages
 from tests.unit.core.grpc.codec.messages import infer_message
 from tests.unit.fake_engine import FakeEngine
+from tests.unit.request_fields import FIELDS
 
 UNKNOWN_FIELD = b"\x50\x01"
 DECODER = RequestDecoder(FakeEngine())
 
 
 def described(request: InferenceRequest) -> dict[str, Any]:
-    fields = {field: getattr(request, field) for field in InferenceRequest.__slots__ if field != "inputs"}
+    fields = {field: getattr(request, field) for field in FIELDS if field != "inputs"}
     tensors = []
     for tensor in request.inputs:
         content = tensor.data

@@ -9,7 +9,8 @@ from core.observability.latencies.buckets import COMPUTE, DEFAULT_BUCKETS, FIRST
 from core.observability.latencies.histogram import Exemplar, HistogramMetrics
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.latencies.options import LatencyOptions
-from core.observability.statistics import FailureReason, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
 from tests.unit.pending_requests import pending_request
 
 MS = 1_000_000

@@ -10,7 +10,7 @@ from core.observability.latencies.buckets import DEFAULT_BUCKETS
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.latencies.options import LatencyOptions
 from core.observability.latencies.summaries import CACHE_SUMMARIES, SUMMARIES, SummaryMetrics
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from tests.unit.pending_requests import pending_request
 
 US = 1000

@@ -21,7 +21,8 @@ from core.observability.metrics.snapshot import (
     ModelMetrics,
     VersionStateMetrics,
 )
-from core.observability.statistics import FailureReason, ModelStatistics, StatisticsSnapshot
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason, StatisticsSnapshot
 
 STATISTICS = StatisticsSnapshot(
     request_success=5,

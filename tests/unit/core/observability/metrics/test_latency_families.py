@@ -15,7 +15,7 @@ from core.observability.latencies.summaries import CACHE_SUMMARIES, SummaryMetri
 from core.observability.metrics.exposition import render
 from core.observability.metrics.latency_families import latency_families
 from core.observability.metrics.snapshot import ModelMetrics
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 
 EXEMPLAR = Exemplar(request_id="frame 7", value=0.09, timestamp=1_700_000_000.5)
 LATENCIES = LatencyMetrics(

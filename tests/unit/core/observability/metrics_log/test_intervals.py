@@ -8,7 +8,7 @@ from core.observability.hardware.gpu_meter import GpuReading
 from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from core.observability.metrics_log.intervals import Intervals
 from core.observability.metrics_log.report import FIGURES, OF_SERVER, Report
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 
 ZERO = ModelStatistics().snapshot()
 

@@ -23,7 +23,7 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.observability.tracing.trace_counts import Loss, TraceMetrics
 from core.remote.pool.merged_metrics import merged_metrics
 

@@ -6,12 +6,12 @@ from dataclasses import fields, replace
 
 from core.inference.cancel_cause import CancelCause
 from core.observability.bucket_statistics import BucketStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.observability.response_statistics import ResponseStatistics
 from core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
     FailureReason,
-    ModelStatistics,
     StatisticsSnapshot,
     VersionStatistics,
 )

@@ -16,7 +16,8 @@ from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.streamed_request import StreamedRequest
 from core.inference.tensors import BY_NAME, Shape
 from core.inference.times import InferenceTimes, TimesFor
-from core.observability.statistics import ModelStatistics, StatisticsSnapshot
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import StatisticsSnapshot
 from core.scheduling.ensemble.scheduler import EnsembleScheduler
 
 

@@ -20,7 +20,7 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.response_sender import ResponseSender
-from core.observability.statistics import ModelStatistics
+from core.observability.model_statistics import ModelStatistics
 from core.scheduling.factory import make_scheduler
 from core.scheduling.sequence.scheduler import SequenceScheduler
 from tests.project import ROOT

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from core.config.model_spec import BatchingSpec, ModelSpec
-from core.observability.statistics import BatchTuning, ModelStatistics
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import BatchTuning
 from core.scheduling.limits_in_force import LimitsInForce
 from core.scheduling.policy import limits_of
 from core.scheduling.tuning.setting import BatchSetting

@@ -1,0 +1,277 @@
+"""The statistics of one model version: plain integers, updated once per execution.
+
+Durations are nanoseconds of the monotonic clock, summed over requests. They are lost when the version is loaded again.
+What they are at one moment is in another module, which is not compiled, because it crosses process boundaries.
+Source: docs/spec/statistics-and-metrics.md section A.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from core.inference.cancel_cause import CancelCause
+from core.inference.close_reason import IDLE, CloseReason
+from core.inference.pending_request import PendingRequest
+from core.observability.bucket_statistics import BucketCounters, BucketUse
+from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
+from core.observability.latencies.sums import LatencySums
+from core.observability.response_statistics import ResponseCounters, ResponseKind
+from core.observability.statistics import BatchStatistics, BatchTuning, FailureReason, StatisticsSnapshot
+
+
+class _ComputeCounters:
+    """Executions and their durations, summed."""
+
+    __slots__ = ("compute_infer_ns", "compute_input_ns", "compute_output_ns", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.compute_input_ns = 0
+        self.compute_infer_ns = 0
+        self.compute_output_ns = 0
+
+
+class ModelStatistics:
+    """Counters of one model version. Thread-safe; every method returns at once.
+
+    Requests that the queue refuses (it is full, or the server stops) are counted apart from failures: the metrics show
+    both, the statistics call shows only failures, as in Triton. An invalid request is not counted here.
+    Distributions of the durations are kept from `measure` on.
+    """
+
+    def __init__(self, *, wall_clock: Callable[[], int] = time.time_ns) -> None:
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()
+        self._last_inference_ms = 0
+        self._inference_count = 0
+        self._execution_count = 0
+        self._success_count = 0
+        self._success_ns = 0
+        self._failures = dict.fromkeys(FailureReason, 0)
+        self._refusals: dict[FailureReason, int] = {}
+        self._cancellations = dict.fromkeys(CancelCause, 0)
+        self._fail_ns = 0
+        self._queue_ns = 0
+        self._compute = _ComputeCounters()
+        self._batches: dict[int, _ComputeCounters] = {}
+        self._tuning: BatchTuning | None = None
+        self._closes = [0] * len(CloseReason)
+        self._responses = ResponseCounters()
+        self._buckets = BucketCounters()
+        self._latencies: LatencyMeters | None = None
+        self._cache_hit_count = 0
+        self._cache_hit_ns = 0
+        self._cache_miss_count = 0
+        self._cache_miss_ns = 0
+
+    def measure(self, latencies: LatencyMeters) -> None:
+        """Count the durations of requests in `latencies`, too. Call it before the first request."""
+        self._latencies = latencies
+
+    def record_batch(
+        self,
+        requests_ok: Sequence[PendingRequest],
+        total_batch_size: int,
+        compute_start_ns: int,
+        input_end_ns: int,
+        output_start_ns: int,
+        compute_end_ns: int,
+        reason: CloseReason = IDLE,
+    ) -> None:
+        """Count one execution of `total_batch_size` items, closed for `reason`, in which `requests_ok` succeeded.
+
+        Every request carries the whole duration of the execution it was part of, as in Triton.
+        """
+        start_ns = enqueue_ns = items = 0
+        for pending in requests_ok:
+            start_ns += pending.start_ns
+            enqueue_ns += pending.enqueue_ns
+            items += pending.batch_size or 1
+        count = len(requests_ok)
+        input_ns = input_end_ns - compute_start_ns
+        infer_ns = output_start_ns - input_end_ns
+        output_ns = compute_end_ns - output_start_ns
+        now_ms = self._wall_clock() // 1_000_000
+        with self._lock:
+            self._execution_count += 1
+            self._closes[reason] += 1
+            self._inference_count += items
+            if now_ms > self._last_inference_ms:
+                self._last_inference_ms = now_ms
+            self._success_count += count
+            self._success_ns += count * compute_end_ns - start_ns
+            self._queue_ns += count * compute_start_ns - enqueue_ns
+            _add(self._compute, count, count * input_ns, count * infer_ns, count * output_ns)
+            batch = self._batches.get(total_batch_size)
+            if batch is None:
+                batch = self._batches[total_batch_size] = _ComputeCounters()
+            _add(batch, 1, input_ns, infer_ns, output_ns)
+            if self._latencies is not None:
+                self._latencies.observe_batch(
+                    requests_ok, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns, now_ms
+                )
+
+    def note_tuning(self, tuning: BatchTuning) -> None:
+        """Show the limits that a batcher with a target has from now on."""
+        self._tuning = tuning
+
+    def record_request(
+        self, pending: PendingRequest, compute_start_ns: int, input_end_ns: int, first_ns: int, end_ns: int
+    ) -> None:
+        """Count one request that succeeded after its execution was counted: answered from `first_ns` to `end_ns`."""
+        now_ms = self._wall_clock() // 1_000_000
+        with self._lock:
+            self._inference_count += pending.batch_size or 1
+            self._last_inference_ms = max(self._last_inference_ms, now_ms)
+            self._success_count += 1
+            self._success_ns += end_ns - pending.start_ns
+            self._queue_ns += compute_start_ns - pending.enqueue_ns
+            _add(self._compute, 1, input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
+            if self._latencies is not None:
+                self._latencies.observe_many(pending, compute_start_ns, input_end_ns, first_ns, end_ns, now_ms)
+
+    def record_composed(
+        self, pending: PendingRequest, end_ns: int, input_ns: int, infer_ns: int, output_ns: int
+    ) -> None:
+        """Count one request that succeeded as a whole for an ensemble; the durations are those of its steps, summed.
+
+        It is one execution and never waits in a queue of its own, as in Triton.
+        """
+        items, now_ms = pending.batch_size or 1, self._wall_clock() // 1_000_000
+        with self._lock:
+            self._execution_count += 1
+            self._inference_count += items
+            self._last_inference_ms = max(self._last_inference_ms, now_ms)
+            self._success_count += 1
+            self._success_ns += end_ns - pending.start_ns
+            _add(self._compute, 1, input_ns, infer_ns, output_ns)
+            batch = self._batches.get(items)
+            if batch is None:
+                batch = self._batches[items] = _ComputeCounters()
+            _add(batch, 1, input_ns, infer_ns, output_ns)
+            if self._latencies is not None:
+                start_ns = pending.enqueue_ns
+                self._latencies.observe_batch(
+                    (pending,), start_ns, start_ns + input_ns, start_ns + input_ns + infer_ns, end_ns, now_ms
+                )
+
+    def record_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
+        """Count the response with `index` within its request, which a sender sent."""
+        with self._lock:
+            self._responses.count(index, kind, duration_ns)
+
+    def record_bucket(self, use: BucketUse) -> None:
+        """Count the padding of an execution that `record_batch` counts."""
+        with self._lock:
+            self._buckets.count(use)
+
+    def record_cache_hit(self, request_id: str, lookup_ns: int, now_ns: int) -> None:
+        """Count one request that the response cache answered: it succeeded, and was neither queued nor executed."""
+        now_ms = self._wall_clock() // 1_000_000
+        with self._lock:
+            if now_ms > self._last_inference_ms:
+                self._last_inference_ms = now_ms
+            self._success_count += 1
+            self._success_ns += lookup_ns
+            self._cache_hit_count += 1
+            self._cache_hit_ns += lookup_ns
+            if self._latencies is not None:
+                self._latencies.observe_hit(request_id, lookup_ns, now_ns, now_ms)
+
+    def record_cache_miss(self, lookup_ns: int) -> None:
+        """Count one request that the response cache has no answer for."""
+        with self._lock:
+            self._cache_miss_count += 1
+            self._cache_miss_ns += lookup_ns
+
+    def record_cache_insertion(self, lookup_ns: int, insertion_ns: int, now_ns: int) -> None:
+        """Add the time of keeping the answer of a miss, which came after `lookup_ns` and the request were counted."""
+        with self._lock:
+            self._cache_miss_ns += insertion_ns
+            self._success_ns += insertion_ns
+            if self._latencies is not None:
+                self._latencies.observe_miss(lookup_ns + insertion_ns, now_ns)
+
+    def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
+        """Count one failed request; its duration runs from `start_ns`."""
+        with self._lock:
+            self._failures[reason] += 1
+            if reason is FailureReason.CANCELED:
+                self._cancellations[pending.cancelled or CancelCause.CLIENT] += 1
+            elif reason is FailureReason.REJECTED:
+                self._cancellations[CancelCause.QUEUE_TIMEOUT] += 1
+            self._fail_ns += now_ns - pending.start_ns
+            if self._latencies is not None:
+                self._latencies.observe_failure(pending, now_ns - pending.start_ns, self._wall_clock() // 1_000_000)
+
+    def record_refusal(self, reason: FailureReason) -> None:
+        """Count one request that the queue did not accept."""
+        with self._lock:
+            self._refusals[reason] = self._refusals.get(reason, 0) + 1
+
+    def latencies(self, now_ns: int) -> LatencyMetrics:
+        """The distributions of the durations at this moment, which is `now_ns`; empty if none are kept."""
+        with self._lock:
+            if self._latencies is None:
+                return LatencyMetrics()
+            sums = LatencySums(
+                success_count=self._success_count,
+                request_ns=self._success_ns,
+                queue_ns=self._queue_ns,
+                compute_input_ns=self._compute.compute_input_ns,
+                compute_infer_ns=self._compute.compute_infer_ns,
+                compute_output_ns=self._compute.compute_output_ns,
+                failure_ns=self._fail_ns,
+                cache_hit_count=self._cache_hit_count,
+                cache_hit_ns=self._cache_hit_ns,
+                cache_miss_count=self._cache_miss_count,
+                cache_miss_ns=self._cache_miss_ns,
+            )
+            return self._latencies.metrics(sums, now_ns)
+
+    def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
+        """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
+        with self._lock:
+            return StatisticsSnapshot(
+                request_success=self._success_count,
+                request_failures=dict(self._failures),
+                request_refusals=dict(self._refusals),
+                request_cancellations=dict(self._cancellations),
+                inference_count=self._inference_count,
+                execution_count=self._execution_count,
+                request_ns=self._success_ns,
+                queue_ns=self._queue_ns,
+                compute_input_ns=self._compute.compute_input_ns,
+                compute_infer_ns=self._compute.compute_infer_ns,
+                compute_output_ns=self._compute.compute_output_ns,
+                pending=pending,
+                failure_ns=self._fail_ns,
+                last_inference_ms=self._last_inference_ms,
+                cache_hit_count=self._cache_hit_count,
+                cache_hit_ns=self._cache_hit_ns,
+                cache_miss_count=self._cache_miss_count,
+                cache_miss_ns=self._cache_miss_ns,
+                batches=tuple(
+                    BatchStatistics(
+                        batch_size=size,
+                        execution_count=batch.count,
+                        compute_input_ns=batch.compute_input_ns,
+                        compute_infer_ns=batch.compute_infer_ns,
+                        compute_output_ns=batch.compute_output_ns,
+                    )
+                    for size, batch in sorted(self._batches.items())
+                ),
+                responses=self._responses.snapshot(),
+                tuning=self._tuning,
+                batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
+                buckets=self._buckets.snapshot(),
+            )
+
+
+def _add(batch: _ComputeCounters, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
+    batch.count += count
+    batch.compute_input_ns += input_ns
+    batch.compute_infer_ns += infer_ns
+    batch.compute_output_ns += output_ns
