@@ -145,7 +145,10 @@ def finish(
         front_end.add_timing(times, headers)
     if ACCEPT_ENCODING in environ:
         parts = _compressed(front_end, environ, parts, headers)
-    headers.append(("Content-Length", str(sum(map(len, parts)))))
+    size = 0
+    for part in parts:
+        size += len(part)
+    headers.append(("Content-Length", str(size)))
     return Reply(200, headers, parts)
 
 
