@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
@@ -38,6 +39,10 @@ class HttpFrontEnd:
         self.bridge = bridge
         self.trace_gate = engine.trace_gate
         self._header_key = "HTTP_" + self.inference_header.upper().replace("-", "_")
+
+    def __call__(self, environ: Environ, start_response: Any) -> Iterable[Any]:
+        """Answer one request, as WSGI has it. Declared here, so that heirs have the layout of this class in C."""
+        raise NotImplementedError
 
     def binary_header(self, environ: Environ) -> str | None:
         """The length of the JSON part as the request header gives it; None without the header."""

@@ -259,6 +259,35 @@ def test_a_bound_that_does_something_is_found() -> None:
     assert list(calls_in_slices("view[: sock.recv_into(view)]\nview[: len(part)]")) == [":sock.recv_into(view)"]
 
 
+def uncallable_bases(sources: dict[str, str]) -> Iterator[str]:
+    """Classes with `__call__` whose compiled base has none: their objects have another layout than the base expects."""
+    classes = {
+        (module_name(path), node.name): node
+        for path, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ClassDef)
+    }
+    callable_names = {name for (_, name), node in classes.items() if "__call__" in methods_of(node)}
+    names = {name for _, name in classes}
+    for (module, name), node in classes.items():
+        bases = {ast.unparse(base).partition("[")[0] for base in node.bases}
+        if name in callable_names and "Protocol" not in bases:
+            yield from (f"{module}: {name}({base})" for base in (bases & names) - callable_names)
+
+
+def methods_of(node: ast.ClassDef) -> set[str]:
+    return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
+
+
+def test_the_base_of_a_compiled_class_that_is_called_is_called_too() -> None:
+    assert list(uncallable_bases({path: (ROOT / path).read_text() for path in sorted(compiled())})) == []
+
+
+def test_a_base_that_is_not_called_is_found() -> None:
+    source = "class Base: ...\nclass Mine(Base):\n    def __call__(self) -> None: ..."
+    assert list(uncallable_bases({"core/mine.py": source})) == ["core.mine: Mine(Base)"]
+
+
 @on_the_compiled_build
 def test_every_module_of_the_table_is_an_extension_module() -> None:
     files = {path: importlib.import_module(module_name(path)).__file__ or "" for path in sorted(compiled())}
