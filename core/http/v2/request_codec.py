@@ -36,7 +36,7 @@ _ONE_SOURCE: Final = (
 _NOTHING: Final = memoryview(b"")
 _NO_FORM: Final = ((False, 0), None)
 _header_cache: Final = HeaderCache()
-_json_templates: Final = JsonTemplates()
+_json_templates = JsonTemplates()
 _region_texts: Final = RegionTexts()
 
 

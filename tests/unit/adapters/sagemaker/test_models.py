@@ -19,6 +19,7 @@ from core.http.metrics_page import MetricsPage
 from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
+from tests.project import pure_python_only
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
@@ -95,6 +96,7 @@ def test_a_model_is_invoked_by_the_name_in_the_path(bench: Bench) -> None:
         assert bench.open(f"/models/{name}").json == bench.described(name)
 
 
+@pure_python_only
 def test_invocations_take_every_format_without_flask(bench: Bench) -> None:
     bench.load("m")
     bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]

@@ -12,6 +12,7 @@ from app.worker.limits import ConnectionLimits
 from app.worker.phase import Phase
 from app.worker.shutdown import Ports, Shutdown
 from app.worker.stop_times import StopTimes
+from tests.project import pure_python_only
 
 
 class Busy:
@@ -80,6 +81,7 @@ def test_a_stop_closes_the_ports_finishes_the_site_and_closes_the_last_ports(dra
     assert parts.finished_in is not threading.main_thread()
 
 
+@pure_python_only
 def test_the_requests_of_models_are_logged_while_connections_wait_for_them() -> None:
     connections = Connections(CoarseClock(), ConnectionLimits(), 10)
     busy = Busy()
@@ -97,6 +99,7 @@ def test_the_requests_of_models_are_logged_while_connections_wait_for_them() -> 
     assert [call for call in site.calls if call != "tick"] == ["begin_exit", "log_in_flight", "finish"]
 
 
+@pure_python_only
 def test_a_connection_without_a_request_does_not_make_a_stop_fail() -> None:
     connections = Connections(CoarseClock(), ConnectionLimits(), 10)
     connections.open.add(Silent())  # type: ignore[arg-type]
