@@ -7,8 +7,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.project import ROOT
+
+# An example may take long on a slow machine. `settings()` are Hypothesis's own, which are others in CI.
+settings.register_profile("tests", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 _HAS_FAILED = pytest.StashKey[bool]()
 

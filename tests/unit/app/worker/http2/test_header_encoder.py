@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import hpack
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from app.worker.http2.header_encoder import block_of, encode_fields
@@ -18,7 +18,6 @@ def test_a_section_is_encoded_once():
     assert block_of(headers) is block_of(headers) is headers.block
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.binary(min_size=1, max_size=300), st.binary(max_size=300)), max_size=6).map(tuple))
 def test_another_decoder_reads_it_and_keeps_nothing(fields: Fields):
     decoder = hpack.Decoder()

@@ -54,7 +54,7 @@ def expected(content: bytes) -> object:
 
 
 @given(messages)
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 def test_a_message_is_read_as_protobuf_reads_it(message: Any) -> None:
     content = message.SerializeToString()
     wanted = expected(content)
@@ -70,14 +70,14 @@ def test_a_message_is_read_as_protobuf_reads_it(message: Any) -> None:
 
 
 @given(st.lists(messages, min_size=2, max_size=3))
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_fields_that_are_repeated_or_in_another_order_are_read_as_protobuf_reads_them(parts: list[Any]) -> None:
     content = b"".join([part.SerializeToString() for part in parts])
     assert outcome(content) == expected(content)
 
 
 @given(messages, st.data())
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 def test_damaged_bytes_are_read_as_protobuf_reads_them(message: Any, data: st.DataObject) -> None:
     content = bytearray(message.SerializeToString())
     outcome(bytes(content))

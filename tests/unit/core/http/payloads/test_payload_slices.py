@@ -82,7 +82,7 @@ def _content(array: Array) -> Any:
     return array.dtype, array.shape, repr(array.tolist())
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes)
 def test_slices_do_not_change_a_document(content: st.DataObject, name: str, size: int) -> None:
     listed = instances(name)
@@ -98,7 +98,7 @@ def test_slices_do_not_change_a_document(content: st.DataObject, name: str, size
     assert outcome(decode_json, body, name, Slicing(size=size)) == outcome(decode_json, body, name)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes, end=st.sampled_from(["\n", "\r\n"]))
 def test_slices_do_not_change_lines(content: st.DataObject, name: str, size: int, end: str) -> None:
     lines = content.draw(instances(name))
@@ -112,7 +112,7 @@ CELLS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes, end=st.sampled_from(["\n", "\r\n"]))
 def test_slices_do_not_change_csv(content: st.DataObject, name: str, size: int, end: str) -> None:
     width = content.draw(st.sampled_from([1, 2, 3, 4]))

@@ -188,7 +188,7 @@ ANYTHING = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(ANYTHING)
 @pytest.mark.parametrize("hint", [Outer, dict[str, str | bytes], tuple[Inner, ...], Level, dict[Colour, int]])
 def test_any_input_is_read_or_refused(hint: Any, plain: Any) -> None:
@@ -199,7 +199,7 @@ def test_any_input_is_read_or_refused(hint: Any, plain: Any) -> None:
     assert from_plain(to_plain(found), hint) == found
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(ANYTHING)
 def test_plain_values_are_read_as_they_were_written(plain: Any) -> None:
     assert read_plain(write_plain(plain)) == plain
