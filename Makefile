@@ -8,9 +8,10 @@ TEST_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 # What the compiled build has to pass as well: the rooms that it compiles.
-COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py app/worker/http1 app/worker/http2 \
-  core/backends/in_process core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc \
-  core/http/v2 core/http/views core/inference core/scheduling core/test_memo.py core/waiting) \
+COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker core/backends/in_process \
+  core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc core/http/test_reply.py \
+  core/http/test_response_counts.py core/http/v2 core/http/views core/inference core/observability/test_statistics.py \
+  core/scheduling core/shared_memory core/test_memo.py core/waiting) \
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
 GUARD_ARGS ?=
 
