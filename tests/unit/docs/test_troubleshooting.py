@@ -21,7 +21,7 @@ from adapters.vertex.application import VertexApplication
 from app.worker.http1 import refusal
 from core.errors import ServerError
 from core.http.application import V2Application
-from tests.project import ROOT
+from tests.project import ROOT, pure_python_only
 from tests.unit.docs.provoked_texts import provoked_texts
 from tests.unit.product_modules import product_modules
 
@@ -219,6 +219,7 @@ def documented_class(kind: type[ServerError]) -> list[str]:
     return [f"`{kind.__name__}`", kind.code.value, *statuses]
 
 
+@pure_python_only
 def test_the_page_lists_every_error_class_with_its_statuses() -> None:
     documented = sorted(cells[:5] for cells in rows(PAGE, "class"))
     expected = {tuple(documented_class(kind)) for kind in error_classes()}

@@ -24,6 +24,7 @@ from core.http.options import HttpOptions
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
 from core.lifecycle.serving_phase import Phase, ServingPhase
+from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
@@ -198,6 +199,7 @@ def test_the_direct_path_and_flask_answer_alike() -> None:
     assert len(bench.seen) == 2
 
 
+@pure_python_only
 def test_invocations_do_not_enter_flask() -> None:
     bench = Bench()
     bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
@@ -403,6 +405,7 @@ def test_the_model_sets_custom_attributes(data: bytes) -> None:
     assert bench.invoke(data).headers["X-Amzn-SageMaker-Custom-Attributes"] == "trace=1"
 
 
+@pure_python_only
 def test_the_application_overrides_only_listed_hooks() -> None:
     documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
     own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}

@@ -13,7 +13,7 @@ from core.grpc.response_counts import ResponseCounts
 from core.http.application import V2Application
 from core.http.options import HttpOptions
 from core.observability.metrics_log.report import FIGURES
-from tests.project import ROOT
+from tests.project import ROOT, pure_python_only
 from tests.unit.fake_engine import FakeEngine
 
 PAGE = ROOT / "docs" / "metrics.md"
@@ -73,6 +73,7 @@ def test_the_http_metrics_are_those_of_the_application() -> None:
     assert shown == documented
 
 
+@pure_python_only
 def test_the_grpc_metric_is_that_of_the_calls() -> None:
     (documented,) = (row for row in metric_rows() if row.name.startswith("trident_grpc_"))
     method = Method("service", "Name", "", RefusedCall)

@@ -7,6 +7,7 @@ import pytest
 from core.lifecycle.models import Models
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.lifecycle.start_progress import StartProgress
+from tests.project import pure_python_only
 
 
 class KnownModels(Models):
@@ -29,6 +30,7 @@ def progress() -> StartProgress:
     return StartProgress()
 
 
+@pure_python_only
 def test_the_phase_counts_the_models_while_they_load(progress: StartProgress) -> None:
     assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.STARTING)
     progress.begin(2)
@@ -50,6 +52,7 @@ def test_a_failed_model_fails_the_start(progress: StartProgress, failure: str, p
     assert progress.wait(0.0)
 
 
+@pure_python_only
 def test_after_the_start_the_models_say_what_is_unready(progress: StartProgress) -> None:
     progress.begin(2)
     progress.fail("a", "it failed at the start and serves now")

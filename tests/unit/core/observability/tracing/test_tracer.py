@@ -18,6 +18,7 @@ from core.inference.times import InferenceTimes
 from core.observability.tracing.options import ExportOptions, TraceMode, TraceOptions
 from core.observability.tracing.settings import TraceSettings
 from core.observability.tracing.tracer import Tracer
+from tests.project import pure_python_only
 
 AHEAD, BEHIND = [("HTTP_RECV_START", 1)], [("HTTP_SEND_END", 2)]
 MODEL_EVENTS = [
@@ -100,6 +101,7 @@ def test_a_request_that_failed_is_traced_without_an_execution(traced: Traced) ->
     )
 
 
+@pure_python_only
 def test_requests_of_models_follow_the_request_that_led_to_them(traced: Traced) -> None:
     root = traced.begin()
     step = InferenceRequest("step", [])
