@@ -289,6 +289,31 @@ def test_a_base_that_is_not_called_is_found() -> None:
     assert list(uncallable_bases({"core/mine.py": source})) == ["core.mine: Mine(Base)"]
 
 
+def compared_tuples(source: str) -> Iterator[str]:
+    """Comparisons by identity with a name that is annotated as a tuple: in C, a value that is never the same."""
+    tree = ast.parse(source)
+    tuples = {
+        ast.unparse(node.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation).startswith("tuple[")
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and any(isinstance(operator, ast.Is | ast.IsNot) for operator in node.ops):
+            operands = {ast.unparse(each) for each in (node.left, *node.comparators)}
+            if tuples & operands and "None" not in operands:
+                yield ast.unparse(node)
+
+
+def test_no_tuple_is_compared_by_identity() -> None:
+    found = {path: list(compared_tuples((ROOT / path).read_text())) for path in sorted(compiled())}
+    assert {path: breaches for path, breaches in found.items() if breaches} == {}
+
+
+def test_a_tuple_that_is_compared_by_identity_is_found() -> None:
+    source = "UNKNOWN: tuple[int, int] = (0, 0)\nknown = found is not UNKNOWN"
+    assert list(compared_tuples(source)) == ["found is not UNKNOWN"]
+
+
 @on_the_compiled_build
 def test_every_module_of_the_table_is_an_extension_module() -> None:
     files = {path: importlib.import_module(module_name(path)).__file__ or "" for path in sorted(compiled())}

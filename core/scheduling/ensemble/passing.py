@@ -40,11 +40,11 @@ class Passing:
 
     def __init__(self, taken: Sequence[Taken]) -> None:
         self._taken = tuple(taken)
-        # The only source, if it may be passed on as a run, and what comes of it by its layout: None if that cannot be.
+        # The only source, if it may be passed on as a run, and what comes of it by its layout.
         sources = {each.source for each in taken}
         is_plain = len(sources) == 1 and all(each.change is None for each in taken)
         self._source = sources.pop() if is_plain else None
-        self._renamed: Memo[TensorLayout, tuple[TensorLayout, int] | None] = Memo(_MOST_RENAMED)
+        self._renamed: Memo[TensorLayout, tuple[TensorLayout, int]] = Memo(_MOST_RENAMED)
 
     def inputs(self, sources: Sources) -> Inputs:
         """The tensors as inputs of the step, without those that were left out."""
@@ -74,25 +74,25 @@ class Passing:
         if not isinstance(packed, PackedTensors):
             return None
         layout = packed.layout
-        renamed = self._renamed.get(layout, _UNKNOWN)
-        if renamed is _UNKNOWN:
-            renamed = self._renamed[layout] = self._rename(layout)
+        renamed = self._renamed.get(layout)
         if renamed is None:
-            return None
+            renamed = self._renamed[layout] = self._rename(layout)
         made, start = renamed
+        if start < 0:
+            return None
         return made, packed.content if made.size == layout.size else packed.content[start : start + made.size]
 
-    def _rename(self, layout: TensorLayout) -> tuple[TensorLayout, int] | None:
-        """The layout of the tensors and its first byte in a run of `layout`; None if they are not neighbours there."""
+    def _rename(self, layout: TensorLayout) -> tuple[TensorLayout, int]:
+        """The layout of the tensors and its first byte in a run of `layout`; -1 if they are not neighbours there."""
         entries = {entry[0]: entry for entry in layout.entries}
         found: list[tuple[LayoutEntry, str]] = []
         for name, _, original, _ in self._taken:
             if original not in entries:
-                return None
+                return _NO_RUN
             found.append((entries[original], name))
         found.sort(key=lambda each: each[0][3])
         if any(entry[4] != after[3] for (entry, _), (after, _) in pairwise(found)):
-            return None
+            return _NO_RUN
         made = layout_of([(name, datatype, shape, end - start) for (_, datatype, shape, start, end), name in found])
         return made, found[0][0][3]
 
@@ -116,7 +116,7 @@ class Passing:
         return parts
 
 
-_UNKNOWN: tuple[TensorLayout, int] = (TensorLayout(()), -1)
+_NO_RUN: tuple[TensorLayout, int] = (TensorLayout(()), -1)
 
 
 def _changed(shape: Shape, change: ShapeChange | None) -> Shape:
