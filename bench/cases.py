@@ -101,6 +101,7 @@ _ADD_SUB = (("INPUT0", "INT32", (16,)), ("INPUT1", "INT32", (16,)))
 _ADD_SUB_OUT = ("OUTPUT0", "OUTPUT1")
 _IMAGE = (("INPUT", "FP32", IMAGE),)
 _DIGIT = (("INPUT", "FP32", (1, 8, 8)),)
+_LARGER_DIGIT = (("INPUT", "FP32", (1, 28, 28)),)
 _OUT = ("OUTPUT",)
 
 CASES: tuple[Case, ...] = (
@@ -112,4 +113,6 @@ CASES: tuple[Case, ...] = (
     Case("d-json", "digit classifier, JSON", "digits", _DIGIT, _OUT, binary=False),
     Case("d-binary", "digit classifier, binary", "digits", _DIGIT, _OUT, binary=True),
     Case("e", "ResNet-50-like graph, binary image", "resnet", _IMAGE, _OUT, binary=True, stretch=3),
+    Case("f-json", "28x28 digit CNN, JSON", "digits_cnn", _LARGER_DIGIT, _OUT, binary=False),
+    Case("f-binary", "28x28 digit CNN, binary", "digits_cnn", _LARGER_DIGIT, _OUT, binary=True),
 )

@@ -79,3 +79,12 @@ def machine_sentence(seen: LoadSeen | None) -> str:
         return ""
     mark = f" {CROWDED}" if seen.crowded else ""
     return f" During the run {seen.text()}.{mark}"
+
+
+def update_readme(readme: Path, text: str, marks: tuple[str, str]) -> None:
+    """Put `text` between the two marks. ValueError if they are missing."""
+    before, _, rest = readme.read_text().partition(marks[0])
+    _, mark, after = rest.partition(marks[1])
+    if not mark:
+        raise ValueError(f"{readme} lacks the marks {marks[0]} and {marks[1]}")
+    readme.write_text(f"{before}{marks[0]}\n{text}{marks[1]}{after}")

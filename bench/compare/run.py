@@ -1,20 +1,26 @@
 """Compare this checkout with another one: both servers run at the same time and are asked by turns.
 
-    python -m bench compare ../before                               all rows, about 10 minutes
+    python -m bench compare ../before                               all rows, about 14 minutes
     python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
     python -m bench compare ../before --options=--http-workers=1
     python -m bench compare ../before --only a-binary,d-binary --queue-delay 500
     python -m bench compare . --this build/compiled                 the compiled build beside the pure one
     python -m bench compare . --this build/compiled --only grpc,grpc-stream
+    python -m bench compare ../e514c30 --beside-triton              README's table beside Triton
 
 A turn is a fraction of a second, in which one server is asked and the other one idles. A ratio is this checkout's
 figure over the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. More
 requests/s and less CPU per request are better. The other checkout runs in its own .venv, or in this one if it has none.
+
+`--beside-triton` writes the figures to bench/results, and the product of the gains with Triton's ratios into README.
+The other checkout must be at the commit that was measured beside Triton.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import shlex
 import statistics
 import sys
@@ -23,9 +29,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import wrk
+from bench import machine, wrk
 from bench.arguments import names_among, positive
 from bench.cases import CASES, Case
+from bench.compare.beside_triton import MARKS, BesideTriton, Gain, readme_text
 from bench.grpc.cases import infer_message
 from bench.grpc.load import GrpcLoad, write_message
 from bench.grpc.servers import BothDoors
@@ -33,6 +40,7 @@ from bench.machine_load import LoadSeen, LoadWatch
 from bench.models import served
 from bench.plain.beside import geometric_mean
 from bench.plain.measure import check_answer
+from bench.publication import RESULTS, Publication, add_publication_arguments, update_readme
 from bench.tables import number, table
 from bench.turns import HttpLoad, Load, Ratio, Turn, Turns
 from tests.project import ROOT
@@ -44,9 +52,11 @@ SMALL = (1, 16, 64)
 CONNECTIONS: dict[str, tuple[int, ...]] = {
     "a-json": SMALL,
     "a-binary": SMALL,
-    "b": (16,),
+    "b": SMALL,
     "d-json": (16, 64),
     "d-binary": (16, 64),
+    "f-json": SMALL,
+    "f-binary": SMALL,
     "c-mean": (4,),
     "c-echo": (1, 4, 16, 64),
     "grpc": SMALL,
@@ -113,6 +123,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--options", type=shlex.split, default=[], help="options for both servers, in one text")
     parser.add_argument("--queue-delay", type=int, default=0, help="microseconds that the small models' batches wait")
     parser.add_argument("--this", type=Path, default=ROOT, help="another folder in place of this checkout")
+    parser.add_argument(
+        "--beside-triton", action="store_true", help="write the results, and README's table with Triton"
+    )
+    add_publication_arguments(parser)
     options = parser.parse_args(arguments)
     for folder in (options.other, options.this):
         if not (folder / "app").is_dir():
@@ -156,13 +170,11 @@ def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace) 
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    options = parse(arguments)
-    wrk.require_or_exit()
+def compare(options: argparse.Namespace) -> list[Row]:
+    """Start both servers and ask them by turns; the rows are printed as they come."""
     models = BUILD / "models"
     BUILD.mkdir(parents=True, exist_ok=True)
     served.build(models, queue_delay_us=options.queue_delay)
-    watch = LoadWatch()
     found: list[Row] = []
     with ExitStack() as stack:
         servers = {}
@@ -174,4 +186,38 @@ def main(arguments: Sequence[str]) -> None:
         for row in rows(options, servers, models):
             print(" | ".join(row.cells()), file=sys.stderr, flush=True)
             found.append(row)
-    print(markdown(found, watch.seen(), options))
+    return found
+
+
+def publish(
+    run: BesideTriton, found: Sequence[Row], options: argparse.Namespace, publication: Publication, command: str
+) -> None:
+    """Write the results, and the table beside Triton into README if the machine was quiet."""
+    seen, about = publication.seen(), machine.describe()
+    document = {"date": machine.today(), "machine": about, "command": command, "other": run.commit}
+    figures = json.dumps({**document, "rows": [dataclasses.asdict(row) for row in found]}, indent=1)
+    text = (
+        f"{document['date']}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, "
+        f"Python {about['python']}. The other checkout is {run.commit}. Run again with `{command}`.\n\n"
+        f"{markdown(found, seen, options)}\n"
+    )
+    page = publication.write("-since-triton", f"{figures}\n", text, seen)
+    if publication.is_public(seen):
+        gains = [Gain(row.case.title, row.connections, row.rate, row.cpu) for row in found]
+        update_readme(ROOT / "README.md", readme_text(run, gains, str(page.resolve().relative_to(ROOT))), MARKS)
+
+
+def main(arguments: Sequence[str]) -> None:
+    options = parse(arguments)
+    wrk.require_or_exit()
+    if not options.beside_triton:
+        watch = LoadWatch()
+        print(markdown(compare(options), watch.seen(), options))
+        return
+    run = BesideTriton.newest(RESULTS)
+    run.check(options.other)
+    measured = {title for title, _ in run.rates}
+    options.only = [case.key for case in CASES if case.key in options.only and case.title in measured]
+    publication = Publication(options)
+    command = shlex.join(["python", "-m", "bench", "compare", *arguments])
+    publish(run, compare(options), options, publication, command)

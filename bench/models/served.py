@@ -11,7 +11,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, helper
 
-from bench.models import resnet
+from bench.models import digits_cnn, resnet
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "deploy" / "models"
@@ -25,6 +25,9 @@ instance_group [ {{ kind: KIND_CPU count: 1 }} ]
 {batching}
 """
 BATCHING = "dynamic_batching { }"
+WAITING = "dynamic_batching {{ max_queue_delay_microseconds: {} }}"
+# As Triton served it: bench/results/*-beside-triton.md.
+CNN_DELAY_US = 500
 IMAGE_DIMS = "3, 224, 224"
 
 
@@ -65,8 +68,7 @@ def build(repository: Path, *, queue_delay_us: int = 0) -> None:
         shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
         if queue_delay_us:
             path = repository / name / "config.pbtxt"
-            waits = f"dynamic_batching {{ max_queue_delay_microseconds: {queue_delay_us} }}"
-            path.write_text(path.read_text().replace(BATCHING, waits))
+            path.write_text(path.read_text().replace(BATCHING, WAITING.format(queue_delay_us)))
     # Without a batcher, a request goes to the session unchanged: case (b) measures copies.
     config = CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching="")
     write(repository / "identity", config, identity(["D"]))
@@ -74,6 +76,9 @@ def build(repository: Path, *, queue_delay_us: int = 0) -> None:
     write(repository / "image_echo", config, identity(list(resnet.IMAGE)))
     config = CONFIG.format(batch=8, dims_in=IMAGE_DIMS, dims_out="1", batching="")
     write(repository / "image_mean", config, mean())
+    image = ", ".join(map(str, digits_cnn.IMAGE))
+    config = CONFIG.format(batch=32, dims_in=image, dims_out=digits_cnn.CLASSES, batching=WAITING.format(CNN_DELAY_US))
+    write(repository / "digits_cnn", config, digits_cnn.to_onnx())
 
 
 def build_resnet(repository: Path, *, batch: int) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from bench.cases import CASES
 from bench.plain.measure import Cell
@@ -39,15 +38,6 @@ def brief(results: Results, full: str) -> str:
         rows.append([TITLES[case], server, *("" if figure is None else number(figure) for figure in figures)])
     more = f"All figures of this run, and its targets: [{full}]({full})."
     return "\n\n".join([machine_text(results), table(header, rows), bare_text(results), more]) + "\n"
-
-
-def update_readme(readme: Path, text: str) -> None:
-    """Put `text` between the marks. ValueError if they are missing."""
-    before, _, rest = readme.read_text().partition(MARKS[0])
-    _, mark, after = rest.partition(MARKS[1])
-    if not mark:
-        raise ValueError(f"{readme} lacks the marks {MARKS[0]} and {MARKS[1]}")
-    readme.write_text(f"{before}{MARKS[0]}\n{text}{MARKS[1]}{after}")
 
 
 def machine_text(results: Results) -> str:

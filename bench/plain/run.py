@@ -24,7 +24,7 @@ from bench.models import served
 from bench.plain import beside, measure, report
 from bench.plain.results import Results
 from bench.plain.rounds import Rounds
-from bench.publication import Publication, add_publication_arguments
+from bench.publication import Publication, add_publication_arguments, update_readme
 from bench.servers import server as servers
 from tests.project import ROOT
 
@@ -34,7 +34,7 @@ FACTORIES = {"trident": servers.trident, "flask": servers.flask}
 RESNET_BATCH = 8
 KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "loop", "memory"}
 # The compute-bound case says nothing of a server: both run the same graph in the same library.
-BESIDE_KEYS = {"a", "b", "c", "d"}
+BESIDE_KEYS = {"a", "b", "c", "d", "f"}
 
 
 def keys(text: str) -> set[str]:
@@ -135,4 +135,4 @@ def main(arguments: Sequence[str]) -> None:
     print(page(results))
     if options.update_readme:
         full = file.with_suffix(".md").resolve().relative_to(ROOT)
-        report.update_readme(ROOT / "README.md", report.brief(results, str(full)))
+        update_readme(ROOT / "README.md", report.brief(results, str(full)), report.MARKS)

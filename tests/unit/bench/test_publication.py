@@ -9,8 +9,9 @@ import pytest
 
 from bench import publication
 from bench.machine_load import LoadSeen, LoadWatch
-from bench.publication import CROWDED, Publication, add_publication_arguments, machine_sentence
+from bench.publication import CROWDED, Publication, add_publication_arguments, machine_sentence, update_readme
 
+MARKS = ("<!-- begin -->", "<!-- end -->")
 QUIET = LoadSeen(others=0.02, stolen=0.0, load_average=0.3)
 BUSY = LoadSeen(others=0.4, stolen=0.0, load_average=3.0)
 
@@ -68,3 +69,17 @@ def test_the_override_publishes_a_crowded_run_with_a_mark(tmp_path: Path) -> Non
 def test_the_override_leaves_a_quiet_run_unmarked(tmp_path: Path) -> None:
     assert "crowded" not in written(tmp_path, QUIET, QUIET, "--crowded").name
     assert CROWDED not in machine_sentence(QUIET)
+
+
+def test_update_readme_replaces_the_text_between_the_marks(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{MARKS[0]}\nold\n{MARKS[1]}\nafter\n")
+    update_readme(readme, "new\n", MARKS)
+    assert readme.read_text() == f"before\n{MARKS[0]}\nnew\n{MARKS[1]}\nafter\n"
+
+
+def test_update_readme_refuses_a_page_without_marks(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text("no marks")
+    with pytest.raises(ValueError, match="lacks the marks"):
+        update_readme(readme, "new", MARKS)

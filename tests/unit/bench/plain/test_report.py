@@ -24,17 +24,3 @@ def test_readme_carries_the_table_of_the_run_that_it_names() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "bench/results").glob("*.md")), ids=lambda path: path.name)
 def test_every_page_of_results_has_its_json(path: Path) -> None:
     assert path.with_suffix(".json").is_file()
-
-
-def test_update_readme_replaces_the_text_between_the_marks(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(f"before\n{report.MARKS[0]}\nold\n{report.MARKS[1]}\nafter\n")
-    report.update_readme(readme, "new\n")
-    assert readme.read_text() == f"before\n{report.MARKS[0]}\nnew\n{report.MARKS[1]}\nafter\n"
-
-
-def test_update_readme_refuses_a_page_without_marks(tmp_path: Path) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("no marks")
-    with pytest.raises(ValueError, match="lacks the marks"):
-        report.update_readme(readme, "new")

@@ -1,0 +1,55 @@
+"""bench/compare/beside_triton.py: README's table beside Triton."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.cases import CASES
+from bench.compare.beside_triton import MARKS, BesideTriton, Gain, readme_text
+from bench.compare.run import CONNECTIONS
+from bench.publication import RESULTS
+from bench.turns import Ratio
+from tests.project import ROOT
+
+TITLE = CASES[0].title
+
+
+def run() -> BesideTriton:
+    cell = (TITLE, 16)
+    return BesideTriton(Path("then.md"), "abc", {cell: 30_105.0}, {cell: 0.8}, {cell: 0.5})
+
+
+def test_a_row_multiplies_the_ratios_of_then_by_the_gains_since() -> None:
+    gains = [
+        Gain(TITLE, 16, Ratio(1.5, 1.4, 1.6), Ratio(0.6, 0.5, 0.7)),
+        Gain(TITLE, 17, Ratio(9, 9, 9), Ratio(9, 9, 9)),
+    ]
+    text = readme_text(run(), gains, "since.md")
+    row = next(line for line in text.splitlines() if line.startswith(f"| {TITLE}"))
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["16", "30,105", "0.80", "1.50", "1.20", "0.30"]
+    assert "1.20 times Triton's requests/s, 0.30 of its CPU" in text
+    assert "| 17 " not in text
+
+
+def test_every_cell_that_was_measured_beside_triton_is_compared() -> None:
+    titles = {case.title: case.key for case in CASES}
+    measured = BesideTriton.newest(RESULTS).rates
+    assert len(measured) == 18
+    assert [cell for cell in measured if cell[1] not in CONNECTIONS[titles[cell[0]]]] == []
+
+
+def test_a_checkout_of_another_commit_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="git worktree add FOLDER abc"):
+        run().check(tmp_path)
+
+
+def test_readme_carries_the_table_of_the_run_that_it_names() -> None:
+    block = (ROOT / "README.md").read_text().partition(MARKS[0])[2].partition(MARKS[1])[0]
+    page = re.findall(r"\((bench/results/[^)]+\.md)\)", block)[-1]
+    rows = json.loads((ROOT / page).with_suffix(".json").read_text())["rows"]
+    gains = [Gain(row["case"]["title"], row["connections"], Ratio(**row["rate"]), Ratio(**row["cpu"])) for row in rows]
+    assert block.strip() == readme_text(BesideTriton.newest(RESULTS), gains, page).strip()
