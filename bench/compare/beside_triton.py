@@ -17,7 +17,15 @@ from bench.tables import number, table
 from bench.turns import Ratio
 
 MARKS = ("<!-- beside Triton: begin -->", "<!-- beside Triton: end -->")
-_HEADER = ["case", "connections", "requests/s, Triton", "over Triton's, then", "gained since", "now", "CPU, now"]
+_HEADER = [
+    "case",
+    "connections",
+    "requests/s, Triton",
+    "over Triton's, then",
+    "gained since",
+    "now",
+    "CPU over Triton's, now",
+]
 _RATE, _CPU = "requests/s over Triton's", "CPU per request over Triton's"
 
 Cell = tuple[str, int]
