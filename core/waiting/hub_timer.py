@@ -64,8 +64,8 @@ class HubTimer:
         now_ns = monotonic_ns()
         due = [function for function, at_ns in calls.items() if at_ns <= now_ns]
         for function in due:
+            # One that raises must not take the others with it: they are made by the next look.
             del calls[function]
-        for function in due:
             function()
         wakes_ns = min(calls.values()) - _AWAKE_NS if calls else 0
         if not calls or wakes_ns > now_ns:

@@ -78,6 +78,23 @@ def test_a_call_may_ask_to_be_made_again() -> None:
     with_a_timer(test)
 
 
+def test_a_call_that_raises_does_not_take_the_others_with_it() -> None:
+    def test(timer: HubTimer, calls: Calls) -> None:
+        def fail() -> None:
+            raise LookupError("a test")
+
+        at_ns = monotonic_ns() + HOUR_NS
+        timer.call_at(at_ns, fail)
+        timer.call_at(at_ns, calls.named("after it"))
+        timer._calls = dict.fromkeys(timer._calls, 0)  # both are due in the same look
+        with pytest.raises(LookupError):
+            timer._look()
+        timer._look()
+        assert calls.names == ["after it"]
+
+    with_a_timer(test)
+
+
 def test_a_timer_that_closes_makes_its_calls() -> None:
     def test(hub: Any) -> None:
         calls, waiters = Calls(), HubWaiters(hub)
