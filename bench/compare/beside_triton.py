@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.compare.doors import DOORS, THEN
 from bench.plain.beside import geometric_mean
 from bench.tables import number, table
 from bench.turns import Ratio
@@ -26,6 +27,7 @@ _HEADER = [
     "now",
     "CPU over Triton's, now",
 ]
+_DOORS_HEADER = ["case", "connections", "requests/s, Triton", "over Triton's, now"]
 _RATE, _CPU = "requests/s over Triton's", "CPU per request over Triton's"
 
 Cell = tuple[str, int]
@@ -34,13 +36,18 @@ Cell = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class BesideTriton:
-    """A run beside Triton, with its page and the commit that was measured. Ratios are Trident's over Triton's."""
+    """A run beside Triton, with its page and the commit that was measured. Ratios are Trident's over Triton's.
+
+    `doors` has Triton's requests/s of what the commit did not have, and `then` the commit's own requests/s.
+    """
 
     page: Path
     commit: str
     triton: Mapping[Cell, float]
     rates: Mapping[Cell, float]
     cpu: Mapping[Cell, float]
+    then: Mapping[Cell, float]
+    doors: Mapping[Cell, float]
 
     @classmethod
     def newest(cls, folder: Path) -> BesideTriton:
@@ -53,7 +60,19 @@ class BesideTriton:
             return {_cell(figure["case"]): figure["values"][0] for figure in found}
 
         page = file.with_suffix(".md")
-        return cls(page, document["commit"], values("requests/s; Triton"), values(_RATE), values(_CPU))
+        return cls(
+            page,
+            document["commit"],
+            values("requests/s; Triton"),
+            values(_RATE),
+            values(_CPU),
+            values("requests/s; Trident"),
+            {
+                (door.case.title, connections): rate
+                for door in DOORS
+                for (_, connections), rate in values(f"requests/s; {door.triton}").items()
+            },
+        )
 
     def check(self, checkout: Path) -> None:
         """Raise SystemExit if `checkout` is not at the commit that was measured."""
@@ -101,6 +120,28 @@ def readme_text(run: BesideTriton, gains: Iterable[Gain], page: str) -> str:
         f'time for a request. "Then" is {run.commit}, measured [beside Triton](bench/results/{run.page.name}); '
         f'"gained since" is measured [beside that commit]({page}), by turns of a fraction of a second; "now" is their '
         "product, not a new measurement.\n"
+    )
+
+
+def doors_text(run: BesideTriton, gains: Iterable[Gain]) -> str:
+    """The table of the doors that the commit did not have. A gain is over the commit's binary HTTP there."""
+    rows = [
+        [
+            gain.case,
+            str(gain.connections),
+            number(run.doors[gain.case, gain.connections]),
+            f"{gain.rate.median * run.then[THEN.title, gain.connections] / run.doors[gain.case, gain.connections]:.2f}",
+        ]
+        for gain in gains
+        if (gain.case, gain.connections) in run.doors
+    ]
+    if not rows:
+        return ""
+    return (
+        f"{table(_DOORS_HEADER, rows)}\n\n"
+        f"{run.commit} had neither gRPC nor Python models. These cells are measured beside its add/sub as binary "
+        "HTTP, by turns, and that was measured beside Triton's doors in one run. The client over gRPC is "
+        "`bench/grpc/load.c`; the one that asked Triton was another.\n"
     )
 
 

@@ -22,17 +22,20 @@ import argparse
 import dataclasses
 import json
 import shlex
+import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import machine, wrk
 from bench.arguments import names_among, positive
 from bench.cases import CASES, Case
-from bench.compare.beside_triton import MARKS, BesideTriton, Gain, readme_text
+from bench.compare.beside_triton import MARKS, BesideTriton, Gain, doors_text, readme_text
+from bench.compare.doors import CONNECTIONS as DOOR_CONNECTIONS
+from bench.compare.doors import DOORS, GRPC_CASES, THEN
 from bench.grpc.cases import infer_message
 from bench.grpc.load import GrpcLoad, write_message
 from bench.grpc.servers import BothDoors
@@ -41,12 +44,24 @@ from bench.models import served
 from bench.plain.beside import geometric_mean
 from bench.plain.measure import check_answer
 from bench.publication import RESULTS, Publication, add_publication_arguments, update_readme
+from bench.python.models import build_add_sub
 from bench.tables import number, table
 from bench.turns import HttpLoad, Load, Ratio, Turn, Turns
 from tests.project import ROOT
 
 THIS, OTHER = "this", "other"
 BUILD = ROOT / "build" / "bench" / "compare"
+HEADER = [
+    "case",
+    "connections",
+    "requests/s, other",
+    "this",
+    "ratio",
+    "CPU µs/request, other",
+    "this",
+    "ratio",
+    "errors",
+]
 SMALL = (1, 16, 64)
 # The images wait long for each other: with more connections, a turn would hold little besides its ends.
 CONNECTIONS: dict[str, tuple[int, ...]] = {
@@ -62,11 +77,6 @@ CONNECTIONS: dict[str, tuple[int, ...]] = {
     "grpc": SMALL,
     "grpc-stream": (16, 64),
 }
-_ADD_SUB = next(case for case in CASES if case.key == "a-binary")
-GRPC_CASES = (
-    replace(_ADD_SUB, key="grpc", title="add/sub of 16 integers, ModelInfer"),
-    replace(_ADD_SUB, key="grpc-stream", title="add/sub of 16 integers, ModelStreamInfer"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,54 +167,93 @@ def rows(options: argparse.Namespace, servers: dict[str, BothDoors], models: Pat
             yield Row.of(case, connections, pairs, turns.errors)
 
 
-def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace) -> str:
-    header = ["case", "connections", "requests/s, other", "this", "ratio", "CPU µs/request, other", "this", "ratio"]
+def door_rows(options: argparse.Namespace, servers: dict[str, BothDoors], models: Path) -> Iterator[Row]:
+    """This checkout is asked through each door, the other one always as it was beside Triton."""
+    for door in DOORS:
+        check_answer(servers[THIS], door.case, models, graph=THEN.model)
+        loads = {THIS: load_of(servers[THIS], door.case), OTHER: load_of(servers[OTHER], THEN)}
+        for connections in DOOR_CONNECTIONS:
+            with Turns(loads, connections=connections, seconds=options.turn) as turns:
+                pairs = [turns.round(index) for index in range(options.pairs)]
+            yield Row.of(door.case, connections, pairs, turns.errors)
+
+
+def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace, doors: Sequence[Row] = ()) -> str:
     rates, cpu = ([getattr(row, name).median for row in found] for name in ("rate", "cpu"))
     means = f"requests/s {geometric_mean(rates):.3f}, CPU per request {geometric_mean(cpu):.3f}"
     return "\n\n".join(
         [
-            table([*header, "errors"], [row.cells() for row in found]),
+            table(HEADER, [row.cells() for row in found]),
             f"Geometric means of the ratios: {means}. Each row: {options.pairs} pairs of turns of {options.turn:g} s.",
+            *_door_table(doors),
             f"Meanwhile {seen.text()}.",
         ]
     )
 
 
-def compare(options: argparse.Namespace) -> list[Row]:
-    """Start both servers and ask them by turns; the rows are printed as they come."""
+def _door_table(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return []
+    return [f"The other one is asked for {THEN.title}, over HTTP:", table(HEADER, [row.cells() for row in rows])]
+
+
+def compare(options: argparse.Namespace) -> tuple[list[Row], list[Row]]:
+    """Start both servers and ask them by turns: the cases, and with `--beside-triton` the doors.
+
+    The rows are printed as they come.
+    """
     models = BUILD / "models"
     BUILD.mkdir(parents=True, exist_ok=True)
     served.build(models, queue_delay_us=options.queue_delay)
+    own: dict[str, list[str]] = {OTHER: [], THIS: []}
+    if options.beside_triton:
+        shutil.rmtree(python_models := BUILD / "python", ignore_errors=True)
+        build_add_sub(python_models)
+        own[THIS] = [f"--model-repository={python_models}"]
     found: list[Row] = []
+    doors: list[Row] = []
     with ExitStack() as stack:
         servers = {}
         for name, checkout in ((OTHER, options.other.resolve()), (THIS, options.this.resolve())):
             server = BothDoors(models, BUILD / f"{name}.log", checkout=checkout)
             server.name = name
-            server.command += options.options
+            server.command += [*own[name], *options.options]
             servers[name] = stack.enter_context(server)
         for row in rows(options, servers, models):
-            print(" | ".join(row.cells()), file=sys.stderr, flush=True)
-            found.append(row)
-    return found
+            found.append(_shown(row))
+        if options.beside_triton:
+            for row in door_rows(options, servers, models):
+                doors.append(_shown(row))
+    return found, doors
+
+
+def _shown(row: Row) -> Row:
+    print(" | ".join(row.cells()), file=sys.stderr, flush=True)
+    return row
 
 
 def publish(
-    run: BesideTriton, found: Sequence[Row], options: argparse.Namespace, publication: Publication, command: str
+    run: BesideTriton,
+    found: Sequence[Row],
+    doors: Sequence[Row],
+    options: argparse.Namespace,
+    publication: Publication,
+    command: str,
 ) -> None:
     """Write the results, and the table beside Triton into README if the machine was quiet."""
     seen, about = publication.seen(), machine.describe()
     document = {"date": machine.today(), "machine": about, "command": command, "other": run.commit}
-    figures = json.dumps({**document, "rows": [dataclasses.asdict(row) for row in found]}, indent=1)
+    figures = json.dumps({**document, "rows": [dataclasses.asdict(row) for row in (*found, *doors)]}, indent=1)
     text = (
         f"{document['date']}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, "
         f"Python {about['python']}. The other checkout is {run.commit}. Run again with `{command}`.\n\n"
-        f"{markdown(found, seen, options)}\n"
+        f"{markdown(found, seen, options, doors)}\n"
     )
     page = publication.write("-since-triton", f"{figures}\n", text, seen)
     if publication.is_public(seen):
-        gains = [Gain(row.case.title, row.connections, row.rate, row.cpu) for row in found]
-        update_readme(ROOT / "README.md", readme_text(run, gains, str(page.resolve().relative_to(ROOT))), MARKS)
+        gains = [Gain(row.case.title, row.connections, row.rate, row.cpu) for row in (*found, *doors)]
+        text = readme_text(run, gains, str(page.resolve().relative_to(ROOT)))
+        update_readme(ROOT / "README.md", f"{text}\n{doors_text(run, gains)}", MARKS)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -212,7 +261,8 @@ def main(arguments: Sequence[str]) -> None:
     wrk.require_or_exit()
     if not options.beside_triton:
         watch = LoadWatch()
-        print(markdown(compare(options), watch.seen(), options))
+        found, _ = compare(options)
+        print(markdown(found, watch.seen(), options))
         return
     run = BesideTriton.newest(RESULTS)
     run.check(options.other)
@@ -220,4 +270,4 @@ def main(arguments: Sequence[str]) -> None:
     options.only = [case.key for case in CASES if case.key in options.only and case.title in measured]
     publication = Publication(options)
     command = shlex.join(["python", "-m", "bench", "compare", *arguments])
-    publish(run, compare(options), options, publication, command)
+    publish(run, *compare(options), options, publication, command)

@@ -64,14 +64,17 @@ class Growth:
     errors: int
 
 
-def check_answer(server: Server, case: Case, repository: Path) -> None:
-    """Compare one answer with the output of a session. RuntimeError if they differ."""
+def check_answer(server: Server, case: Case, repository: Path, *, graph: str = "") -> None:
+    """Compare one answer with the output of a session of the case's model, or of the model called `graph`.
+
+    RuntimeError if they differ.
+    """
     body, headers = case.body()
     status, answered, answer = server.exchange("POST", case.path, body, headers)
     if status != 200:
         raise RuntimeError(f"{server.name} answers {case.key} with {status}: {answer[:300]!r}")
     outputs = case.answer(answer, answered["Inference-Header-Content-Length"])
-    session = onnxruntime.InferenceSession(repository / case.model / "1" / "model.onnx")
+    session = onnxruntime.InferenceSession(repository / (graph or case.model) / "1" / "model.onnx")
     expected = session.run(list(case.outputs), case.feeds())
     for name, array in zip(case.outputs, expected, strict=True):
         if outputs[name].shape != array.shape or not np.allclose(

@@ -9,18 +9,23 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES
-from bench.compare.beside_triton import MARKS, BesideTriton, Gain, readme_text
+from bench.compare.beside_triton import MARKS, BesideTriton, Gain, doors_text, readme_text
+from bench.compare.doors import CONNECTIONS as DOOR_CONNECTIONS
+from bench.compare.doors import DOORS, THEN
 from bench.compare.run import CONNECTIONS
 from bench.publication import RESULTS
 from bench.turns import Ratio
 from tests.project import ROOT
 
 TITLE = CASES[0].title
+DOOR = DOORS[0].case.title
 
 
 def run() -> BesideTriton:
     cell = (TITLE, 16)
-    return BesideTriton(Path("then.md"), "abc", {cell: 30_105.0}, {cell: 0.8}, {cell: 0.5})
+    return BesideTriton(
+        Path("then.md"), "abc", {cell: 30_105.0}, {cell: 0.8}, {cell: 0.5}, {(THEN.title, 16): 20.0}, {(DOOR, 16): 10.0}
+    )
 
 
 def test_a_row_multiplies_the_ratios_of_then_by_the_gains_since() -> None:
@@ -42,6 +47,19 @@ def test_every_cell_that_was_measured_beside_triton_is_compared() -> None:
     assert [cell for cell in measured if cell[1] not in CONNECTIONS[titles[cell[0]]]] == []
 
 
+def test_a_door_is_compared_through_the_binary_requests_of_then() -> None:
+    text = doors_text(run(), [Gain(DOOR, 16, Ratio(1.5, 1.4, 1.6), Ratio(0.6, 0.5, 0.7))])
+    row = next(line for line in text.splitlines() if line.startswith(f"| {DOOR}"))
+    assert [cell.strip() for cell in row.split("|")[2:-1]] == ["16", "10.0", "3.00"]
+
+
+def test_every_door_of_triton_was_measured_beside_then() -> None:
+    found = BesideTriton.newest(RESULTS)
+    cells = {(door.case.title, connections) for door in DOORS for connections in DOOR_CONNECTIONS}
+    assert set(found.doors) == cells
+    assert {(THEN.title, connections) for connections in DOOR_CONNECTIONS} <= set(found.then)
+
+
 def test_a_checkout_of_another_commit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="git worktree add FOLDER abc"):
         run().check(tmp_path)
@@ -52,4 +70,5 @@ def test_readme_carries_the_table_of_the_run_that_it_names() -> None:
     page = re.findall(r"\((bench/results/[^)]+\.md)\)", block)[-1]
     rows = json.loads((ROOT / page).with_suffix(".json").read_text())["rows"]
     gains = [Gain(row["case"]["title"], row["connections"], Ratio(**row["rate"]), Ratio(**row["cpu"])) for row in rows]
-    assert block.strip() == readme_text(BesideTriton.newest(RESULTS), gains, page).strip()
+    found = BesideTriton.newest(RESULTS)
+    assert block.strip() == f"{readme_text(found, gains, page)}\n{doors_text(found, gains)}".strip()

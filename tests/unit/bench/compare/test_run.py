@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES
-from bench.compare.run import CONNECTIONS, GRPC_CASES, Row, markdown, parse
+from bench.compare.doors import DOORS, GRPC_CASES
+from bench.compare.run import CONNECTIONS, Row, markdown, parse
 from bench.machine_load import LoadSeen
 from bench.turns import Turn
 from tests.project import ROOT
@@ -32,6 +33,14 @@ def test_the_page_shows_ratios_intervals_and_the_machine() -> None:
     assert "3.000 [2.000, 4.000]" in page
     assert "requests/s 3.000, CPU per request 0.500" in page
     assert "other processes took 7%" in page
+
+
+def test_doors_are_shown_but_are_no_part_of_the_means() -> None:
+    row = Row.of(CASES[0], 16, PAIRS, errors=0)
+    door = Row.of(DOORS[0].case, 16, [PAIRS[0]], errors=0)
+    page = markdown([row], LoadSeen(0.07, 0.0, 1.0), parse([str(ROOT)]), [door])
+    assert DOORS[0].case.title in page
+    assert "requests/s 3.000, CPU per request 0.500" in page
 
 
 def test_every_compared_case_exists() -> None:
