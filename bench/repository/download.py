@@ -52,7 +52,9 @@ def by_trident(repository: str, model: str, folder: Path) -> tuple[float, int]:
     files = source.files(model)
     if files is None:
         raise RuntimeError(f"there is no model '{model}' in {repository}")
-    source.fetch(model, files, VERSION).release()
+    fetched = source.fetch(model, files, VERSION)
+    fetched.verify()
+    fetched.release()
     return time.perf_counter() - start, sum(file.size for file in files)
 
 

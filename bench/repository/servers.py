@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any, Self
 
 from bench.repository.emulators import ENVIRONMENT
-from bench.servers.server import Server
+from bench.servers.server import Server, script_of
 from tests.contract.servers.ports import HOST
+from tests.project import ROOT
 
 READY_LIMIT_S = 600.0
 # Ten milliseconds are half a percent of the shortest start.
@@ -30,10 +30,10 @@ class RepositoryServer(Server):
     ready_seconds = 0.0
 
     def __init__(self, name: str, repository: str, log: Path, *options: str, checkout: Path | None = None) -> None:
-        """Without a `checkout` the server is that of this environment."""
-        script = checkout / ".venv" / "bin" / "trident" if checkout else Path(sys.executable).with_name("trident")
+        """Without a `checkout` the server is that of this one."""
+        folder = checkout or ROOT
         command = [
-            str(script),
+            script_of(folder),
             "serve",
             f"--model-repository={repository}",
             f"--http-address={HOST}",
@@ -41,7 +41,8 @@ class RepositoryServer(Server):
             "--metrics-port={spare_port}",
             "--allow-grpc=false",
         ]
-        super().__init__(name, command, log, ENVIRONMENT)
+        # The checkout's code, no matter which code the environment has installed.
+        super().__init__(name, command, log, ENVIRONMENT | {"PYTHONPATH": str(folder)}, folder=folder)
         # Added later, because placeholders in them are not filled.
         self.command += options
 

@@ -57,7 +57,8 @@ class CloudRepository:
     def _fetch(self, held: ExitStack, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         with drawn(self._progress):
             fetched = self._source.fetch(model, files, version)
-        held.callback(fetched.release)
+            held.callback(fetched.release)
+            fetched.verify()
         return fetched
 
     def _selected(self, directory: ModelDirectory) -> Sequence[int]:

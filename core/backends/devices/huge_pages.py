@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,8 @@ _HUGE = 2 << 20
 _SMAPS = Path("/proc/self/smaps")
 _MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) \S+ \S+ \S+ *(.*)")
 _PRIVATE = "rw-p"
+# What one thread moves, the next one does not look at.
+_turn = threading.Lock()
 
 
 class Mapping(NamedTuple):
@@ -39,6 +42,16 @@ class Mapping(NamedTuple):
         """Whether it is filled, so that huge pages take no further memory, and not in huge pages yet."""
         size = self.end - self.start
         return size >= _HUGE and self.resident >= 0.9 * size and self.huge < 0.5 * size
+
+
+def begin_to_use_huge_pages() -> None:
+    """Do `use_huge_pages` on a thread of its own, because a model may serve meanwhile: nobody waits for it."""
+    threading.Thread(target=_in_turn, name="huge-pages", daemon=True).start()
+
+
+def _in_turn() -> None:
+    with _turn:
+        use_huge_pages()
 
 
 def use_huge_pages() -> int:

@@ -17,7 +17,7 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from core.backends.devices import cuda
-from core.backends.devices.huge_pages import LARGE_BYTES, use_huge_pages
+from core.backends.devices.huge_pages import LARGE_BYTES, begin_to_use_huge_pages
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
 from core.backends.onnxruntime.load_hints import load_hint
@@ -93,7 +93,7 @@ def make_session(request: SessionRequest) -> MadeSession:
         hint = load_hint(str(exc), path, onnxruntime.__version__)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
     if not on_gpu and size_of_files(request.version) >= LARGE_BYTES:
-        use_huge_pages()
+        begin_to_use_huge_pages()
     active = session.get_providers()
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], LIBRARIES) if missing else ""

@@ -96,15 +96,26 @@ class ModelCache:
             raise disk_failure(error, self.directory, stored.size) from error
         return None if lock is None else PartialFile(lock, stored.size, part_bytes)
 
-    def admit(self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
-        """Turn a complete `part` into a blob and put it at `target`.
+    def link_part(self, part: PartialFile, target: Path) -> bool:
+        """Put `part`, which has all bytes and is not verified yet, at `target`; False on a disk without hard links."""
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._link(part.path, target)
+        except OSError:  # `admit` finds the same fault, and says so
+            return False
+        return True
+
+    def admit(
+        self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool, linked: bool = False
+    ) -> None:
+        """Turn a complete `part` into a blob and put it at `target`, unless it is `linked` there already.
 
         `named`: its content was verified against the digest of `stored`.
         """
         names = _names(location, stored)
         try:
-            # Linked first, because a blob with a single link may be evicted.
-            self._place(part.path, target)
+            if not linked:  # before it becomes a blob, because one with a single link may be evicted
+                self._place(part.path, target)
             part.move_to(self._blobs / (names[0] if named else names[-1]))
         except OSError as error:
             raise disk_failure(error, self.directory, stored.size) from error
@@ -158,9 +169,12 @@ class ModelCache:
     def _take(self, blob: str, size: int, target: Path) -> bool:
         path = self._blobs / blob
         try:
-            if path.stat().st_size != size:  # the disk has lost some of it, or somebody has changed it
+            status = path.stat()
+            if status.st_size != size:  # the disk has lost some of it, or somebody has changed it
                 path.unlink()
                 return False
+            if status.st_mode & 0o222:  # the process that made it a blob ended at that moment
+                path.chmod(0o400)
             self._place(path, target)
         except FileNotFoundError:
             return False

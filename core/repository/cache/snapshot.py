@@ -1,4 +1,8 @@
-"""The files of one model version as listed: a tree of hard links to blobs, in a folder of the model cache."""
+"""The files of one model version as listed: a tree of hard links to blobs, in a folder of the model cache.
+
+It may be published when all bytes are on the disk and large files are still being verified: these are links to their
+partial files, and not read-only yet. Whoever looks for the snapshot then does not find it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -44,35 +48,33 @@ class Snapshot:
             raise
 
     def holds(self, contents: Mapping[str, StoredObject]) -> bool:
-        """Whether all files exist with their listed sizes; a path that ends with `/` is a folder."""
+        """Whether all files exist with their listed sizes, and are verified; a path that ends with `/` is a folder."""
         try:
             return self.path.is_dir() and all(
-                (self.path / path).is_dir() if path.endswith("/") else (self.path / path).stat().st_size == stored.size
+                (self.path / path).is_dir() if path.endswith("/") else _is_verified(self.path / path, stored.size)
                 for path, stored in contents.items()
             )
         except OSError:  # missing or unreadable; staging it again reports the error
             return False
 
     @contextmanager
-    def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Path]:
-        """A folder for `contents`, which becomes the snapshot when the block ends and is removed if the block fails.
+    def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Staging]:
+        """A folder for `contents`, which becomes the snapshot when the block ends, or before if the block says so.
 
-        Raises RepositoryUnavailable for a disk failure.
+        It is removed if the block fails. Raises RepositoryUnavailable for a disk failure.
         """
         aside = self._aside()
-        cache = self._folder.parent.parent
+        staging = Staging(aside / self._model, self.path, lambda: self._publish(aside, contents))
+        complete = False
         try:
-            try:
-                (aside / self._model).mkdir(parents=True, mode=0o700)
-            except OSError as error:
-                raise disk_failure(error, cache, 0) from error
-            yield aside / self._model
-            try:
-                self._publish(aside, contents)
-            except OSError as error:
-                raise disk_failure(error, cache, 0) from error
+            staging.make()
+            yield staging
+            staging.publish()
+            complete = True
         finally:
             shutil.rmtree(aside, ignore_errors=True)
+            if staging.is_published and not complete and not self.holds(contents):
+                shutil.rmtree(self._folder, ignore_errors=True)
 
     def release(self) -> None:
         """End this use of the snapshot; a second call does nothing."""
@@ -90,6 +92,46 @@ class Snapshot:
 
     def _aside(self) -> Path:
         return self._folder.with_name(f"{self._folder.name}.{secrets.token_hex(8)}")
+
+
+class Staging:
+    """A folder that is being filled. Methods, called by one thread at a time, raise RepositoryUnavailable."""
+
+    def __init__(self, folder: Path, published: Path, publish: Callable[[], None]) -> None:
+        self.folder = folder
+        self.is_published = False
+        self._published = published
+        self._publish = publish
+        self._cache = published.parent.parent.parent
+
+    def make(self) -> None:
+        with self._disk_failures():
+            self.folder.mkdir(parents=True, mode=0o700)
+
+    def publish(self) -> None:
+        """Make the folder the snapshot, once: `folder` is that from now on, and what changes in it changes there."""
+        if not self.is_published:
+            with self._disk_failures():
+                self._publish()
+            self.folder, self.is_published = self._published, True
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with self._disk_failures():
+            (self.folder / path).unlink(missing_ok=True)
+
+    @contextmanager
+    def _disk_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise disk_failure(error, self._cache, 0) from error
+
+
+def _is_verified(path: Path, size: int) -> bool:
+    """Whether a file has its size and is read-only, which it becomes when its content was verified."""
+    status = path.stat()
+    return status.st_size == size and not status.st_mode & 0o222
 
 
 def _rename(source: Path, target: Path) -> bool:

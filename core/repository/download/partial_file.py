@@ -16,7 +16,7 @@ from core.repository.cache.disk_space import disk_failure, is_full
 from core.repository.cache.file_lock import FileLock
 
 # Small enough to stay in a core's cache between the copy and the hash.
-PIECE_BYTES = 256 << 10
+PIECE_BYTES = 512 << 10
 
 
 class PartialFile:
@@ -93,11 +93,13 @@ class PartialFile:
             start += size
 
     def discard(self) -> None:
-        """Remove the file; what other threads still write to it is lost."""
+        """Remove the file; what other threads still write to it is lost.
+
+        It is not truncated: a framework may have mapped a link to it into memory, and would end the process.
+        """
         try:
             self._journal_path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
-            os.ftruncate(self._lock.fd, 0)
         except OSError as error:
             raise disk_failure(error, self.path.parent.parent, 0) from error
 
@@ -141,6 +143,7 @@ class PartialFile:
         failure = disk_failure(error, self.path.parent.parent, self.size - self.finished_bytes())
         if is_full(error):
             self.discard()
+            os.ftruncate(self._lock.fd, 0)  # the room is needed now, and the file is not complete: nobody has mapped it
         return failure
 
 

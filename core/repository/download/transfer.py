@@ -28,7 +28,7 @@ class Transfer:
     ) -> None:
         self.wanted = wanted
         self.partial = partial
-        self.verification = Verification(wanted, partial, self._ask)
+        self.verification = Verification(wanted, partial, self._ask, stop)
         self._store = store
         self._report = report
         self._backoff = backoff
@@ -41,19 +41,20 @@ class Transfer:
         report.have(partial.finished_bytes())
 
     def run(self, task: int | None) -> bool:
-        """Run one of `tasks`. True for the last one: then `verification` can be concluded.
+        """Run one of `tasks`. True for the last one: then all bytes are here, and `verification` can be concluded.
 
         Raises RepositoryUnavailable as the store does, and after too many failures without progress.
         """
         if task is not None:
             self._fetch(task)
-        self.verification.advance()
         with self._lock:
             self._left -= 1
-            return self._left == 0
+            is_last = self._left == 0
+        if not is_last:
+            self.verification.advance()
+        return is_last
 
     def _fetch(self, part: int) -> None:
-        self.verification.catch_up(part, self._stop)
         reached, stop = self.partial.range_of(part)
         failures = 0
         while reached < stop:

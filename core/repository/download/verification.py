@@ -5,13 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from core.repository.download.backoff import GivenUp
 from core.repository.download.content_hash import ContentHash, digest_checksum
 from core.repository.download.partial_file import PartialFile
 from core.repository.stores.object_store import Checksum, StoredObject
-
-# How many parts receiving may be ahead of hashing, and the seconds between two checks of that.
-_AHEAD = 6
-_LOOK = 0.01
 
 
 class Damaged(Exception):
@@ -22,12 +19,16 @@ class Verification:
     """Hashes a partial file in order, on the thread that has just finished a part.
 
     `ask` gets the checksum from the storage. It is called only if the listing had no digest, or if the digest differs
-    from the content: for objects encrypted by KMS, S3 lists an etag that looks like an MD5 but is not.
+    from the content: for objects encrypted by KMS, S3 lists an etag that looks like an MD5 but is not. Receiving does
+    not wait for the hash, which on a fast network is slower. Methods raise GivenUp after `stop` is set.
     """
 
-    def __init__(self, wanted: StoredObject, partial: PartialFile, ask: Callable[[], Checksum | None]) -> None:
+    def __init__(
+        self, wanted: StoredObject, partial: PartialFile, ask: Callable[[], Checksum | None], stop: threading.Event
+    ) -> None:
         self._partial = partial
         self._ask = ask
+        self._stop = stop
         self._digest = digest_checksum(wanted.digest)
         self._checksum: Checksum | None = self._digest
         self._hash: ContentHash | None = None
@@ -42,17 +43,6 @@ class Verification:
                 self._hash_finished()
             finally:
                 self._lock.release()
-
-    def catch_up(self, part: int, stop: threading.Event) -> None:
-        """Wait until `part` is not too far ahead of the hash.
-
-        If the storage is faster than the hash, receiving takes processor time from hashing, and the download then waits
-        at its end for everything that is not hashed yet.
-        """
-        while part - self._next_part > _AHEAD and not stop.is_set():
-            self.advance()
-            if part - self._next_part > _AHEAD:
-                stop.wait(_LOOK)
 
     def conclude(self) -> bool:
         """Verify the content after all parts are finished: True if it matches the digest of the listing.
@@ -80,6 +70,7 @@ class Verification:
             raise Damaged(damage)
         second = ContentHash(checksum)
         for piece in self._partial.pieces(0, self._partial.size):
+            self._go_on()
             second.update(piece)
         difference = _difference(checksum, second)
         if difference:
@@ -93,10 +84,15 @@ class Verification:
             if self._checksum is not None:
                 self._hash = ContentHash(self._checksum)
         while self._partial.is_finished(self._next_part):
+            self._go_on()
             if self._hash is not None:
                 for piece in self._partial.pieces(*self._partial.range_of(self._next_part)):
                     self._hash.update(piece)
             self._next_part += 1
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise GivenUp
 
 
 def _difference(checksum: Checksum, made: ContentHash) -> str:

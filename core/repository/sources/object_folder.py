@@ -36,4 +36,4 @@ class ObjectFolder:
         problem = paths_problem(list(objects))
         if problem:
             raise RepositoryUnavailable(f"the objects in {self.location} cannot be stored: {problem}")
-        return self._downloader.fetch(self._store, name, None, objects)
+        return self._downloader.fetch(self._store, name, None, objects).verified()

@@ -95,8 +95,9 @@ class ObjectStoreSource:
         if problem:
             raise RepositoryUnavailable(f"model '{model}' in {self.location} cannot be stored: {problem}", model=model)
         wanted = [file for file in files if _version_of(file.path) in (None, version)]
-        snapshot = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
-        return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
+        arrival = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
+        directory = ModelDirectory(model, arrival.snapshot.path, _folders(files))
+        return Fetched(directory, arrival.release, arrival.verify)
 
     def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
         """The objects of the last listing that are `files`. Raises RepositoryUnavailable if it lacks one."""

@@ -52,7 +52,9 @@ class SingleModelSource:
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if not self._bare:
             fetched = self._inner.fetch(self._folder, files, version)
-            return Fetched(replace(fetched.directory, name=self._name, is_renamed=True), fetched.release)
+            return Fetched(
+                replace(fetched.directory, name=self._name, is_renamed=True), fetched.release, fetched.verify
+            )
         inner = [replace(file, path=file.path.removeprefix(f"{_VERSION}/")) for file in files]
         fetched = self._inner.fetch(self._folder, inner, None)
         try:
@@ -67,7 +69,7 @@ class SingleModelSource:
             shutil.rmtree(around, ignore_errors=True)
             fetched.release()
 
-        return Fetched(ModelDirectory(self._name, around, is_renamed=True), release)
+        return Fetched(ModelDirectory(self._name, around, is_renamed=True), release, fetched.verify)
 
 
 def _model_directory_around(directory: Path, files: Sequence[SourceFile]) -> Path:

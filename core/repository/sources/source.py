@@ -33,10 +33,16 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A model on the local disk. It stays there, unchanged, until `release` is called; a second call does nothing."""
+    """A model on the local disk. It stays there, unchanged, until `release` is called; a second call does nothing.
+
+    Large files from an object store may still be compared with its checksum. `verify` waits for that, and whoever
+    answers from such files calls it before. It returns False if a file was damaged and has been replaced: what was made
+    from the files has to be made again from another fetch. It raises RepositoryUnavailable as `fetch` does.
+    """
 
     directory: ModelDirectory
     release: Callable[[], None]
+    verify: Callable[[], bool] = lambda: True
 
 
 class Source(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +34,7 @@ def partial(tmp_path: Path) -> Iterator[PartialFile]:
 def verification(
     partial: PartialFile, digest: str = "", ask: Callable[[], Checksum | None] = lambda: None
 ) -> Verification:
-    return Verification(StoredObject("m/x", len(CONTENT), "1", digest), partial, ask)
+    return Verification(StoredObject("m/x", len(CONTENT), "1", digest), partial, ask, threading.Event())
 
 
 def bring(partial: PartialFile, verification: Verification) -> None:
