@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
 
 from core.backends.base import BackendInstance
 from core.scheduling.batcher import DynamicBatcher
@@ -51,8 +50,3 @@ class Lane:
         if not self.sequences:
             self._fresh = 0
             self._released.clear()
-
-
-def roomiest(lanes: Iterable[Lane]) -> Lane | None:
-    """The lane for a new sequence: that with the lowest free slot; None if all slots are taken."""
-    return min((lane for lane in lanes if lane.has_room), key=lambda lane: lane.lowest, default=None)

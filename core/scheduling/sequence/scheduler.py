@@ -13,44 +13,32 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Protocol
+from collections.abc import Sequence
 
 from core.backends.base import BackendInstance
-from core.config.model_spec import BatchingSpec, ModelSpec
-from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
+from core.config.model_spec import ModelSpec
+from core.errors import RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.observability.model_statistics import ModelStatistics
-from core.scheduling.batcher import DynamicBatcher, Through
 from core.scheduling.delivery import Respond, deliver
 from core.scheduling.execution import Clock
-from core.scheduling.open_requests import Again, refuse_again
 from core.scheduling.rejection import reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.sequence.change import Change
 from core.scheduling.sequence.controls import Controls
-from core.scheduling.sequence.direct_instance import DirectInstance
 from core.scheduling.sequence.first_batch import FirstBatch
 from core.scheduling.sequence.lane import Lane
+from core.scheduling.sequence.lanes import Lanes, MakeBatcher
 from core.scheduling.sequence.open_sequence import OpenSequence
 from core.scheduling.sequence.passage import Passage
+from core.scheduling.sequence.progress import Progress, cancelled
 from core.scheduling.sequence.reaper import Reaper
-from core.scheduling.sequence.rules import form_problem, place_problem, start_missing
+from core.scheduling.sequence.rules import form_problem, place_problem
 from core.scheduling.sequence.seating import Seating
 from core.scheduling.sequence.states import InitialStates
 
 _log = logging.getLogger("trident.scheduling")
-
-
-class MakeBatcher(Protocol):
-    """Makes the batcher of instances, which executes nothing until `held` requests are queued."""
-
-    def __call__(
-        self, of: ModelSpec, using: Sequence[BackendInstance], held: int, through: Through | None, again: Again, /
-    ) -> DynamicBatcher: ...
 
 
 class SequenceScheduler:
@@ -85,53 +73,43 @@ class SequenceScheduler:
         self._spec = spec
         self._sequence = sequence
         self._statistics = statistics
-        self._make_batcher = make_batcher
         self._clock = clock
         self._controls = Controls(sequence, batching=spec.max_batch_size > 0)
         self._passage = Passage(spec, self._controls, initial)
         self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._reaper = Reaper(spec.name, self._reap)
-        # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
-        self._lane_delay = 0 if sequence.is_direct else delay_until
         self._lock = threading.Lock()
+        # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
+        first = FirstBatch(delay_until, backlog_delay_until) if sequence.is_direct and delay_until else None
+        lane_delay = 0 if sequence.is_direct else delay_until
         # --- guarded by the lock
-        self._changed = threading.Condition(self._lock)
-        self._seating = Seating(sequence.max_idle_ns)
-        self._seating.lanes = [self._make_lane(instance) for instance in instances]
-        self._first = FirstBatch(delay_until, backlog_delay_until) if sequence.is_direct and delay_until else None
-        self._unanswered = 0
+        self._lanes = Lanes(spec, self._controls, make_batcher, self._again, lane_delay)
+        for instance in instances:
+            self._lanes.add(self._lanes.make(instance))
+        self._seating = Seating(self._lanes, sequence.max_idle_ns)
+        self._progress = Progress(spec.name, self._seating, self._order, first, self._lock, clock)
         self._numbers = itertools.count(1)
-        self._watchers = 0
         self._started = False
         self._stopped = False
         self._accepts_open = True
-
-    def _make_lane(self, instance: BackendInstance) -> Lane:
-        lane = Lane(instance, self._sequence.slots)
-        through: Through | None = None
-        if self._sequence.is_direct:
-            through = partial(DirectInstance, controls=self._controls, sequences=lane.sequences)
-        again = partial(self._again, lane) if self._sequence.is_iterative else refuse_again
-        lane.batcher = self._make_batcher(_batched(self._spec), [instance], self._lane_delay, through, again)
-        return lane
 
     @property
     def queued(self) -> int:
         """Requests that wait behind others of their sequence, for a slot, or for an execution."""
         with self._lock:
-            return self._seating.waiting + sum(lane.batcher.queued for lane in self._seating.lanes)
+            return self._seating.waiting + self._lanes.queued
 
     @property
     def in_flight(self) -> int:
         """Requests that are executed. A sequence that is open and has no request is not among them."""
         with self._lock:
-            return sum(lane.batcher.in_flight for lane in self._seating.lanes)
+            return self._lanes.in_flight
 
     def start(self) -> None:
         with self._lock:
             self._started = True
-            lanes = list(self._seating.lanes)
+            lanes = list(self._lanes)
         for lane in lanes:
             lane.batcher.start()
         self._reaper.start()
@@ -158,7 +136,8 @@ class SequenceScheduler:
                 sequence = self._begin(sequence, pending)
             if request.sequence_end or is_iterative:
                 self._seating.forget(sequence)
-            self._unanswered += 1
+            progress = self._progress
+            progress.unanswered += 1
             if sequence.lane is None:
                 if self._seating.put_back(sequence, pending):
                     self._reaper.wake()
@@ -166,12 +145,13 @@ class SequenceScheduler:
                 self._seating.touch(sequence, now_ns)
                 if self._order is not None:
                     self._order.enter(pending)
-                if sequence.is_busy or self._first is not None:
+                if sequence.is_busy or progress.first is not None:
                     sequence.push(pending)
                 else:
                     change.enter(sequence, pending)
-            if self._first is not None:
-                self._release_first(self._first, change)
+            first = progress.first
+            if first is not None and (self._stopped or first.is_due(self._seating)):
+                progress.release_first(change)
         self._make(change)
 
     def _begin(self, sequence: OpenSequence | None, pending: PendingRequest) -> OpenSequence:
@@ -212,7 +192,7 @@ class SequenceScheduler:
     def _again(self, lane: Lane, pending: PendingRequest) -> None:
         """Let the request inside a sequence, which its model gave back, enter once more. See `Again`."""
         if pending.cancelled:
-            raise _cancelled(pending)
+            raise cancelled(pending)
         with self._lock:
             sequence = next(sequence for sequence in lane.sequences.values() if sequence.inside is pending)
         self._passage.enter_again(sequence, pending)
@@ -225,39 +205,14 @@ class SequenceScheduler:
         change = Change()
         with self._lock:
             sequence.inside = None
-            self._count_off()
+            progress = self._progress
+            progress.count_off()
             if isinstance(response.error, RequestCancelled):
-                self._end(sequence, _cancelled, change)
+                progress.end(sequence, cancelled, change)
             self._seating.touch(sequence, self._clock())
-            self._go_on(sequence, change)
+            progress.go_on(sequence, change)
         self._respond(pending, response)
         self._make(change)
-
-    def _go_on(self, sequence: OpenSequence, change: Change) -> None:
-        """Let the next request of a sequence in a slot enter or, if it has ended, others have the slot. Under the lock.
-
-        Call it only if no request is inside.
-        """
-        if any(pending.cancelled for pending in sequence.waiting or ()):
-            self._end(sequence, _cancelled, change)
-        if sequence.waiting is not None:
-            change.enter(sequence, sequence.pop())
-            return
-        if sequence.is_ended:
-            self._seating.leave(sequence)
-            self._notify()
-            self._fill_slots(change)
-
-    def _fill_slots(self, change: Change) -> None:
-        """Under the lock."""
-        while (sequence := self._seating.promote(self._clock())) is not None:
-            if self._order is not None:
-                for pending in sequence.waiting or ():
-                    self._order.enter(pending)
-            if self._first is None:
-                self._go_on(sequence, change)
-
-    # --- early ends
 
     def cancelled(self, sequence: OpenSequence, pending: PendingRequest) -> None:
         """A request that waits was cancelled, so the whole sequence ends. Any thread."""
@@ -265,48 +220,16 @@ class SequenceScheduler:
         with self._lock:
             if sequence.waiting is None or pending not in sequence.waiting:
                 return
-            self._end(sequence, _cancelled, change)
-            if sequence.lane is None:
-                self._seating.leave(sequence)
-            elif sequence.inside is None:
-                self._go_on(sequence, change)
+            self._progress.end_now(sequence, cancelled, change)
         self._make(change)
-
-    def _end(self, sequence: OpenSequence, error: Callable[[PendingRequest], ServerError], change: Change) -> None:
-        """Refuse all that waits in `sequence`, which gets no more requests. Under the lock."""
-        self._seating.forget(sequence)
-        for pending in sequence.pop_all():
-            if self._order is not None and sequence.lane is None:
-                self._order.enter(pending)
-            change.refuse(pending, error(pending))
-            self._count_off()
 
     def _reap(self) -> float | None:
         """End the sequences whose time is over. Returns after how many seconds the next one's is."""
         change = Change()
         with self._lock:
-            now_ns = self._clock()
-            for sequence in self._seating.idle(now_ns):
-                _log.debug("sequence %s of model '%s' was idle for too long", sequence.correlation_id, self._spec.name)
-                self._seating.forget(sequence)
-                self._go_on(sequence, change)
-            for sequence in self._seating.expired(now_ns):
-                self._end(sequence, _expired, change)
-                self._seating.leave(sequence)
-            due_ns = self._seating.due_ns
+            due_ns = self._progress.end_overdue(change)
         self._make(change)
-        return None if due_ns == sys.maxsize else max(0, due_ns - now_ns) / 1e9
-
-    def _release_first(self, first: FirstBatch, change: Change) -> None:
-        """Let the first requests enter when enough wait, or when no more will come. Under the lock."""
-        if not self._stopped and not first.is_due(self._seating):
-            return
-        self._first = None
-        for lane in self._seating.lanes:
-            ready = [lane.sequences[slot] for slot in sorted(lane.sequences)]
-            lane.batcher.hold(len(ready))
-            for sequence in ready:
-                self._go_on(sequence, change)
+        return None if due_ns == sys.maxsize else max(0, due_ns - self._clock()) / 1e9
 
     # --- instances
 
@@ -316,39 +239,29 @@ class SequenceScheduler:
         with self._lock:
             if self._stopped:
                 raise ServerStopping("Server is stopping, scheduler for model has ended", model=self._spec.name)
-            if any(lane.instance is instance for lane in self._seating.lanes):
-                raise ValueError(f"'{instance.placement.name}' is an instance already")
-            lane = self._make_lane(instance)
+            lane = self._lanes.make(instance)
             if self._started:
                 lane.batcher.start()
-            self._seating.lanes.append(lane)
-            self._fill_slots(change)
+            self._lanes.add(lane)
+            self._progress.fill_slots(change)
         self._make(change)
 
     def remove(self, instance: BackendInstance) -> None:
         """Begin no sequence on `instance`, and block until those that it has have ended. See Scheduler."""
         with self._lock:
-            lanes = [lane for lane in self._seating.lanes if not lane.is_leaving]
-            lane = next((lane for lane in lanes if lane.instance is instance), None)
-            if lane is None:
-                raise ValueError(f"'{instance.placement.name}' is not an instance")
-            if len(lanes) == 1:
-                raise ValueError(f"'{instance.placement.name}' is the last instance")
-            lane.is_leaving = True
-            self._wait(lambda: not lane.sequences)
+            lane = self._lanes.retire(instance)
+            self._progress.wait(lambda: not lane.sequences)
         lane.batcher.close()
         with self._lock:
-            self._seating.lanes.remove(lane)
+            self._lanes.remove(lane)
 
     def forget(self, instance: BackendInstance) -> None:
         """End the sequences of `instance`, which has lost their states. See Scheduler."""
         change = Change()
         with self._lock:
-            for lane in self._seating.lanes:
-                for sequence in list(lane.sequences.values()) if lane.instance is instance else ():
-                    self._end(sequence, _forgotten, change)
-                    if sequence.inside is None:
-                        self._go_on(sequence, change)
+            for lane in self._lanes:
+                if lane.instance is instance:
+                    self._progress.end_lost(lane, change)
         self._make(change)
 
     # --- the end
@@ -363,24 +276,21 @@ class SequenceScheduler:
         with self._lock:
             self._stopped = True
             self._accepts_open = accept_nested
-            if self._first is not None:
-                self._release_first(self._first, change)
-            for lane in self._seating.lanes:
+            if self._progress.first is not None:
+                self._progress.release_first(change)
+            for lane in self._lanes:
                 lane.batcher.hold(0)
             if not accept_nested:
-                for sequence in self._seating:
-                    self._seating.forget(sequence)
-                    if not sequence.is_busy:
-                        self._go_on(sequence, change)
+                self._progress.end_after_requests(change)
         self._make(change)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Block until all requests are answered. See Scheduler."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
-            if not self._wait(lambda: not self._unanswered, timeout_s):
+            if not self._progress.wait(lambda: not self._progress.unanswered, timeout_s):
                 return False
-            lanes = list(self._seating.lanes)
+            lanes = list(self._lanes)
         return all(lane.batcher.drain(None if deadline is None else deadline - time.monotonic()) for lane in lanes)
 
     def close(self, timeout_s: float | None = None) -> bool:
@@ -389,60 +299,8 @@ class SequenceScheduler:
         with self._lock:
             self._stopped = True
             self._accepts_open = False
-            self._first = None
-            lanes = list(self._seating.lanes)
-            for sequence in [*self._seating.backlog, *self._seating.seated]:
-                self._end(sequence, self._stopping, change)
-                if sequence.lane is None:
-                    self._seating.leave(sequence)
-                elif sequence.inside is None:
-                    self._go_on(sequence, change)
+            lanes = list(self._lanes)
+            self._progress.end_all(change)
         self._make(change)
         ended = [lane.batcher.close(timeout_s) for lane in lanes]
         return all([*ended, self._reaper.close(timeout_s)])
-
-    def _count_off(self) -> None:
-        """Note that a request is answered. Under the lock."""
-        self._unanswered -= 1
-        self._notify()
-
-    def _stopping(self, pending: PendingRequest) -> ServerError:
-        return stopping(pending, self._spec.name)
-
-    def _notify(self) -> None:
-        if self._watchers:
-            self._changed.notify_all()
-
-    def _wait(self, is_so: Callable[[], object], timeout_s: float | None = None) -> bool:
-        """Release the lock and block until it is so. Returns whether that came in time. Under the lock."""
-        self._watchers += 1
-        try:
-            return bool(self._changed.wait_for(is_so, timeout_s))
-        finally:
-            self._watchers -= 1
-
-
-def _batched(spec: ModelSpec) -> ModelSpec:
-    """`spec` for the batcher of one instance, whose requests are those of different sequences."""
-    sequence = spec.sequence
-    assert sequence is not None
-    batching = None
-    if spec.max_batch_size > 0:
-        batching = BatchingSpec(
-            preferred_batch_sizes=sequence.preferred_batch_sizes, max_queue_delay_ns=sequence.max_queue_delay_ns
-        )
-    return replace(spec, batching=batching, sequence=None)
-
-
-def _cancelled(pending: PendingRequest) -> ServerError:
-    """It has no text, as in Triton."""
-    return RequestCancelled("", model=pending.request.model_name)
-
-
-def _forgotten(pending: PendingRequest) -> ServerError:
-    return start_missing(pending.request)
-
-
-def _expired(pending: PendingRequest) -> ServerError:
-    reason = "timeout of the corresponding sequence has been expired"
-    return DeadlineExceeded(reason, model=pending.request.model_name)

@@ -10,7 +10,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 
 from core.inference.pending_request import PendingRequest
-from core.scheduling.sequence.lane import Lane, roomiest
+from core.scheduling.sequence.lane import Lane
+from core.scheduling.sequence.lanes import Lanes
 from core.scheduling.sequence.open_sequence import OpenSequence
 
 
@@ -21,10 +22,10 @@ class Seating:
     that was not active for the longest time first; `backlog` the others, in the order of their START.
     """
 
-    def __init__(self, max_idle_ns: int) -> None:
+    def __init__(self, lanes: Lanes, max_idle_ns: int) -> None:
+        self.lanes = lanes
         self._max_idle_ns = max_idle_ns
         self._backlog_due_ns = sys.maxsize
-        self.lanes: list[Lane] = []
         self.open: dict[int | str, OpenSequence] = {}
         self.seated: OrderedDict[OpenSequence, None] = OrderedDict()
         self.backlog: deque[OpenSequence] = deque()
@@ -51,7 +52,7 @@ class Seating:
         Returns whether it is the first in a slot: until then there was no time at which one is over.
         """
         self.open[sequence.correlation_id] = sequence
-        lane = roomiest(self.lanes)
+        lane = self.lanes.roomiest
         if lane is None:
             self.backlog.append(sequence)
         else:
@@ -94,7 +95,7 @@ class Seating:
         """Give a free slot to the oldest sequence of the backlog; None if there is no slot or no sequence."""
         if not self.backlog:
             return None
-        lane = roomiest(self.lanes)
+        lane = self.lanes.roomiest
         if lane is None:
             return None
         sequence = self.backlog.popleft()
