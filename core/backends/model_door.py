@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
 from core.inference.deferred import Defer
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
@@ -24,14 +25,16 @@ class ModelDoor(Protocol):
         on_response: OnResponse,
         *,
         decoupled: bool = False,
+        holder: Placement | None = None,
         defer: Defer | None = None,
         flush: Callable[[], None] | None = None,
     ) -> PendingRequest:
         """Submit `request` to the model that it names, as a front end does. Never raises: an error is a response.
 
         `decoupled`: the caller takes any number of responses, and the result is a StreamedRequest; without it, a model
-        that may send many is refused. See PendingRequest for `on_response`, which may be called before this returns,
-        `defer`, `flush` and `cancel`.
+        that may send many is refused. `holder` is the instance that asks, if its execution waits for the responses: a
+        model that would wait for resources that the execution holds is refused. See PendingRequest for `on_response`,
+        which may be called before this returns, `defer`, `flush` and `cancel`.
         """
         ...
 

@@ -325,7 +325,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     )
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
-    loader.models = EngineDoor(lifecycle)
+    loader.models = EngineDoor(lifecycle, rate_limiter)
     return InferenceEngine(
         options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter, regions, tracer
     )

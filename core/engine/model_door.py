@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from core.config.model_spec import ModelSpec
+from core.config.placement import Placement
 from core.errors import BackendFailed, ServerError
 from core.inference.deferred import Defer
 from core.inference.pending_request import PendingRequest
@@ -15,13 +16,16 @@ from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
 from core.inference.streamed_request import StreamedRequest
 from core.lifecycle.lifecycle import Lifecycle
+from core.lifecycle.version import ModelVersion
+from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 
 
 class EngineDoor:
-    """Implements ModelDoor on the models of `lifecycle`."""
+    """Implements ModelDoor on the models of `lifecycle`, whose executions `rate_limiter` lets take turns."""
 
-    def __init__(self, lifecycle: Lifecycle) -> None:
+    def __init__(self, lifecycle: Lifecycle, rate_limiter: RateLimiter | None = None) -> None:
         self._lifecycle = lifecycle
+        self._rate_limiter = rate_limiter
         self._models = lifecycle.models
 
     def infer(
@@ -30,6 +34,7 @@ class EngineDoor:
         on_response: OnResponse,
         *,
         decoupled: bool = False,
+        holder: Placement | None = None,
         defer: Defer | None = None,
         flush: Callable[[], None] | None = None,
     ) -> PendingRequest:
@@ -42,9 +47,20 @@ class EngineDoor:
             return call
         if version.spec.decoupled and not decoupled:
             call.refuse(_decoupled(request.model_name))
+        elif holder is not None and (resource := self._lacking(holder, version)):
+            call.refuse(waits_for_itself(holder, request.model_name, resource))
         else:
             version.submit(call)
         return call
+
+    def _lacking(self, holder: Placement, version: ModelVersion) -> str:
+        """The resource for which `version`, or a step of it, waits as long as `holder` executes; "" for none."""
+        if self._rate_limiter is None:
+            return ""
+        lacking = self._rate_limiter.lacking(holder, version.placements)
+        for step in version.steps:
+            lacking = lacking or self._lacking(holder, step)
+        return lacking
 
     def spec(self, name: str, version: int = -1) -> ModelSpec:
         return self._models.find(name, version).spec
@@ -94,6 +110,17 @@ def _not_ready(name: str, error: ServerError) -> ServerError:
     return BackendFailed(
         f"Failed for execute the inference request. Model '{name}' is not ready. {error.message}",
         hint=error.hint,
+        model=name,
+    )
+
+
+def waits_for_itself(holder: Placement, name: str, resource: str) -> ServerError:
+    """The error of a request to model `name` for which the execution of `holder` would wait for ever."""
+    # The whole cure is in the message, because a model gets no hint.
+    return BackendFailed(
+        f"model '{name}' needs the resource '{resource}' of the rate limiter, which instance '{holder.name}' holds "
+        "until it has the answer, so it would never come. Ask without the resource: give one of the two models another "
+        f"resource or none in instance_group.rate_limiter, or raise the limit with --rate-limit-resource={resource}:N",
         model=name,
     )
 

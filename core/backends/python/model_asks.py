@@ -28,6 +28,7 @@ from core.backends.python.stub.trident_stub.wire import (
     LOG,
     REPLY,
     TAKEN,
+    WITHIN,
     LayoutNumbers,
     Share,
     frame_of,
@@ -37,6 +38,7 @@ from core.backends.python.stub.trident_stub.wire import (
     write_record,
 )
 from core.backends.python.stub_channel import OnFrame, StubChannel
+from core.config.placement import Placement
 from core.errors import ErrorCode, ServerError, Unsupported
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
@@ -59,10 +61,17 @@ class ModelAsks:
     """Implements Asked, for one process. Called on the thread that reads its channel, which must not wait."""
 
     def __init__(
-        self, channel: StubChannel, log: ModelLog, models: ModelDoor | None, metrics: OwnMetrics, name: str
+        self,
+        channel: StubChannel,
+        log: ModelLog,
+        models: ModelDoor | None,
+        metrics: OwnMetrics,
+        name: str,
+        placement: Placement,
     ) -> None:
-        """`name` is that of the model that asks."""
+        """`name` is that of the model that asks, `placement` that of its instance."""
         self._name = name
+        self._holder = placement if placement.limit.needs else None
         self._channel = channel
         self._log = log
         self._models = models
@@ -115,7 +124,8 @@ class ModelAsks:
             return
         decoupled = bool(record.flags & DECOUPLED)
         reply = partial(self._reply, number)
-        pending = self._models.infer(request, reply, decoupled=decoupled, defer=self._deferred.add)
+        holder = self._holder if record.flags & WITHIN else None
+        pending = self._models.infer(request, reply, decoupled=decoupled, holder=holder, defer=self._deferred.add)
         if decoupled:
             self._pending[number] = pending
 

@@ -80,7 +80,7 @@ class ModelProcess:
         self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher)
         self._channel.on_lost = on_gone
         self._metrics = plan.metrics.owner()
-        asks = ModelAsks(self._channel, self._log, plan.models, self._metrics, plan.spec.name)
+        asks = ModelAsks(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
         self._channel.answer(asks)
         self._readiness = ReadinessQuestion(self._process.readiness, placement.name)
         self._ending = threading.Lock()

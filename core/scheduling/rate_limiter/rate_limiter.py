@@ -60,6 +60,24 @@ class RateLimiter:
             else:
                 self._limit(line)
 
+    def lacking(self, holder: Placement, others: Iterable[Placement]) -> str:
+        """The resource for which each of `others` must wait as long as an execution of `holder` runs.
+
+        "" if one of them can run meanwhile, once what further executions hold is free.
+        """
+        held = needs_of(holder)
+        with self._lock:
+            limits = {resource: limit for line in self._lines for resource, limit in line.limits.items()}
+        lacking = ""
+        for other in others:
+            needs = needs_of(other)
+            short = (at for at, count in needs.items() if at in held and limits.get(at, 0) - held[at] < count)
+            first = next(short, None)
+            if first is None:
+                return ""
+            lacking = lacking or first.name
+        return lacking
+
     def _limit(self, line: Line) -> None:
         """Set the limits anew. Under the lock."""
         line.limits = resource_limits([claim.needs for claim in line.claims], self._options)

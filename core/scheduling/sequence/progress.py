@@ -161,6 +161,7 @@ class Progress:
         finally:
             self._watchers -= 1
 
+
 def cancelled(pending: PendingRequest) -> ServerError:
     """It has no text, as in Triton."""
     return RequestCancelled("", model=pending.request.model_name)

@@ -42,6 +42,17 @@ instance_group [ {{ kind: KIND_CPU count: {count} rate_limiter {{ {limiter} }} }
 {more}
 """
 ONE_COPY = 'resources [ { name: "R1" count: 1 } ]'
+# Asks the model that a request names, and answers as that does or with its error.
+ASKS = """
+def execute(self, requests):
+    return [self.asked(request) for request in requests]
+
+def asked(self, request):
+    import json
+    pause = pb_utils.get_input_tensor_by_name(request, "PAUSE_MS")
+    model = json.loads(request.parameters())["asked"]
+    return pb_utils.InferenceRequest(model_name=model, inputs=[pause], requested_output_names=["SPAN"]).exec()
+"""
 BEHIND = """
 platform: "ensemble"
 max_batch_size: 1
@@ -81,20 +92,22 @@ def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     repository = link_models(folder / "models", "simple")
     limited(repository, "often")
     limited(repository, "seldom", ONE_COPY + " priority: 4", count=2)
+    write_model(repository, "asks", ASKS, CONFIG.format(count=1, limiter=ONE_COPY, more=""), 1)
+    write_model(repository, "asks_free", ASKS, CONFIG.format(count=1, limiter="", more=""), 1)
     limited(repository, "greedy", 'resources [ { name: "R2" count: 3 } ]')
     limited(repository, "pair", 'resources [ { name: "r3" global: true count: 1 } ]', count=3)
     (repository / "behind" / "1").mkdir(parents=True)
     (repository / "behind" / "config.pbtxt").write_text(BEHIND)
     options = ["--rate-limit=execution_count", "--rate-limit-resource=R2:2", "--rate-limit-resource=R3:2"]
-    models = [f"--load-model={name}" for name in ("simple", "often", "seldom", "pair", "behind")]
+    models = [f"--load-model={name}" for name in ("simple", "often", "seldom", "pair", "behind", "asks", "asks_free")]
     options += ["--model-control-mode=explicit", *models, "--shutdown-grace-secs=0"]
     with ServerProcess(repository, folder / "log", *options) as server:
         yield server
 
 
-def infer(server: ServerProcess, model: str, pause_ms: int = 2) -> tuple[int, Any]:
+def infer(server: ServerProcess, model: str, pause_ms: int = 2, **parameters: str) -> tuple[int, Any]:
     inputs = [{"name": "PAUSE_MS", "datatype": "INT32", "shape": [1, 1], "data": [pause_ms]}]
-    body = json.dumps({"inputs": inputs}).encode()
+    body = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
     status, _, answer = server.request("POST", f"/v2/models/{model}/infer", body)
     return status, json.loads(answer)
 
@@ -172,6 +185,17 @@ def test_a_process_that_dies_gives_back_what_it_held(running: ServerProcess) -> 
         waiting.result()
     until(lambda: held(running, "r1", "0") == 0)
     until(lambda: infer(running, "often")[0] == 200)
+
+
+@pytest.mark.parametrize("asked", ["often", "behind", "asks"])
+def test_a_model_that_would_wait_for_what_it_holds_itself_is_told(running: ServerProcess, asked: str) -> None:
+    """`asks` and `often` need the one copy of R1, and so does the step of `behind`."""
+    status, answer = infer(running, "asks", asked=asked)
+    text = f"model '{asked}' needs the resource 'r1' of the rate limiter, which instance 'asks_0_0' holds"
+    assert (status, text in answer["error"]) == (500, True), answer
+    for asker, asks in (("asks", "pair"), ("asks_free", asked)):  # another resource; none
+        status, answer = infer(running, asker, asked=asks if asks != "asks" else "often")
+        assert status == 200, answer
 
 
 def test_a_model_is_unloaded_while_it_waits_for_its_turn(running: ServerProcess) -> None:

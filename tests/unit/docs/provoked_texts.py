@@ -35,6 +35,7 @@ from core.config.instance_groups import instance_group_problems
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInstanceGroup
 from core.engine.in_process import InferenceEngine
+from core.engine.model_door import waits_for_itself
 from core.errors import ServerStopping
 from core.frontend.auth_tokens import AuthTokens, Scope
 from core.frontend.bridge import ThreadBridge
@@ -116,6 +117,7 @@ def provoke_limits(texts: ProvokedTexts, _: Path) -> None:
     texts.raised_by(limiter.enter, placed("m_0", limit(R=2)), "m")
     limiter.enter(placed("m_0", limit(R=1)), "m")
     texts.raised_by(limiter.enter, placed("n_0", limit(R=1, everywhere=True)), "n")
+    texts.all.append(str(waits_for_itself(placed("m_0", limit(R=1)), "n", "r")))
 
 
 def provoke_again(texts: ProvokedTexts, _: Path) -> None:

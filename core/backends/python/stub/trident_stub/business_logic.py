@@ -66,7 +66,7 @@ Answer = Union[InferenceResponse, ResponseIterator]
 
 def execute(request: InferenceRequest, decoupled: bool) -> Answer:
     """Send `request`, and wait for its response. Raises TritonModelException if the model is not serving."""
-    return _answer(_send(request, decoupled), decoupled)
+    return _answer(_send(request, decoupled, _is_executing()), decoupled)
 
 
 def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Answer]:
@@ -75,7 +75,8 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
 
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Answer] = loop.create_future()
-    stream = _send(request, decoupled)
+    # The loop of a decoupled model goes on when `execute` has returned.
+    stream = _send(request, decoupled, _is_executing() or not running_model().decoupled)
 
     def settle() -> None:
         if not future.done():
@@ -97,14 +98,19 @@ def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[
     return future
 
 
-def _send(request: InferenceRequest, decoupled: bool) -> ResponseStream:
+def _is_executing() -> bool:
+    """Whether this is the thread that calls the model's `execute`."""
+    return threading.current_thread() is threading.main_thread()
+
+
+def _send(request: InferenceRequest, decoupled: bool, within: bool) -> ResponseStream:
     if not isinstance(decoupled, bool):
         raise TypeError(f"the argument 'decoupled' must be a bool, not {type(decoupled).__name__}")
     if running_model().phase is not Phase.SERVING:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
     # A request that arrived is sent to the model at which it arrived.
     request._description().setdefault("model_name", running_model().name)
-    return server.current().infer(request, decoupled)
+    return server.current().infer(request, decoupled, within)
 
 
 def _answer(stream: ResponseStream, decoupled: bool) -> Answer:

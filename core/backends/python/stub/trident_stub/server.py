@@ -48,11 +48,12 @@ class Server(Protocol):
         """Write a line of the model's log. `level` is one of trident_stub.logger.LogLevel; `file` has no folder."""
         ...
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> ResponseStream:
+    def infer(self, request: InferenceRequest, decoupled: bool, within: bool) -> ResponseStream:
         """Send a request of the model to another model; returns at once. Failures are responses with an error.
 
         It reads `request.inputs()`, `request._requested` and `request._description()`. If not
-        `decoupled`, exactly one response comes, and a decoupled target answers with an error.
+        `decoupled`, exactly one response comes, and a decoupled target answers with an error. `within`: the model's
+        `execute` does not return before the responses have come.
         """
         ...
 

@@ -34,6 +34,7 @@ from .wire import (
     TAKEN,
     WAITS,
     WATCH,
+    WITHIN,
     Layout,
     LayoutNumbers,
     Record,
@@ -230,12 +231,12 @@ class ServerCalls:
 
     # --- requests to other models
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> Replies:
+    def infer(self, request: InferenceRequest, decoupled: bool, within: bool) -> Replies:
         number = next(self._numbers)
         fields = self._encoded(request._description())
         requested = tuple(request._requested)
         tensors = request.inputs()
-        flags = DECOUPLED if decoupled else 0
+        flags = (DECOUPLED if decoupled else 0) | (WITHIN if within else 0)
         replies = self._replies[number] = Replies(self._channel, number)
 
         def write(records: list[Any], numbers: LayoutNumbers) -> None:

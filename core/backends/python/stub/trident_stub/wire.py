@@ -57,8 +57,9 @@ TO_SERVER = frozenset((STARTED, RESULT, RESPONSE, WATCH, CALL, INFER, RELEASED, 
 
 # Of a record, and FAILED of a frame too. LATER: the request is answered by its sender. AGAIN: the model gave it back.
 # EMPTY: the record has no response, it only ends the responses. DECOUPLED: an INFER that takes any number of replies.
-# WAITS: the sender of this response needs credit before it sends the next one.
-FINAL, FAILED, LATER, AGAIN, EMPTY, DECOUPLED, WAITS = 1, 2, 4, 8, 16, 32, 64
+# WAITS: the sender of this response needs credit before it sends the next one. WITHIN: an INFER of an execution that
+# does not end before the replies have come.
+FINAL, FAILED, LATER, AGAIN, EMPTY, DECOUPLED, WAITS, WITHIN = 1, 2, 4, 8, 16, 32, 64, 128
 
 # The responses, and their bytes, from which on a sender needs credit before it sends more.
 FIRST_CREDIT = 128

@@ -43,6 +43,22 @@ def test_an_instance_without_needs_has_no_claim() -> None:
     assert RateLimiter().enter(placed("m", limit(priority=3)), "m") is None
 
 
+def test_what_an_execution_that_waits_for_others_keeps_from_them() -> None:
+    limiter = RateLimiter([ResourceLimit("r", 2)])
+    holder = placed("holder", limit(r=1, s=1))
+    entered(limiter, "holder", holder.limit)
+    one, both, other = placed("one", limit(r=1)), placed("both", limit(r=2)), placed("other", limit(q=9))
+    for each in (one, both, other):
+        limiter.enter(each, "m")
+    assert limiter.lacking(holder, [holder]) == "s"
+    assert limiter.lacking(holder, [one]) == ""
+    assert limiter.lacking(holder, [both]) == "r"
+    assert limiter.lacking(holder, [both, one]) == ""
+    assert limiter.lacking(holder, [other]) == ""
+    assert limiter.lacking(other, [both]) == ""
+    assert limiter.lacking(holder, []) == ""
+
+
 def test_one_after_the_other() -> None:
     limiter = RateLimiter()
     one, other = entered(limiter, "a", limit(r=1)), entered(limiter, "b", limit(r=1))

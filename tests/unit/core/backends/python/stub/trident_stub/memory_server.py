@@ -70,7 +70,7 @@ class MemoryServer:
     def log(self, level: int, message: str, file: str, line: int) -> None:
         self.lines.append((level, message, file, line))
 
-    def infer(self, request: InferenceRequest, decoupled: bool) -> MemoryStream:
+    def infer(self, request: InferenceRequest, decoupled: bool, within: bool) -> MemoryStream:
         self.asked.append((request, decoupled))
         return self.streams.popleft()
 
