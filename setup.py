@@ -7,6 +7,7 @@ An extension module in the checkout would hide its source from then on, so none 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -17,10 +18,16 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+MYPYC_FILES = Path("build", "mypyc")
 C_FILES = Path("build", "c")
 METADATA = {"egg_info", "dist_info"}
 # The modules reach each other through one table: none of their other names has to be visible, nor to be looked up late.
 FLAGS = ["-fvisibility=hidden", "-fno-plt"]
+# `if (a->b != NULL) { CPy_DECREF(a->b); } a->b = c;` on lines of their own; without the `if` where b is always set.
+RELEASE_AND_STORE = re.compile(
+    r"(?P<guard>if \([^\n]+ != NULL\) \{\s+)?CPy_DECREF\((?P<place>[^;\n]*(?:->|\*\()[^;\n]*)\);\s+(?(guard)\}\s+)"
+    r"(?P=place) = (?P<value>[^;\n]+);"
+)
 IN_PLACE = {"develop", "editable_wheel", "--inplace", "-i"}
 
 
@@ -29,7 +36,7 @@ class BuildExtensions(build_ext):
 
     def build_extensions(self) -> None:
         compile_files = self.compiler.compile
-        headers = [path.stat().st_mtime for path in C_FILES.rglob("*.h")]
+        headers = [path.stat().st_mtime for path in MYPYC_FILES.rglob("*.h")]
 
         def is_stale(source: str, made: str) -> bool:
             path = Path(made)
@@ -63,6 +70,20 @@ def compiled_modules(project: dict[str, Any]) -> list[str]:
     return sorted(found - table["left-out"].keys())
 
 
+def store_before_release(source: str) -> str:
+    """The path of a C file that gives an attribute its new value before it releases the old one.
+
+    mypyc releases first. The end of an object may run any code, and lets other threads and greenlets run: whoever reads
+    the attribute then gets an object that is no more, and the process ends some time later.
+    """
+    made = C_FILES / Path(source).relative_to(MYPYC_FILES)
+    text = RELEASE_AND_STORE.sub(r"Py_XSETREF(\g<place>, \g<value>);", Path(source).read_text())
+    if not made.exists() or made.read_text() != text:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        made.write_text(text)
+    return str(made)
+
+
 def extensions(project: dict[str, Any]) -> list[Extension]:
     if IN_PLACE & set(sys.argv):
         raise SystemExit("TRIDENT_COMPILE=1 is for wheels (`make wheel`); an editable installation stays pure Python")
@@ -75,8 +96,9 @@ def extensions(project: dict[str, Any]) -> list[Extension]:
     options = ["--config-file=", "--ignore-missing-imports"]
     paths = [*options, *compiled_modules(project)]
     # A C file for each module, so that all cores compile. Without debug information the modules have half the size.
-    made = list(mypycify(paths, target_dir=str(C_FILES), multi_file=True, group_name="trident", debug_level="0"))
+    made = list(mypycify(paths, target_dir=str(MYPYC_FILES), multi_file=True, group_name="trident", debug_level="0"))
     for extension in made:
+        extension.sources = [store_before_release(source) for source in extension.sources]
         extension.extra_compile_args = [*extension.extra_compile_args, *FLAGS]  # they share one list
     return made
 

@@ -22,13 +22,14 @@ import pytest
 from app.version import BUILD, IS_COMPILED
 from app.worker.http1.refusal import Refusal
 from core.engine.protocol import Engine
-from core.errors import ErrorCode, InvalidRequest, ServerError
+from core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
 from core.frontend.bridge import Bridge
 from core.http.v2.json_document import parse_document
 from core.inference.request_trace import RequestTrace
 from core.inference.streamed_request import StreamedRequest
 from core.memo import Memo
 from core.remote.calls.serialization import reader_of
+from core.scheduling.collecting_sender import CollectedAnswer
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
 
@@ -318,6 +319,20 @@ def test_a_tuple_that_is_compared_by_identity_is_found() -> None:
 def test_every_module_of_the_table_is_an_extension_module() -> None:
     files = {path: importlib.import_module(module_name(path)).__file__ or "" for path in sorted(compiled())}
     assert [path for path, file in files.items() if not file.endswith(tuple(EXTENSION_SUFFIXES))] == []
+
+
+def test_whoever_an_old_value_runs_at_its_end_sees_the_new_one() -> None:
+    # mypyc ends the old value first, and then whoever reads the attribute gets an object that is no more.
+    answer, seen = CollectedAnswer(), []
+    note: Any = answer.note
+
+    class LooksAtItsEnd:
+        def __del__(self) -> None:
+            seen.append(type(answer._answer))
+
+    note([LooksAtItsEnd()], False)
+    note(BackendFailed("too late"), True)
+    assert seen == [BackendFailed]
 
 
 @on_the_compiled_build
