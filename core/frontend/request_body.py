@@ -21,7 +21,8 @@ _MIN_SHARED = 32768
 # The C library reuses the memory of smaller ones as well. That of larger ones it gives back to the system, or keeps in
 # pieces that do not fit: of a gRPC message of 16 MB, clearing fresh pages took a tenth of the server's time.
 _MIN_KEPT = 1 << 18
-_kept = KeptMemory(128 << 20)
+# The bodies of 64 images as JSON and their first steps; the worker releases what is unused when it is idle.
+_kept = KeptMemory(256 << 20)
 
 
 def allocate_body(size: int, offset: int, allocate: Allocate | None = None) -> memoryview:

@@ -26,16 +26,18 @@ class LongAnswer:
         self._arrays.append((array, values))
         return _MARK
 
-    def texts(self, document: Any, write: Callable[[Any], bytes]) -> Iterator[bytes]:
+    def texts(self, document: Any, write: Callable[[Any], bytes]) -> Iterator[bytes | memoryview]:
         """The text of `document` in parts, as `write` would write it with the arrays in the place of their marks.
 
-        Raises what `write` raises. The document has the marks in the order of `add`.
+        Raises what `write` raises. The document has the marks in the order of `add`. The parts of an array are views
+        of what was written, which is not copied again.
         """
         around = write(document).split(_MARK_TEXT)
         yield around[0]
         for (array, values), after in zip(self._arrays, around[1:], strict=True):
             yield b"["
             for start in range(0, len(array), ELEMENTS):
-                text = write(values(array[start : start + ELEMENTS]))[1:-1]
-                yield b"," + text if start else text
+                if start:
+                    yield b","
+                yield memoryview(write(values(array[start : start + ELEMENTS])))[1:-1]
             yield b"]" + after

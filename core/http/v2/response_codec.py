@@ -181,7 +181,7 @@ def _encode(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) ->
     return [*text, *binary], sum(map(len, text)) if binary else None
 
 
-def _write(document: dict[str, Any], long: LongAnswer | None) -> list[bytes]:
+def _write(document: dict[str, Any], long: LongAnswer | None) -> list[Buffer]:
     """The text in parts, which are one if no array is long."""
     try:
         return _texts(document, long, _write_finite)
@@ -190,7 +190,7 @@ def _write(document: dict[str, Any], long: LongAnswer | None) -> list[bytes]:
         return _texts(document, long, write_lenient)
 
 
-def _texts(document: dict[str, Any], long: LongAnswer | None, write: Callable[[Any], bytes]) -> list[bytes]:
+def _texts(document: dict[str, Any], long: LongAnswer | None, write: Callable[[Any], bytes]) -> list[Buffer]:
     return [write(document)] if long is None else list(long.texts(document, write))
 
 
