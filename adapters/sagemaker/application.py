@@ -12,6 +12,7 @@ from adapters.common.statuses import BODY_STATUSES, Statuses, status_in
 from adapters.sagemaker import request_headers
 from adapters.sagemaker.endpoint import SageMakerEndpoint
 from adapters.sagemaker.memory import MemoryBudget
+from adapters.sagemaker.model_states import ModelStates
 from adapters.sagemaker.response_type import BINARY
 from adapters.sagemaker.routes import endpoint_routes
 from adapters.sagemaker.settings import SageMakerSettings
@@ -48,12 +49,13 @@ class SageMakerApplication(V2Application):
         metrics_page: MetricsPage,
         *,
         memory: MemoryBudget | None = None,
+        states: ModelStates | None = None,
     ) -> None:
-        """`memory` limits the models of a multi-model endpoint.
+        """`memory` and `states` are those of the models of a multi-model endpoint.
 
         Raises ConfigInvalid for settings that cannot be right.
         """
-        endpoint = SageMakerEndpoint(engine, bridge, settings, memory)
+        endpoint = SageMakerEndpoint(engine, bridge, settings, memory, states)
         routes = endpoint_routes(endpoint, metrics_page)
         self._named = {route.name: route for route in routes}
         super().__init__(engine, options, bridge, routes)

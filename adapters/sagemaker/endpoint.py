@@ -8,6 +8,7 @@ from __future__ import annotations
 from adapters.common.absent_route import RouteAbsent
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_registry import LoadedModels
+from adapters.sagemaker.model_states import ModelStates
 from adapters.sagemaker.response_type import ResponseTypes
 from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
 from core.engine.protocol import Engine
@@ -20,9 +21,15 @@ class SageMakerEndpoint:
     """The state that the routes of one container share. Any thread."""
 
     def __init__(
-        self, engine: Engine, bridge: Bridge, settings: SageMakerSettings, memory: MemoryBudget | None = None
+        self,
+        engine: Engine,
+        bridge: Bridge,
+        settings: SageMakerSettings,
+        memory: MemoryBudget | None = None,
+        states: ModelStates | None = None,
     ) -> None:
         """`memory` limits the models of a multi-model endpoint; without it the container's memory does, and no GPU's.
+        `states` are theirs; without it those of a container in one process.
 
         Raises ConfigInvalid for settings that cannot be right.
         """
@@ -33,7 +40,7 @@ class SageMakerEndpoint:
         )
         self._loaded: LoadedModels | None = None
         if settings.multi_model:
-            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine())
+            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine(), states)
 
     def default_model(self) -> ServedModel:
         """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from adapters.sagemaker.model_folder import ModelFolder
+from adapters.sagemaker.reservations import AloneReservations, Need, Reservations
 from core.config.instance_groups import GpuIds
 from core.config.normalize import fill_identity, normalize
 from core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
@@ -60,9 +61,10 @@ class _Load:
 
     name: str
     url: str
-    need: Mapping[str, int]
+    need: Need
     before: Mapping[str, int]
     is_alone: bool
+    reservation: object = None
 
 
 class MemoryBudget:
@@ -76,15 +78,18 @@ class MemoryBudget:
         gpu_ids: GpuIdsOf = _no_gpus,
         resident: Callable[[], int] = resident_bytes,
         trim: Callable[[], None] = trim_heap,
+        others: Reservations | None = None,
     ) -> None:
         """`gpus` returns one entry for each GPU number, None for an unknown one, which is not checked. `gpu_ids` gives
-        the GPUs that a model may use. `trim` returns freed memory to the system.
+        the GPUs that a model may use. `resident` is what the processes with the models use, `trim` returns freed memory
+        to the system, and `others` is what other front ends load.
         """
         self._host = host
         self._gpus = gpus
         self._gpu_ids = gpu_ids
         self._resident = resident
         self._trim = trim
+        self._others = others or AloneReservations()
         self._changed = threading.Condition()
         self._running: list[_Load] = []
         # The bytes that models used, by url and device; the latest load is at the end.
@@ -95,7 +100,16 @@ class MemoryBudget:
         cls, *, gpu_ids: GpuIdsOf = _no_gpus, visible_gpus: str | None = None, limit: int | None = None
     ) -> MemoryBudget:
         """The budget of this container. `limit`: the most bytes for this process, if less than the container's."""
-        return cls(partial(_limited_room, limit), partial(_gpu_rooms, visible_gpus), gpu_ids=gpu_ids)
+        return cls(partial(_limited_room, limit, resident_bytes), partial(_gpu_rooms, visible_gpus), gpu_ids=gpu_ids)
+
+    @classmethod
+    def of_engines(cls, resident: Callable[[], int], others: Reservations, *, limit: int | None = None) -> MemoryBudget:
+        """The budget of a front end, whose engines' processes use `resident` bytes, in this container.
+
+        The engines return freed memory to the system themselves. Their GPUs are not checked before a load: each sees
+        only its own.
+        """
+        return cls(partial(_limited_room, limit, resident), resident=resident, trim=lambda: None, others=others)
 
     @contextmanager
     def room_for(self, name: str, url: str, model: ModelFolder) -> Iterator[None]:
@@ -117,6 +131,7 @@ class MemoryBudget:
         self._trim()
         with self._changed:
             self._disturb()
+            self._others.disturb()
             self._changed.notify_all()
 
     def taken(self, url: str) -> Mapping[str, int]:
@@ -128,21 +143,25 @@ class MemoryBudget:
         with self._changed:
             need = self._need(url, model)
             while True:
-                rooms = self._rooms(need)
-                _refuse_without_room(name, need, rooms)
-                if _fits_beside(need, rooms, self._running):
-                    break
-                self._changed.wait()
-            self._disturb()
-            load = _Load(name, url, need, self._used(rooms), is_alone=not self._running)
-            self._running.append(load)
-            return load
+                with self._others.admission():
+                    rooms = self._rooms(need)
+                    _refuse_without_room(name, need, rooms)
+                    others = self._others.needs()
+                    if _fits_beside(need, rooms, [*(load.need for load in self._running), *others]):
+                        self._disturb()
+                        is_alone = not self._running and not others
+                        load = _Load(name, url, need, self._used(rooms), is_alone=is_alone)
+                        load.reservation = self._others.reserve(need)
+                        self._running.append(load)
+                        return load
+                self._changed.wait(self._others.pause_s)
 
     def _end(self, load: _Load, *, is_loaded: bool) -> None:
         self._trim()  # the buffers that the model was read into
-        with self._changed:
+        with self._changed, self._others.admission():
             self._running.remove(load)
-            if is_loaded and load.is_alone:
+            was_undisturbed = self._others.release(load.reservation)
+            if is_loaded and load.is_alone and was_undisturbed:
                 used = self._used(self._rooms(load.need))
                 self._record(
                     load.url, {device: used[device] - load.before[device] for device in used.keys() & load.before}
@@ -185,7 +204,7 @@ class MemoryBudget:
         return {device: room for device, room in rooms.items() if room is not None}
 
     def _used(self, rooms: Mapping[str, MemoryRoom]) -> dict[str, int]:
-        """The bytes in use by device: the container's by this process, a GPU's by all processes."""
+        """The bytes in use by device: the container's by the processes with the models, a GPU's by all processes."""
         used = {device: room.total - room.free for device, room in rooms.items() if device != HOST}
         return {HOST: self._resident(), **used}
 
@@ -206,19 +225,19 @@ def _refuse_without_room(name: str, need: Mapping[str, int], rooms: Mapping[str,
         )
 
 
-def _fits_beside(need: Mapping[str, int], rooms: Mapping[str, MemoryRoom], others: Iterable[_Load]) -> bool:
-    """Whether there is room even if all `others` use everything that is reserved for them."""
-    promised = {device: sum(load.need.get(device, 0) for load in others) for device in rooms}
+def _fits_beside(need: Need, rooms: Mapping[str, MemoryRoom], others: Sequence[Need]) -> bool:
+    """Whether there is room even if the loads with the needs `others` use everything that is reserved for them."""
+    promised = {device: sum(other.get(device, 0) for other in others) for device in rooms}
     return all(
         need.get(device, 0) + promised[device] <= room.free - reserve_of(room.total) for device, room in rooms.items()
     )
 
 
-def _limited_room(limit: int | None) -> MemoryRoom | None:
+def _limited_room(limit: int | None, resident: Callable[[], int]) -> MemoryRoom | None:
     room = host_room()
     if limit is None:
         return room
-    own = MemoryRoom(limit, max(0, limit - resident_bytes()))
+    own = MemoryRoom(limit, max(0, limit - resident()))
     return own if room is None or own.free < room.free else room
 
 

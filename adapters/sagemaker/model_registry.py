@@ -1,7 +1,4 @@
-"""The models of a multi-model endpoint: their states, their folders, and one change at a time for each model.
-
-    (unknown) -> LOADING -> LOADED -> UNLOADING -> (unknown)
-                    \\-> (unknown) (the load failed)
+"""The models of a multi-model endpoint: loaded, unloaded and listed, one change at a time for each model.
 
 A model is tracked and served under the name that the platform gives it, an opaque hash, because two archives may hold
 models with the same name in their configurations. Only an invocation tells the key of the archive, so the log names it
@@ -13,19 +10,16 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
-import threading
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import Enum
 
 from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_folder import find_model
+from adapters.sagemaker.model_states import LoadedModel, ModelStates, OwnModelStates
 from adapters.sagemaker.multi_model_url import check_name, check_url, folder_of
 from core.engine.protocol import Engine
-from core.errors import AlreadyLoaded, InvalidRequest, ModelNotFound, ServerError
+from core.errors import InvalidRequest, ServerError
 from core.memo import Memo
 from core.observability.log_text import escaped
 
@@ -36,39 +30,22 @@ PAGE = 100
 _ARCHIVES_AT_MOST = 10_000
 
 
-class _State(Enum):
-    LOADING = "being loaded"
-    LOADED = "loaded"
-    UNLOADING = "being unloaded"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """`name` and `url` as the platform sent them; `engine_name` is the model's name in the engine."""
-
-    name: str
-    url: str
-    engine_name: str
-
-
 class LoadedModels:
     """Loads, unloads and lists models. Any native thread; `invocation` on the hub, too.
 
     Changes to one model wait for each other; changes to different models do not.
     """
 
-    def __init__(self, engine: Engine, models_root: str, memory: MemoryBudget) -> None:
-        """`models_root` is the folder that the platform unpacks archives into."""
+    def __init__(
+        self, engine: Engine, models_root: str, memory: MemoryBudget, states: ModelStates | None = None
+    ) -> None:
+        """`models_root` is the folder that the platform unpacks archives into. `states` are by default those of a
+        container in one process.
+        """
         self._engine = engine
         self._models_root = models_root
         self._memory = memory
-        self._changed = threading.Condition()
-        self._states: dict[str, _State] = {}
-        # The models in state LOADED. Written under the lock; `get` reads without it.
-        self._loaded: dict[str, LoadedModel] = {}
-        # A separate lock that is held for a few instructions only, because the hub takes it.
-        self._answered = threading.Condition()
-        self._invocations: Counter[str] = Counter()
+        self._states = states or OwnModelStates()
         # The keys of archives by the names of models, as invocations gave them.
         self._archives: Memo[str, str] = Memo(_ARCHIVES_AT_MOST)
 
@@ -80,18 +57,18 @@ class LoadedModels:
         """
         check_name(name)
         check_url(url, self._models_root)
-        self._begin_load(name)
+        self._states.begin_load(name, url)
         try:
             folder = find_model(folder_of(url, self._models_root))
             with self._memory.room_for(name, url, folder):
                 self._engine.load_directory(name, str(folder.path))
         except BaseException as error:
-            self._settle(name, None)
+            self._states.settle(name, None)
             _log.warning(
                 "model '%s' was not loaded from %s: %s", escaped(name), self._origin(name, url), _reason(error)
             )
             raise
-        self._settle(name, LoadedModel(name, url, name))
+        self._states.settle(name, LoadedModel(name, url))
         _log.info("model '%s' was loaded from %s", escaped(name), self._origin(name, url))
 
     def unload(self, name: str) -> None:
@@ -100,54 +77,40 @@ class LoadedModels:
         Waits for a load of the model that is in progress. If another thread is unloading it, returns when that thread
         is done. Raises ModelNotFound, or the engine's ServerError; then the model stays loaded.
         """
-        model = self._begin_unload(name)
+        model = self._states.begin_unload(name)
         if model is None:
             return
         try:
-            self._await_invocations(name)
-            self._engine.unload_model(model.engine_name, True, wait=True)
+            self._states.await_invocations(name)
+            self._engine.unload_model(name, True, wait=True)
         except BaseException as error:
-            self._settle(name, model)
+            self._states.settle(name, model)
             origin = self._origin(name, model.url)
             _log.warning("model '%s' from %s was not unloaded: %s", escaped(name), origin, _reason(error))
             raise
         self._memory.give_back()
-        self._settle(name, None)
+        self._states.settle(name, None)
         _log.info("model '%s' from %s was unloaded", escaped(name), self._origin(name, model.url))
 
     def get(self, name: str) -> LoadedModel:
         """The model if it serves. Raises ModelNotFound for one that is unknown, being loaded or being unloaded."""
-        model = self._loaded.get(name)
-        if model is None:
-            raise self._not_found(name)
-        return model
+        return self._states.get(name)
 
     @contextmanager
-    def invocation(self, name: str, archive: str = "") -> Iterator[str]:
-        """Keep the model loaded inside the context, and give its name in the engine. Does not block.
+    def invocation(self, name: str, archive: str = "") -> Iterator[None]:
+        """Keep the model loaded inside the context. Does not block.
 
         Without it an unload could come between the requests of one invocation. `archive` is the key of the model's
         archive, empty if the caller did not name it; only the log needs it. Raises ModelNotFound.
         """
-        with self._answered:
-            model = self.get(name)
-            self._invocations[name] += 1
+        model = self._states.begin_invocation(name)
         try:
             if archive and self._archives.get(name) != archive:
                 self._archives[name] = archive
                 _log.info("model '%s' is the one from %s", escaped(name), self._origin(name, model.url))
-            yield model.engine_name
+            yield
         finally:
-            with self._answered:
-                self._invocations[name] -= 1
-                if not self._invocations[name]:
-                    del self._invocations[name]
-                    self._answered.notify_all()
-
-    def _await_invocations(self, name: str) -> None:
-        """Wait for the invocations that began before the model left `_loaded`; no other can begin."""
-        with self._answered:
-            self._answered.wait_for(lambda: name not in self._invocations)
+            self._states.end_invocation(name)
 
     def names_after(self, token: str | None, limit: int = PAGE) -> tuple[list[LoadedModel], str | None]:
         """A page of at most `limit` loaded models, sorted by name, and the token of the next page; None at the end.
@@ -158,57 +121,17 @@ class LoadedModels:
         if limit < 1:
             raise InvalidRequest(f"limit must be at least 1, not {limit}")
         after = _name_of(token) if token else ""
-        with self._changed:
-            names = sorted(self._loaded)
-            begin = bisect_right(names, after)
-            page = [self._loaded[name] for name in names[begin : begin + limit]]
-            is_last = begin + limit >= len(names)
+        loaded = self._states.loaded()
+        names = sorted(loaded)
+        begin = bisect_right(names, after)
+        page = [loaded[name] for name in names[begin : begin + limit]]
+        is_last = begin + limit >= len(names)
         return page, None if is_last else _token_of(page[-1].name)
-
-    def _begin_load(self, name: str) -> None:
-        """(unknown) -> LOADING. Raises AlreadyLoaded.
-
-        Waits for the end of an unload: after the answer "already loaded" the platform would send requests.
-        """
-        with self._changed:
-            self._changed.wait_for(lambda: self._states.get(name) is not _State.UNLOADING)
-            state = self._states.get(name)
-            if state is not None:
-                raise AlreadyLoaded(f"model '{escaped(name)}' is {state.value} already", model=name)
-            self._states[name] = _State.LOADING
-
-    def _begin_unload(self, name: str) -> LoadedModel | None:
-        """LOADED -> UNLOADING, or None if another thread has unloaded it meanwhile. Raises ModelNotFound."""
-        with self._changed:
-            if self._states.get(name) is _State.UNLOADING:
-                self._changed.wait_for(lambda: self._states.get(name) is not _State.UNLOADING)
-                if self._states.get(name) is not _State.LOADED:
-                    return None
-            self._changed.wait_for(lambda: self._states.get(name) is not _State.LOADING)
-            if self._states.get(name) is not _State.LOADED:
-                raise self._not_found(name)
-            self._states[name] = _State.UNLOADING
-            return self._loaded.pop(name)
-
-    def _settle(self, name: str, model: LoadedModel | None) -> None:
-        """End a change: `model` is loaded, or with None the name is unknown."""
-        with self._changed:
-            if model is None:
-                del self._states[name]
-            else:
-                self._loaded[name] = model
-                self._states[name] = _State.LOADED
-            self._changed.notify_all()
 
     def _origin(self, name: str, url: str) -> str:
         """The url, and the key of the archive if an invocation has named it, for the log."""
         archive = self._archives.get(name)
         return escaped(f"{url} (archive '{archive}')" if archive else url)
-
-    def _not_found(self, name: str) -> ModelNotFound:
-        state = self._states.get(name)
-        hint = "load it with POST /models" if state is None else f"it is {state.value}"
-        return ModelNotFound(f"model '{escaped(name)}' is not loaded", hint=hint, model=name)
 
 
 def _reason(error: BaseException) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from urllib.parse import parse_qs, unquote
 
 from adapters.sagemaker.endpoint import SageMakerEndpoint
-from adapters.sagemaker.model_registry import PAGE, LoadedModel
+from adapters.sagemaker.model_registry import PAGE
+from adapters.sagemaker.model_states import LoadedModel
 from core.errors import InvalidRequest, ModelLoadFailed
 from core.http.application import V2Application
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply

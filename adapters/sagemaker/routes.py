@@ -58,8 +58,9 @@ def _invocations(endpoint: SageMakerEndpoint, application: V2Application, enviro
 
 def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
     archive = environ.get(_TARGET_MODEL, "")
-    with endpoint.loaded_models().invocation(unquote(model), archive) as engine_name:
-        return invoke(application, environ, application.engine.model(engine_name), endpoint.response_types)
+    name = unquote(model)
+    with endpoint.loaded_models().invocation(name, archive):
+        return invoke(application, environ, application.engine.model(name), endpoint.response_types)
 
 
 def _shown(route: Route) -> str:

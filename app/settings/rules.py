@@ -83,22 +83,12 @@ def check(settings: ServerSettings, *, needs_repository: bool = True) -> None:
     _check_metrics_log(settings)
     _check_response_cache(settings)
     _check_tracing(settings)
-    if settings.multi_model and settings.http_workers not in ("auto", "0"):
-        reason = "a multi-model container measures the memory of the process that has the models: use 0 or auto"
-        raise BadOption.of("--http-workers", reason)
-
     _check_engines(settings)
 
 
 def _check_engines(settings: ServerSettings) -> None:
     if settings.engines in ("1", "auto"):
         return
-    if settings.multi_model:
-        reason = (
-            "a multi-model container measures the memory of the process that has the models, and each engine would "
-            "need memory for a copy of every model: use 1"
-        )
-        raise BadOption.of("--engines", reason)
     if settings.http_workers == "0":
         raise BadOption.of("--engines", "several engines need HTTP workers before them: --http-workers=0 leaves none")
 

@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from app.settings.server import ServerSettings
 from app.sites.bridges import MakeBridge
 from app.sites.http_options import http_options
+from app.sites.multi_model import MultiModel
 from core.engine.protocol import Engine
 from core.frontend.auth_tokens import AuthTokens
 from core.frontend.turns import Turns
@@ -39,10 +40,12 @@ class Applications:
         request_page: RequestPage = V2Application.request_metrics_page,
         responses: ResponseCounts | None = None,
         tokens: AuthTokens | None = None,
+        multi_model: MultiModel | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._make_bridge = make_bridge
+        self._multi_model = multi_model
         self._request_page = request_page
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics,
@@ -87,13 +90,15 @@ class Applications:
             return None
         from adapters.sagemaker.application import SageMakerApplication
 
+        models = self._multi_model
         application: V2Application = SageMakerApplication(
             self._engine,
             http_options(settings),
             self._make_bridge(settings.sagemaker_thread_count),
             settings.sagemaker,
             self._metrics_page(lambda: application),
-            memory=_memory_budget(settings) if settings.multi_model else None,
+            memory=models.memory if models is not None else None,
+            states=models.states if models is not None else None,
         )
         return application
 
@@ -122,17 +127,3 @@ class Applications:
             return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
 
         return MetricsPage(page, offers_openmetrics=self._metrics_options.histogram_latencies)
-
-
-def _memory_budget(settings: ServerSettings) -> Any:
-    """The memory that the models of a multi-model endpoint may use, in the process that holds them."""
-    from adapters.sagemaker.memory import MemoryBudget
-    from core.backends.devices.cuda import gpu_ids
-    from core.backends.registry import BackendRegistry
-
-    backends = BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
-    return MemoryBudget.of_machine(
-        gpu_ids=backends.gpu_ids,
-        visible_gpus=settings.visible_gpus,
-        limit=settings.sagemaker_memory_limit_mb * 1_000_000 or None,
-    )

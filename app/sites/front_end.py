@@ -12,6 +12,7 @@ from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
 from app.sites.credentials import Credentials, http_tls
 from app.sites.grpc_port import grpc_ports
+from app.sites.multi_model import shared_models
 from app.sites.site import Http2Port
 from app.supervisor.private_directory import PrivateDirectory
 from core.http.shared_request_metrics import SharedRequestMetrics
@@ -44,7 +45,13 @@ class FrontEndSite:
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
         applications = Applications(
-            settings, self._engine, make_bridge, requests.page, requests.responses, credentials.tokens
+            settings,
+            self._engine,
+            make_bridge,
+            requests.page,
+            requests.responses,
+            credentials.tokens,
+            shared_models(settings, self._engine, directory) if settings.multi_model else None,
         )
         self.applications: Mapping[int, WSGIApplication] = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
@@ -79,4 +86,11 @@ def _engine(
 
     sockets = [str(directory.socket_of(index)) for index in range(engines)]
     keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None
-    return EnginePool(sockets, make_link, memory_bytes, directory.changes, keeps_answers=keeps_answers)
+    return EnginePool(
+        sockets,
+        make_link,
+        memory_bytes,
+        directory.changes,
+        keeps_answers=keeps_answers,
+        by_model=settings.multi_model,
+    )

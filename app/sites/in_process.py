@@ -12,6 +12,7 @@ from app.sites.credentials import Credentials, http_tls
 from app.sites.engine_start import EngineStart
 from app.sites.grpc_port import grpc_ports
 from app.sites.metrics_log import make_metrics_log
+from app.sites.multi_model import own_models
 from app.sites.site import Http2Port
 from app.sites.start_watch import StartWatch
 from core.frontend.request_body import Allocate
@@ -29,7 +30,13 @@ class InProcessSite:
         self.tls = http_tls(settings, credentials)
         self._started = started
         self._engine = started.engine
-        applications = Applications(settings, self._engine, make_bridge, tokens=credentials.tokens)
+        applications = Applications(
+            settings,
+            self._engine,
+            make_bridge,
+            tokens=credentials.tokens,
+            multi_model=own_models(settings) if settings.multi_model else None,
+        )
         self._applications = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
             settings, self._engine, make_bridge, credentials, show=applications.show

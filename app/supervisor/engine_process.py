@@ -13,6 +13,7 @@ import socket
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,9 +35,10 @@ from core.backends.devices.cpu_budget import keep_to_share, pin_to_share
 from core.engine.in_process import InferenceEngine, make_engine
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
+from core.observability.hardware.host_memory import trim_heap
 from core.observability.hardware.visible_gpus import gpu_uuids
 from core.observability.logging import reopen_log_if_asked
-from core.remote.control_log import ControlLog
+from core.remote.control_log import ControlLog, own_changes
 from core.remote.restoration import Restoration
 from core.remote.server import EngineServer
 
@@ -94,13 +96,16 @@ class EngineProcess:
         tempfile.tempdir = str(self._directory.new_files(self._place.index))
         control_log = ControlLog(self._directory.changes)
         engine = make_engine(self._options(control_log), on_fatal=self._fail)
-        restoration = Restoration(engine, control_log)
-        restoration.repeat(of_models=False)
+        restorations = [Restoration(engine, each) for each in self._control_logs()]
+        for restoration in restorations:
+            restoration.repeat(of_models=False)
         server = EngineServer(
             engine,
             _listen(self._directory.socket_of(self._place.index)),
             # Of several engines none notes a change: the front end does that had all of them make it.
             on_change=None if self._is_one_of_many else control_log.note,
+            # The front ends compare what is free with what the next model needs.
+            after_change=trim_heap if self._settings.multi_model else lambda: None,
             is_restoring=lambda: not self._restored.is_set(),
             expected=self._front_ends,
         )
@@ -112,7 +117,7 @@ class EngineProcess:
         metrics_log = make_metrics_log(self._settings, engine)
         if metrics_log is not None:
             metrics_log.start()
-        restore = partial(self._restore, engine, server, restoration)
+        restore = partial(self._restore, engine, server, restorations)
         threading.Thread(target=restore, name="trident-restore", daemon=True).start()
         self._wait(server)
         engine.begin_exit()
@@ -165,20 +170,29 @@ class EngineProcess:
             return EXIT_FAILED if self._is_fatal else EXIT_NOT_DRAINED
         return 0 if drained else EXIT_NOT_DRAINED
 
-    def _restore(self, engine: InferenceEngine, server: EngineServer, restoration: Restoration) -> None:
+    def _control_logs(self) -> list[ControlLog]:
+        """What all engines have made, and what this one has for itself."""
+        changes = self._directory.changes
+        own = [own_changes(changes, self._place.index)] if self._is_one_of_many and self._settings.multi_model else []
+        return [ControlLog(folder) for folder in (changes, *own)]
+
+    def _restore(self, engine: InferenceEngine, server: EngineServer, restorations: Sequence[Restoration]) -> None:
         """Repeat what was changed by request in the last engine, or in the others. On a thread."""
         try:
-            while (self._is_one_of_many or restoration.is_needed) and not engine.wait_loaded(_TICK_S):
+            is_needed = self._is_one_of_many or any(each.is_needed for each in restorations)
+            while is_needed and not engine.wait_loaded(_TICK_S):
                 if self._is_stopping:
                     return
-            restoration.repeat(of_models=True, is_stopping=lambda: self._is_stopping)
+            for restoration in restorations:
+                restoration.repeat(of_models=True, is_stopping=lambda: self._is_stopping)
             if not self._is_one_of_many:
                 return
             while server.is_gathering and not self._is_stopping:
                 time.sleep(_TICK_S)
             # A change that a front end made before it had found this engine.
-            for of_models in (False, True):
-                restoration.repeat(of_models=of_models, is_stopping=lambda: self._is_stopping)
+            for restoration in restorations:
+                for of_models in (False, True):
+                    restoration.repeat(of_models=of_models, is_stopping=lambda: self._is_stopping)
         finally:
             self._restored.set()
 

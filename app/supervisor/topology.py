@@ -47,11 +47,11 @@ def choose_topology(settings: ServerSettings, cores: float | None = None, gpus: 
     engines = _engines(settings, available, gpus)
     if settings.http_workers != AUTO:
         return Topology(int(settings.http_workers), "set by --http-workers", engines)
-    if settings.multi_model:
-        return Topology(0, "a multi-model endpoint measures the memory of the process that has the models")
     reason = f"there are {available:g} cores"
     if engines > 1:
         return Topology(max(engines, int(available * _WORKERS_SHARE)), reason, engines)
+    if settings.multi_model:
+        return Topology(0, "a multi-model endpoint leaves the memory of further processes to its models")
     if available < _MIN_CORES:
         return Topology(0, f"with {available:g} cores a second process costs more than it gains")
     return Topology(min(_MAX_WORKERS, int(available) // 2), reason)

@@ -157,6 +157,11 @@ class RemoteEngine:
         connection = self._connection
         return connection.in_flight if connection is not None else sys.maxsize
 
+    def process_ids(self) -> list[int]:
+        """The process of the engine; none while it is not there."""
+        connection = self._connection
+        return [connection.process_id] if connection is not None else []
+
     @property
     def is_recovering(self) -> bool:
         """Whether an engine was lost, and the next one has not loaded its models yet."""

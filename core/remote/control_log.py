@@ -100,6 +100,19 @@ class ControlLog:
                 path.unlink(missing_ok=True)
                 self._subjects.pop(path.name, None)
 
+    def forget(self, subject: Subject) -> None:
+        """Remove what was noted of a subject, and what was begun with it by a process that is no more."""
+        with self._lock:
+            for path in [path for path in self._paths() if self._subject_of(path) == subject]:
+                path.unlink(missing_ok=True)
+                self._subjects.pop(path.name, None)
+            self._begun(subject).unlink(missing_ok=True)
+
+    def loaded(self) -> frozenset[str]:
+        """The models whose last change was a load, and those that are being loaded."""
+        changes = [*self.changes(), *self.unfinished()]
+        return frozenset(change.what for change in changes if change.call.mark.change is ModelChange.LOAD)
+
     def unloaded(self) -> frozenset[str]:
         """The models whose last change was an unload."""
         return frozenset(change.what for change in self.changes() if change.call.mark.change is ModelChange.UNLOAD)
@@ -134,7 +147,7 @@ class ControlLog:
     @contextmanager
     def begun(self, change: Change) -> Iterator[None]:
         """Record inside that a change was begun: of a process that dies meanwhile the record stays. Under its lock."""
-        path = self._folder / f"{_file_name(change.subject)}{_BEGUN}"
+        path = self._begun(change.subject)
         try:
             path.write_bytes(encode_call(change.call.name, change.arguments))
         except OSError as error:
@@ -143,6 +156,9 @@ class ControlLog:
             yield
         finally:
             path.unlink(missing_ok=True)
+
+    def _begun(self, subject: Subject) -> Path:
+        return self._folder / f"{_file_name(subject)}{_BEGUN}"
 
     def unfinished(self) -> list[Change]:
         """The changes that are being made, and those that were when their process died."""
@@ -180,6 +196,11 @@ class ControlLog:
         if path.name not in self._subjects:
             self._subjects[path.name] = next((change.subject for change in _readable([path])), ())
         return self._subjects[path.name]
+
+
+def own_changes(folder: Path, number: int) -> Path:
+    """The folder with the changes of one engine's own models, below that of the changes which all engines make."""
+    return folder / f"engine-{number}"
 
 
 def _file_name(subject: Subject) -> str:

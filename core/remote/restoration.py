@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from core.engine.call import ModelChange
 from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.remote.calls.calls import CALLS
@@ -33,7 +34,7 @@ class Restoration:
     def repeat(self, *, of_models: bool, is_stopping: Callable[[], bool] = lambda: False) -> None:
         """Repeat the changes in the log that were not repeated before: those of models, or those of settings.
 
-        A region that was removed since is removed here too.
+        What was noted no longer is undone here: a region is removed, and a model unloaded.
         """
         for subject in [*self._control_log.subjects(), *self._made]:
             if (subject[0] == "model") is of_models and not is_stopping():
@@ -43,8 +44,8 @@ class Restoration:
     def _repeat(self, subject: Subject) -> None:
         change = self._control_log.last(subject)
         made = self._made.get(subject)
-        if change is None and made is not None and made.call.name in REGISTER:
-            change = Change(CALLS["unregister_regions"], [REGISTER[made.call.name], made.arguments[0]])
+        if change is None and made is not None:
+            change = _undone(made)
         if change is None or change == made:
             return
         self._made[subject] = change
@@ -52,3 +53,11 @@ class Restoration:
             change.repeat(self._engine)
         except ServerError as error:
             _log.error("'%s' could not be restored: %s", change.what, error.message)
+
+
+def _undone(made: Change) -> Change | None:
+    if made.call.name in REGISTER:
+        return Change(CALLS["unregister_regions"], [REGISTER[made.call.name], made.arguments[0]])
+    if made.call.mark.change is ModelChange.LOAD:
+        return Change(CALLS["unload_model"], [made.arguments[0], True, False])
+    return None

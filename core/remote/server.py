@@ -48,7 +48,8 @@ OnChange = Callable[[Change], None]
 class EngineServer:
     """Serves `engine` to the front ends that connect to `listener`, a listening Unix socket of this user.
 
-    `on_change` is called with every successful load and unload, on the thread of the call. The server is not ready
+    `on_change` is called with every successful load and unload, on the thread of the call, and `after_change` after
+    each of them, also one that failed, before the caller has its answer. The server is not ready
     while `is_restoring()` is true, because the models of the last engine are still being loaded. Nor is it ready until
     `expected` front ends have connected or `gathering_s` seconds have passed: a client that one front end told that the
     server is ready may reach another one next.
@@ -62,6 +63,7 @@ class EngineServer:
         listener: socket.socket,
         *,
         on_change: OnChange | None = None,
+        after_change: Callable[[], object] = lambda: None,
         is_restoring: Callable[[], bool] = lambda: False,
         expected: int = 0,
         gathering_s: float = _GATHERING_SECONDS,
@@ -71,6 +73,7 @@ class EngineServer:
         self._engine = engine
         self._listener = listener
         self._on_change = on_change
+        self._after_change = after_change
         self._is_restoring = is_restoring
         self._missing = expected
         self._gathered_by = time.monotonic() + gathering_s
@@ -257,6 +260,8 @@ class EngineServer:
             content = encode_result(call, value)
         except Exception as error:  # the caller waits for an answer, whatever went wrong
             content = encode_failure(error)
+        if call.mark.change is not None:
+            self._after_change()
         if call.mark.changes_state:
             # The other front ends must know of the change, or of a failed load, before the caller does.
             self.push_state()

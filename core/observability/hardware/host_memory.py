@@ -47,9 +47,9 @@ def host_room(
     return min(rooms, key=lambda room: room.free, default=None)
 
 
-def resident_bytes(statm: Path = Path("/proc/self/statm")) -> int:
-    """The resident memory of this process in bytes; 0 if the system does not tell."""
-    fields = text_of(statm).split()
+def resident_bytes(process: int | str = "self", proc: Path = Path("/proc")) -> int:
+    """The resident memory of a process, by default of this one, in bytes; 0 if the system does not tell."""
+    fields = text_of(proc / str(process) / "statm").split()
     return int(fields[1]) * os.sysconf("SC_PAGESIZE") if len(fields) > 1 else 0
 
 

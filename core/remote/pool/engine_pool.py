@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from core.engine.protocol import Engine
-from core.errors import ServerError
+from core.errors import InvalidRequest, ModelNotFound, ServerError
 from core.inference.tensors import Array
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import Phase, ServingPhase
@@ -29,6 +29,7 @@ from core.remote.pool.broadcast import Broadcast
 from core.remote.pool.merged_index import merged_index
 from core.remote.pool.merged_metrics import merged_metrics
 from core.remote.pool.merged_statistics import merged_version_statistics
+from core.remote.pool.placement import Placement
 from core.remote.pool.pooled_model import Candidate, PooledModel
 from core.remote.transport.link import Link
 
@@ -60,11 +61,13 @@ def _any(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Engin
 
 
 def _all(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[EnginePool, P], None]:
-    """The method of the pool that makes a change in all engines. Raises as `Broadcast.make` does."""
+    """The method of the pool that makes a change in all engines that it concerns. Raises as `make` of Broadcast and of
+    Placement does.
+    """
     call = CALLS[method.__name__]
 
     def change(self: EnginePool, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        self._broadcast.make(Change(call, call.bind(args, kwargs)))
+        self._make(Change(call, call.bind(args, kwargs)))
 
     return change
 
@@ -74,7 +77,8 @@ class EnginePool:
     greenlet.
 
     Requests go to the engines that have their model ready; the loss of one concerns nobody but those whose requests it
-    has. Changes are made by all engines. `folder` is what the processes of the server share for that.
+    has. Changes are made by all engines, or, `by_model`, those of a model by the one engine that has it. `folder` is
+    what the processes of the server share for that.
     """
 
     def __init__(
@@ -85,19 +89,27 @@ class EnginePool:
         folder: Path,
         *,
         keeps_answers: bool,
+        by_model: bool = False,
     ) -> None:
-        """`keeps_answers`: each engine has a response cache of its own."""
+        """`keeps_answers`: each engine has a response cache of its own. `by_model`: each model lives on one engine."""
         self._links = [make_link() for _ in paths]
         self._engines = [
             RemoteEngine(path, link, memory_bytes, self._changed) for path, link in zip(paths, self._links, strict=True)
         ]
         self._keeps_answers = keeps_answers
-        self._broadcast = Broadcast(self._engines, folder, lambda seconds: self._links[0].waiter().wait(seconds))
+        self._broadcast = Broadcast(self._engines, folder, self._wait)
+        self._placement = Placement(self._engines, folder, self._wait) if by_model else None
+        # What tells least of a model: that an engine which may not be meant is gone; or, where only one has the model,
+        # that another one does not know it.
+        self._dull = (ModelNotFound, InvalidRequest) if by_model else EngineGone
         self._models: dict[tuple[str, int], PooledModel] = {}
         self._is_exiting = False
         self._was_complete = False
         self._started = time.monotonic()
         self.trace_gate = TraceGate()
+
+    def _wait(self, seconds: float) -> None:
+        self._links[0].waiter().wait(seconds)
 
     def start(self) -> None:
         """Begin to connect to all engines, and then to finish what a front end had begun when it died."""
@@ -132,6 +144,10 @@ class EnginePool:
             if memory is not None:
                 return memory
         return None
+
+    def process_ids(self) -> list[int]:
+        """The processes of the engines that are there."""
+        return [number for engine in self._engines for number in engine.process_ids()]
 
     def release_memory(self) -> None:
         """Return to the system the shared memory that no request uses."""
@@ -168,7 +184,7 @@ class EnginePool:
             except ServerError as error:
                 errors.append(error)
         if not candidates:
-            raise _most_telling(errors)
+            raise self._most_telling(errors)
         spec = candidates[0].model.spec
         is_pinned = spec.preserves_ordering or (self._keeps_answers and spec.response_cache)
         return PooledModel(candidates, is_pinned=is_pinned)
@@ -183,7 +199,7 @@ class EnginePool:
                 return engine.hold_version(name, version)
             except ServerError as error:
                 errors.append(error)
-        raise _most_telling(errors)
+        raise self._most_telling(errors)
 
     def release_version(self, name: str, number: int) -> None:
         self._holder_of(number).release_version(name, number)
@@ -212,7 +228,7 @@ class EnginePool:
                 return engine.begin(call, arguments).result()
             except ServerError as error:
                 errors.append(error)
-        raise _most_telling(errors)
+        raise self._most_telling(errors)
 
     # --- what all engines have together
 
@@ -222,7 +238,7 @@ class EnginePool:
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         answers = self._ask_all(CALLS["repository_index"], [ready_only], but_recovering=True)
         index = merged_index(answers)
-        if not ready_only:
+        if not ready_only or self._placement is not None:
             return index
         times = Counter((entry.name, entry.version) for entries in answers for entry in entries)
         return [entry for entry in index if times[entry.name, entry.version] == len(answers)]
@@ -233,14 +249,14 @@ class EnginePool:
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         answers, errors = self._answers(CALLS["is_model_ready"], [name, version], but_recovering=True)
         if not answers:
-            raise _most_telling(errors)
-        return all(answers) and not [error for error in errors if not isinstance(error, EngineGone)]
+            raise self._most_telling(errors)
+        return all(answers) and not [error for error in errors if not isinstance(error, (EngineGone, self._dull))]
 
     def _ask_all(self, call: Call, arguments: Sequence[object], *, but_recovering: bool = False) -> list[Any]:
         """The results of the engines that have one. Raises the most telling error if none has."""
         answers, errors = self._answers(call, arguments, but_recovering=but_recovering)
         if not answers:
-            raise _most_telling(errors)
+            raise self._most_telling(errors)
         return answers
 
     def _answers(
@@ -248,7 +264,8 @@ class EnginePool:
     ) -> tuple[list[Any], list[ServerError]]:
         """Ask all engines at once; with `but_recovering` none that loads its models again while others have them."""
         asked, answers, errors = [], [], list[ServerError]()
-        there = [engine for engine in self._engines if not (but_recovering and engine.is_recovering)]
+        leaves_out = but_recovering and self._placement is None
+        there = [engine for engine in self._engines if not (leaves_out and engine.is_recovering)]
         for engine in there or self._engines:
             try:
                 asked.append(engine.begin(call, arguments))
@@ -261,7 +278,16 @@ class EnginePool:
                 errors.append(error)
         return answers, errors
 
+    def _most_telling(self, errors: Sequence[ServerError]) -> ServerError:
+        return next((error for error in errors if not isinstance(error, self._dull)), errors[0])
+
     # --- what all engines change
+
+    def _make(self, change: Change) -> None:
+        if self._placement is not None and change.is_of_model:
+            self._placement.make(change)
+        else:
+            self._broadcast.make(change)
 
     load_model = _all(Engine.load_model)
     load_directory = _all(Engine.load_directory)
@@ -310,8 +336,3 @@ def _busyness(engine: RemoteEngine) -> int:
 
 def _progress(phase: ServingPhase) -> tuple[int, int]:
     return _PHASES.index(phase.name), phase.done
-
-
-def _most_telling(errors: Sequence[ServerError]) -> ServerError:
-    """What an engine says of a request tells more than that another one is not there."""
-    return next((error for error in errors if not isinstance(error, EngineGone)), errors[0])

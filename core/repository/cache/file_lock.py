@@ -50,6 +50,11 @@ def try_lock_exclusive(path: Path) -> FileLock | None:
     return _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def try_lock_shared(path: Path) -> FileLock | None:
+    """As `lock_shared`, but None if an exclusive lock is held on the file. Raises OSError."""
+    return _lock(path, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
 def _lock(path: Path, operation: int) -> FileLock | None:
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)

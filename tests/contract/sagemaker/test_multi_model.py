@@ -22,7 +22,7 @@ from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerConta
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "two-engines")]
 
 MEMORY_MB = 700
 HEAVY_MB = 100
@@ -81,7 +81,7 @@ class Endpoint:
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+def running(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
     made = Endpoint(tmp_path_factory.mktemp("endpoint"))
     with made.container:
         yield made

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.server import HTTP_WORKERS, environment_without
+from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, start_session
 from tests.project import ROOT
 from tests.waiting import until
@@ -105,13 +105,3 @@ def test_port_outside_the_safe_range_ends_the_start(tmp_path: Path) -> None:
     with running(["serve"], variables, log) as process:
         assert process.wait(LIMIT_S) == 1
     assert f"at port {other}, allowed port range is [{port}, {port}]" in log.read_text()
-
-
-@pytest.mark.slow
-def test_multi_model_container_refuses_front_ends(tmp_path: Path) -> None:
-    variables = {"SAGEMAKER_MULTI_MODEL": "true", HTTP_WORKERS: "2"}
-    log = tmp_path / "log"
-    with running(["serve"], variables, log) as process:
-        assert process.wait(LIMIT_S) == 1
-    assert "--http-workers" in log.read_text()
-    assert "measures the memory of the process that has the models: use 0 or auto" in log.read_text()

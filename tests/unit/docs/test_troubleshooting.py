@@ -109,6 +109,8 @@ ONLY_IN_SOURCE = {
     "…: the other engines serve on",
     "an engine has ended while it had to make a change: …",
     "'…' is not the same in all engines now: …",
+    "'…' was to be unloaded from an engine that is not there: …",
+    "model '…' was lost with the process that had it: it is unloaded",
     "what native libraries print cannot be logged: …",
     "'…' could not be restored: …",
     "the device … can run no more models",

@@ -12,6 +12,7 @@ from google.protobuf import text_format
 
 from adapters.sagemaker.memory import GPU_EXTRA, HOST, HOST_EXTRA, MemoryBudget, reserve_of
 from adapters.sagemaker.model_folder import ModelFolder
+from adapters.sagemaker.reservations import Reservations, SharedReservations
 from core.config.schema import ModelConfig
 from core.errors import OutOfMemory
 from core.observability.hardware.host_memory import MemoryRoom
@@ -25,7 +26,7 @@ GIB = 1 << 30
 class Machine:
     """A container of 1 GiB, optionally with GPUs. This process uses `used` bytes of it."""
 
-    def __init__(self, gpus: Sequence[MemoryRoom | None] = ()) -> None:
+    def __init__(self, gpus: Sequence[MemoryRoom | None] = (), others: Reservations | None = None) -> None:
         self.used = 0
         self.looks = 0
         self.trims = 0
@@ -36,6 +37,7 @@ class Machine:
             gpu_ids=lambda config: range(len(self.gpus)),
             resident=lambda: self.used,
             trim=self._trim,
+            others=others,
         )
 
     def load(self, name: str, model: ModelFolder, takes: int = 0) -> None:
@@ -205,3 +207,48 @@ def test_the_budget_of_this_machine_admits_what_fits() -> None:
     limited = MemoryBudget.of_machine(limit=GPU_EXTRA)
     with pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"), limited.room_for("a", "", model(1)):
         pass
+
+
+# --- several front ends
+
+
+def test_a_load_counts_what_other_front_ends_may_take(tmp_path: Path) -> None:
+    machine, other = (Machine(others=SharedReservations(tmp_path)) for _ in range(2))
+    loading, goes_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with machine.budget.room_for("a", url("a"), model(400)):
+            loading.set()
+            assert goes_on.wait(LIMIT_S)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(hold)
+        assert loading.wait(LIMIT_S)
+        other.load("small", model(50))  # there is room for this one beside it
+        second = pool.submit(other.load, "b", model(400))
+        looks = other.looks
+        until(lambda: other.looks > looks + 1)  # it looks again while it waits
+        assert not second.done()
+        goes_on.set()
+        first.result(LIMIT_S)
+        second.result(LIMIT_S)
+
+
+def test_what_a_load_took_is_not_measured_beside_another_front_end(tmp_path: Path) -> None:
+    machine, other = (Machine(others=SharedReservations(tmp_path)) for _ in range(2))
+    with machine.budget.room_for("a", url("a"), model(10)):
+        other.load("b", model(10))
+        machine.used = 200 * MIB
+    assert machine.budget.taken(url("a")) == {}
+    with machine.budget.room_for("c", url("c"), model(10)):
+        other.budget.give_back()
+    assert machine.budget.taken(url("c")) == {}
+    machine.load("d", model(10), takes=20 * MIB)
+    assert machine.budget.taken(url("d")) == {HOST: 20 * MIB}
+
+
+def test_the_reservation_of_a_front_end_that_died_is_void(tmp_path: Path) -> None:
+    machine = Machine(others=SharedReservations(tmp_path))
+    (tmp_path / "1-0.load").write_text('{"container":1000000000}')
+    machine.load("a", model(400))
+    assert list(tmp_path.glob("*.load")) == []

@@ -14,7 +14,9 @@ import pytest
 from onnx import helper
 
 from adapters.sagemaker.memory import HOST, MemoryBudget
-from adapters.sagemaker.model_registry import LoadedModel, LoadedModels
+from adapters.sagemaker.model_registry import LoadedModels
+from adapters.sagemaker.model_states import LoadedModel, ModelStates
+from adapters.sagemaker.shared_model_states import SharedModelStates
 from app.process.heap import keep_freed_memory
 from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.observability.hardware.host_memory import MemoryRoom, resident_bytes, trim_heap
@@ -31,10 +33,12 @@ GIB = 1 << 30
 class Endpoint:
     """The registry over a folder of unpacked archives, on an engine with the fake backend."""
 
-    def __init__(self, root: Path, bench: Bench, memory: MemoryBudget | None = None) -> None:
+    def __init__(
+        self, root: Path, bench: Bench, memory: MemoryBudget | None = None, states: ModelStates | None = None
+    ) -> None:
         self.root = root
         self.bench = bench
-        self.models = LoadedModels(bench.engine, str(root), memory or MemoryBudget(lambda: None))
+        self.models = LoadedModels(bench.engine, str(root), memory or MemoryBudget(lambda: None), states)
 
     def url(self, name: str) -> str:
         return f"{self.root}/{name}/model"
@@ -47,8 +51,8 @@ class Endpoint:
         return write(self.root / name, "model", weight)
 
     def ask(self, name: str) -> int:
-        with self.models.invocation(name) as engine_name:
-            return self.bench.ask(engine_name)
+        with self.models.invocation(name):
+            return self.bench.ask(name)
 
     def names(self) -> list[str]:
         page, _ = self.models.names_after(None)
@@ -56,8 +60,9 @@ class Endpoint:
 
 
 def waiting(method: str) -> int:
-    """The number of threads that wait in this method of the registry."""
-    return sum({method, "wait_for"} <= _functions(frame) for frame in sys._current_frames().values())
+    """The number of threads that wait in this method of the registry: for a condition, or for a lock on a file."""
+    found = [_functions(frame) for frame in sys._current_frames().values()]
+    return sum(method in names and not names.isdisjoint({"wait_for", f"begin_{method}"}) for names in found)
 
 
 def _functions(frame: FrameType | None) -> set[str]:
@@ -68,12 +73,14 @@ def _functions(frame: FrameType | None) -> set[str]:
     return names
 
 
-@pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[Endpoint]:
+@pytest.fixture(params=["own", "shared"])
+def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoint]:
+    """With the states of a container in one process, and with those that several front ends share."""
     root = tmp_path / "models"
     root.mkdir()
     with living(control_mode="explicit") as bench:
-        yield Endpoint(root, bench)
+        states = SharedModelStates(tmp_path / "states", bench.engine) if request.param == "shared" else None
+        yield Endpoint(root, bench, states=states)
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ def test_two_models_may_have_the_same_name_inside(endpoint: Endpoint) -> None:
         endpoint.load(name)
     assert (endpoint.ask("a1-b2"), endpoint.ask("c3")) == (3, 5)
     url = endpoint.url("c3")
-    assert endpoint.models.get("c3") == LoadedModel("c3", url, "c3")
+    assert endpoint.models.get("c3") == LoadedModel("c3", url)
     endpoint.models.unload("a1-b2")
     assert endpoint.names() == ["c3"]
     assert endpoint.ask("c3") == 5
@@ -170,10 +177,10 @@ def test_an_unload_during_a_failing_load_is_not_found(endpoint: Endpoint, pool: 
 def test_an_unload_waits_for_running_invocations(endpoint: Endpoint, pool: ThreadPoolExecutor) -> None:
     endpoint.unpack("a", 1)
     endpoint.load("a")
-    with endpoint.models.invocation("a") as engine_name, endpoint.models.invocation("a"):
+    with endpoint.models.invocation("a"), endpoint.models.invocation("a"):
         unload = pool.submit(endpoint.models.unload, "a")
         until(lambda: endpoint.names() == [])
-        assert endpoint.bench.ask(engine_name) == 1
+        assert endpoint.bench.ask("a") == 1
         with pytest.raises(ModelNotFound) as caught:
             endpoint.ask("a")
         assert caught.value.hint == "it is being unloaded"
@@ -332,7 +339,7 @@ def test_real_models_load_in_every_layout(tmp_path: Path, layout: str) -> None:
     with serving(tmp_path / "repository", control_mode="explicit") as engine:
         models = LoadedModels(engine, str(tmp_path / "models"), MemoryBudget())
         models.load("hash", f"{tmp_path}/models/hash/model")
-        assert infer(engine, models.get("hash").engine_name, ones(), ones()).error is None
+        assert infer(engine, models.get("hash").name, ones(), ones()).error is None
 
 
 def test_memory_that_runs_out_during_a_load_is_out_of_memory(tmp_path: Path) -> None:

@@ -35,11 +35,17 @@ def test_the_cores_are_those_of_the_container(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("cores", [2, 64])
-def test_a_multi_model_endpoint_has_one_process(cores: float) -> None:
+def test_a_multi_model_endpoint_has_one_process_unless_more_are_asked_for(cores: float) -> None:
     variables = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "8080"}
-    choice = choose_topology(settings("--platform=sagemaker", **variables), cores)
-    assert choice.http_workers == 0
-    assert "memory" in choice.reason
+
+    def choice(*arguments: str) -> Topology:
+        return choose_topology(settings("--platform=sagemaker", *arguments, **variables), cores)
+
+    assert (choice().http_workers, choice("--engines=auto").http_workers) == (0, 0)
+    assert "memory" in choice().reason
+    assert choice("--http-workers=2")[0::2] == (2, 1)
+    assert choice("--engines=2").engines == 2
+    assert choice("--engines=2").http_workers >= 2
 
 
 @pytest.mark.parametrize(
@@ -89,6 +95,3 @@ def test_auto_is_one_engine_where_several_make_no_sense() -> None:
 def test_several_engines_are_refused_where_nothing_can_be_before_them() -> None:
     with pytest.raises(BadOption, match="several engines need HTTP workers"):
         settings(REPOSITORY, "--engines=2", "--http-workers=0")
-    variables = {"SAGEMAKER_MULTI_MODEL": "true", "SAGEMAKER_BIND_TO_PORT": "8080"}
-    with pytest.raises(BadOption, match="measures the memory"):
-        settings("--platform=sagemaker", "--engines=2", **variables)

@@ -34,14 +34,19 @@ class Served:
 
 @contextmanager
 def pooled(
-    folder: Path, engines: Sequence[Any], *, keeps_answers: bool = False, ready: bool = True
+    folder: Path, engines: Sequence[Any], *, keeps_answers: bool = False, by_model: bool = False, ready: bool = True
 ) -> Iterator[tuple[EnginePool, list[Served]]]:
     """The pool of a front end, and the engines behind it."""
     those = [Served(folder / str(index), engine) for index, engine in enumerate(engines)]
     for each in those:
         each.begin()
     pool = EnginePool(
-        [each.path for each in those], ThreadLink, SHARED, folder / "changes", keeps_answers=keeps_answers
+        [each.path for each in those],
+        ThreadLink,
+        SHARED,
+        folder / "changes",
+        keeps_answers=keeps_answers,
+        by_model=by_model,
     )
     pool.start()
     try:

@@ -1,0 +1,203 @@
+"""A multi-model container with two engines behind two front ends: each model lives on one engine.
+
+Source: docs/processes.md "Several engines", docs/spec/sagemaker.md section A5.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from app.emulators.common.container_client import ContainerFault
+from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat
+from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
+from tests.contract.servers.processes import engines_of, front_ends_of, only, workers_of
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+# Names as the platform gives them: hashes; a name may contain whatever a folder's name may.
+NAMES = ("0f1e2d", "a b", "c.tar.gz", "d%2Fe")
+HEAVY_MB = 40
+
+
+class Container:
+    """A running container, and its models, each of which scales by its number from 1."""
+
+    def __init__(self, folder: Path, engines: int = 2) -> None:
+        self.root = folder / "models"
+        self.root.mkdir()
+        self.log = folder / "log"
+        self.process = SageMakerContainer(
+            self.log,
+            SAGEMAKER_MULTI_MODEL="true",
+            TRIDENT_SAGEMAKER_MODELS_ROOT=str(self.root),
+            TRIDENT_ENGINES=str(engines),
+            TRIDENT_HTTP_WORKERS="2",
+        )
+
+    def url(self, name: str) -> str:
+        return f"{self.root}/{name}/model"
+
+    def load_all(self, megabytes: int = 0) -> None:
+        for number, name in enumerate(NAMES, 1):
+            write_flat(Path(self.url(name)), number, megabytes)
+            answer = self.process.load(name, self.url(name))
+            assert answer.status == 200, answer.text
+
+    def status(self, name: str) -> int:
+        """The status of an invocation; a 200 has the right answer."""
+        path = f"/models/{quote(name, safe='')}/invoke"
+        headers = {"Content_Type": CSV, "Accept": CSV, "X_Amzn_SageMaker_Target_Model": f"/team/{name}.tar.gz"}
+        answer = self.process.ask("POST", path, ONES, **headers)
+        assert answer.status != 200 or is_scaled_by(answer.body, NAMES.index(name) + 1)
+        return answer.status
+
+    def unload(self, name: str) -> int:
+        return self.process.ask("DELETE", f"/models/{quote(name, safe='')}").status
+
+    def models(self) -> dict[str, str]:
+        answer = self.process.ask("GET", "/models")
+        assert answer.status == 200, answer.text
+        return listed(answer.body)
+
+    def all(self) -> dict[str, str]:
+        return {name: self.url(name) for name in NAMES}
+
+    def serves_all(self) -> bool:
+        return all(self.status(name) == 200 for name in NAMES)
+
+    def end_engine(self, number: int) -> None:
+        """Kill an engine, and wait until another one is in its place."""
+        before, engine = workers_of(self.process), engines_of(self.process)[number]
+        os.kill(engine, signal.SIGKILL)
+        until(lambda: len(set(workers_of(self.process)) - {engine}) == len(before), self.process.log_text)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    made = Container(tmp_path_factory.mktemp("engines"))
+    with made.process:
+        made.load_all()  # an engine that had no model yet has not imported its backend
+        yield made
+    assert "Traceback" not in made.log.read_text()
+
+
+@pytest.fixture
+def container(running: Container) -> Iterator[Container]:
+    for name in running.models():
+        assert running.unload(name) == 200
+    yield running
+    for name in running.models():
+        assert running.unload(name) == 200
+    assert running.models() == {}
+
+
+def resident_mb(process: int) -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE") >> 20
+
+
+def test_each_model_takes_memory_in_one_engine(container: Container) -> None:
+    engines = engines_of(container.process)
+    assert len(engines) == 2
+    before = [resident_mb(engine) for engine in engines]
+    container.load_all(HEAVY_MB)
+    grown = [resident_mb(engine) - least for engine, least in zip(engines, before, strict=True)]
+    assert container.serves_all()
+    # Two of the four on each.
+    assert all(1.5 * HEAVY_MB < size < 3 * HEAVY_MB for size in grown), grown
+    for name in NAMES:
+        assert container.unload(name) == 200
+        assert container.status(name) == 404
+    left = [resident_mb(engine) - least for engine, least in zip(engines, before, strict=True)]
+    assert all(size < 0.5 * HEAVY_MB for size in left), left
+
+
+def test_every_front_end_knows_what_another_one_has_done(container: Container) -> None:
+    first, second = front_ends_of(container.process)
+    with only(container.process, first):
+        container.load_all()
+    with only(container.process, second):
+        assert container.models() == container.all()
+        assert container.serves_all()
+        assert container.process.load(NAMES[0], container.url(NAMES[0])).status == 409
+        assert container.unload(NAMES[0]) == 200
+    with only(container.process, first):
+        assert container.status(NAMES[0]) == 404
+        assert container.models() == {name: container.url(name) for name in NAMES[1:]}
+
+
+def test_a_new_front_end_has_the_models(container: Container) -> None:
+    container.load_all()
+    front_ends = front_ends_of(container.process)
+    for front_end in front_ends:
+        os.kill(front_end, signal.SIGKILL)
+    until(lambda: len(set(front_ends_of(container.process)) - set(front_ends)) == 2, container.process.log_text)
+    until(lambda: container.process.ping_status() == 200, container.process.log_text)
+    assert container.models() == container.all()
+    assert container.serves_all()
+
+
+def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
+    container.load_all()
+    over = threading.Event()
+    statuses: dict[str, Counter[int]] = {name: Counter() for name in NAMES}
+
+    def ask(name: str) -> None:
+        while not over.is_set():
+            try:
+                statuses[name][container.status(name)] += 1
+            except ContainerFault:
+                statuses[name][0] += 1
+
+    with ThreadPoolExecutor(len(NAMES)) as callers:
+        asked = [callers.submit(ask, name) for name in NAMES]
+        try:
+            until(lambda: all(statuses[name][200] for name in NAMES))
+            container.end_engine(0)
+            assert container.models() == container.all()  # also before they are loaded again
+            until(container.serves_all, container.process.log_text)
+        finally:
+            over.set()
+        for each in asked:
+            each.result(LIMIT_S)
+    assert all(counts.keys() <= {200, 503} for counts in statuses.values()), statuses
+    # The models of the other engine were there all the time.
+    assert sum(counts.keys() == {200} for counts in statuses.values()) >= 2, statuses
+    assert container.models() == container.all()
+
+
+def test_a_model_that_cannot_come_back_is_not_loaded(container: Container) -> None:
+    """The platform sees that, and loads it once more."""
+    container.load_all()
+    for name in NAMES:
+        shutil.rmtree(container.root / name)
+    container.end_engine(1)
+    until(lambda: len(container.models()) == 2, container.process.log_text)
+    lost = sorted(set(NAMES) - container.models().keys())
+    until(lambda: all(container.status(name) == 404 for name in lost), container.process.log_text)
+    for name in lost:
+        write_flat(Path(container.url(name)), NAMES.index(name) + 1)
+        assert container.process.load(name, container.url(name)).status == 200
+    assert container.serves_all()
+
+
+def test_front_ends_before_one_engine(tmp_path: Path) -> None:
+    made = Container(tmp_path, engines=1)
+    with made.process:
+        made.load_all()
+        assert made.serves_all()
+        made.end_engine(0)
+        until(made.serves_all, made.process.log_text)
+        assert made.models() == made.all()
+        assert [made.unload(name) for name in NAMES] == [200] * 4
+        assert made.models() == {}
