@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
-from core.errors import ServerStopping
+from core.errors import RequestCancelled, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
@@ -93,7 +93,7 @@ class DynamicBatcher:
         self._tuner = BatchTuner(spec, self._limits, statistics) if has_target else None
         self._lock = threading.Lock()
         # --- guarded by the lock
-        self._queue = RequestQueue(spec.batching, delay_until)
+        self._queue = RequestQueue(spec.batching, delay_until, self._leave_queue)
         self._pool = InstancePool(self._lock, limits.max_batch_size)
         self._stopped = False
         self._accepts_nested = False
@@ -295,7 +295,26 @@ class DynamicBatcher:
             self._tuner.instances = max(1, len(self._threads))
 
     def forget(self, instance: BackendInstance) -> None:
-        """Its requests do not depend on each other."""
+        """Fail the requests that are to be executed again; others do not depend on what the instance remembers."""
+        thread = self._thread_of(instance)
+        if thread is None or thread.open_requests is None:
+            return
+        for lost in thread.open_requests.lose():
+            self._reject_queued(lost, thread.open_requests.respond_unrun)
+
+    def _leave_queue(self, pending: PendingRequest) -> None:
+        """Make room for others, because `pending` was cancelled. Any thread."""
+        self._reject_queued(Rejection(pending, RequestCancelled("", model=pending.request.model_name)), self._respond)
+
+    def _reject_queued(self, rejection: Rejection, respond: Respond) -> None:
+        """Answer a request with an error, now, if it is still queued."""
+        with self._lock:
+            if not self._queue.discard(rejection.pending):
+                return
+            self._pool.in_flight += 1
+        reject(rejection, self._statistics, respond, self._clock())
+        with self._lock:
+            self._pool.count_off(1)
 
     def _thread_of(self, instance: BackendInstance) -> InstanceThread | None:
         return next((thread for thread in self._threads if thread.backend is instance), None)

@@ -27,7 +27,7 @@ class OpenRequest:
 
     `start_ns` and `input_end_ns` are monotonic: when its execution began and when its inputs were gathered, which is
     known after the execution; `first_ns` is when the first response was sent, 0 before. `error` is that of the last
-    response that was not empty.
+    response that was not empty. `losses` is that of its instance when it was executed first.
     """
 
     __slots__ = (
@@ -43,6 +43,7 @@ class OpenRequest:
         "error",
         "first_ns",
         "input_end_ns",
+        "losses",
         "pending",
         "start_ns",
     )
@@ -52,6 +53,7 @@ class OpenRequest:
         self.start_ns = self.input_end_ns = start_ns
         self.first_ns = 0
         self.error: ServerError | None = None
+        self.losses = requests.losses
         self._requests = requests
         self._lock = threading.Lock()
         self._is_closed = False

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from core.config.model_spec import ModelSpec
-from core.errors import InvalidRequest, RequestCancelled, ServerError
+from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, Outputs
@@ -34,6 +34,16 @@ def refuse_again(pending: PendingRequest) -> None:
         "such a flag.",
         hint="add sequence_batching { iterative_sequence: true } to config.pbtxt",
         model=pending.request.model_name,
+    )
+
+
+def lost_between_iterations(model: str) -> BackendFailed:
+    """The error of a request that cannot be executed again."""
+    return BackendFailed(
+        f"the process of model '{model}' ended between two iterations of the request, and with it what the model knew "
+        "of the request",
+        hint="send the request again",
+        model=model,
     )
 
 
@@ -67,6 +77,8 @@ class OpenRequests:
         self.clock = clock
         self._has_noted_late = False
         self._again = again
+        # How often the instance has lost what it knew of its requests.
+        self.losses = 0
         # Those to be executed again, by their pending requests, and those of them whose client must take more first.
         self._given_back: dict[PendingRequest, OpenRequest] = {}
         self._paused: set[OpenRequest] = set()
@@ -98,6 +110,8 @@ class OpenRequests:
             return
         pending = request.pending
         try:
+            if request.losses != self.losses:
+                raise lost_between_iterations(self._name)
             self._again(pending)
         except ServerError as error:
             reject(Rejection(pending, error), self._statistics, self._end, self.clock())
@@ -109,6 +123,16 @@ class OpenRequests:
         self._waits_for_nobody = True
         for request in list(self._paused):
             self.resume(request)
+
+    def lose(self) -> list[Rejection]:
+        """The instance has lost what it knew of its requests: none that it gave back is executed again.
+
+        Returns those that may be queued for it, to be rejected if they are; the others are answered.
+        """
+        self.losses += 1
+        for request in list(self._paused):
+            self.resume(request)
+        return [Rejection(pending, lost_between_iterations(self._name)) for pending in list(self._given_back)]
 
     def has(self, pending: PendingRequest) -> bool:
         """Whether `pending` was executed, and is to be executed again."""

@@ -7,6 +7,7 @@ Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
@@ -14,18 +15,25 @@ from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
 from core.inference.pending_request import PendingRequest
 from core.scheduling.rejection import Rejection
 
+# Told, on any thread, of a queued request that was cancelled.
+OnCancel = Callable[[PendingRequest], None]
+
 
 class RequestQueue:
     """Requests in the order in which they may run: by priority level; within a level in order of arrival, delayed last.
 
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
     `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
-    which the scheduler takes nothing yet, 0 for none.
+    which the scheduler takes nothing yet, 0 for none. `on_cancel` is called, on any thread, when a request is cancelled
+    that keeps others out, because the size of its level is limited: it may be discarded.
     """
 
-    __slots__ = ("_default_level", "_levels", "_single", "delay_until", "is_in_order", "items", "size")
+    __slots__ = ("_default_level", "_levels", "_on_cancel", "_single", "delay_until", "is_in_order", "items", "size")
 
-    def __init__(self, batching: BatchingSpec | None = None, delay_until: int = 0) -> None:
+    def __init__(
+        self, batching: BatchingSpec | None = None, delay_until: int = 0, on_cancel: OnCancel | None = None
+    ) -> None:
+        self._on_cancel = on_cancel
         policies = batching.policies if batching else (QueuePolicy(),)
         self._levels = [_Level(policy) for policy in policies]
         self._single = self._levels[0] if batching is None or not batching.priority_levels else None
@@ -39,7 +47,7 @@ class RequestQueue:
         """Queue a request whose `enqueue_ns` is set, and set `expires_ns`. Raises QueueFull if its level is full."""
         level = self._single or self._level_of(pending.request.priority)
         if not level.is_plain:
-            level.admit(pending)
+            level.admit(pending, self._on_cancel)
         level.waiting.append(pending)
         self.size += 1
         self.items += pending.batch_size or 1
@@ -84,6 +92,16 @@ class RequestQueue:
         self._count_off(taken)
         return taken
 
+    def discard(self, pending: PendingRequest) -> bool:
+        """Remove one request. Returns whether it was queued."""
+        for level in self._levels:
+            for line in (level.waiting, level.delayed):
+                if pending in line:
+                    line.remove(pending)
+                    self._count_off([pending])
+                    return True
+        return False
+
     def clear(self) -> list[PendingRequest]:
         """Remove and return everything."""
         return self.take(self.size)
@@ -104,14 +122,17 @@ class _Level:
         self.waiting: deque[PendingRequest] = deque()
         self.delayed: deque[PendingRequest] = deque()
 
-    def admit(self, pending: PendingRequest) -> None:
+    def admit(self, pending: PendingRequest, on_cancel: OnCancel | None) -> None:
         """Apply the policy to an arriving request: refuse it, or set when it expires.
 
         The request's own timeout can only shorten the default, so without a default it has no effect.
         """
         policy = self.policy
-        if policy.max_queue_size and len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
-            raise QueueFull(f"{pending.request.log_prefix}Exceeds maximum queue size", model=pending.request.model_name)
+        if policy.max_queue_size:
+            if len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
+                text = f"{pending.request.log_prefix}Exceeds maximum queue size"
+                raise QueueFull(text, model=pending.request.model_name)
+            pending.on_cancel = on_cancel
         timeout_ns = policy.default_timeout_ns
         if policy.allow_timeout_override and 0 < pending.request.timeout_us * 1000 < timeout_ns:
             timeout_ns = pending.request.timeout_us * 1000

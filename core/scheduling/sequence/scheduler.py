@@ -259,10 +259,12 @@ class SequenceScheduler:
         """End the sequences of `instance`, which has lost their states. See Scheduler."""
         change = Change()
         with self._lock:
-            for lane in self._lanes:
-                if lane.instance is instance:
-                    self._progress.end_lost(lane, change)
+            lost = [lane for lane in self._lanes if lane.instance is instance]
+            for lane in lost:
+                self._progress.end_lost(lane, change)
         self._make(change)
+        for lane in lost:
+            lane.batcher.forget(instance)
 
     # --- the end
 

@@ -60,7 +60,7 @@ from core.repository.stores.cloud_credentials import GcsCredential, read_cloud_c
 from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
 from core.repository.stores.s3.call import S3Call
-from core.scheduling.open_requests import refuse_again
+from core.scheduling.open_requests import lost_between_iterations, refuse_again
 from core.scheduling.queue import RequestQueue
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
 from core.scheduling.rate_limiter.resource_limit import ResourceLimit
@@ -122,6 +122,7 @@ def provoke_limits(texts: ProvokedTexts, _: Path) -> None:
 
 def provoke_again(texts: ProvokedTexts, _: Path) -> None:
     texts.raised_by(refuse_again, pending_request("m"))
+    texts.all.append(str(lost_between_iterations("m")))
 
 
 def provoke_options(texts: ProvokedTexts, folder: Path) -> None:

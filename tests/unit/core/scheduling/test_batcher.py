@@ -203,6 +203,24 @@ def test_an_expired_request_is_answered_while_a_batch_waits(make_bench: MakeBenc
     assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 1
 
 
+def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: MakeBench) -> None:
+    """While the instance executes, and while a batch waits for its delay."""
+    bench = make_bench(batching(8, delay_ns=LONG_NS, policy=QueuePolicy(max_queue_size=2)))
+    gone, other = bench.submit("gone", "other")
+    gone.cancel()
+    assert isinstance(bench.error("gone"), RequestCancelled)
+    bench.submit("next")
+    with pytest.raises(QueueFull):
+        bench.submit("late")
+    bench.scheduler.start()
+    bench.scheduler.stop()
+    assert bench.wait(3) == ["gone", "other", "next"]
+    other.cancel()  # it has left the queue
+    assert bench.scheduler.drain(LIMIT_S)
+    assert bench.backend.batches == [["other", "next"]]
+    assert bench.statistics.snapshot().request_failures[FailureReason.CANCELED] == 1
+
+
 def test_expired_and_cancelled_requests_are_not_executed(make_bench: MakeBench) -> None:
     now_ns = [1000]
     policy = QueuePolicy(default_timeout_ns=100)

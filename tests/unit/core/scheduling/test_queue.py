@@ -167,6 +167,19 @@ def test_only_a_full_level_refuses() -> None:
     assert queue.size == 3
 
 
+def test_a_request_may_be_discarded() -> None:
+    queue = queue_of(QueuePolicy(default_timeout_ns=10, delay_on_timeout=True))
+    a, b, c = (request(id) for id in "abc")
+    for each in (a, b, c):
+        each.enqueue_ns = 1 if each is c else 0
+        queue.push(each)
+    assert ids(queue.candidates(3, 10)[0]) == "cab"
+    assert queue.discard(a)
+    assert not queue.discard(a)
+    assert queue.discard(c)
+    assert (queue.size, queue.items, ids(queue.clear())) == (1, 1, "b")
+
+
 def test_a_request_of_a_higher_level_is_not_last() -> None:
     queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
     assert not queue.is_in_order

@@ -12,7 +12,7 @@ import pytest
 
 from core.backends.base import Execution
 from core.config.placement import DeviceKind, Placement
-from core.errors import InvalidRequest, RequestCancelled, ServerStopping
+from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs, OutputTensor
@@ -219,6 +219,37 @@ def test_a_request_that_waits_for_its_client_can_be_cancelled(bench: Bench, mode
     slow.cancel()
     bench.wait(WINDOW + 1)
     assert isinstance(bench.answers[-1].error, RequestCancelled)
+    assert bench.scheduler.drain(LIMIT_S)
+
+
+def test_what_was_given_back_is_lost_with_what_the_instance_knew(make_bench: MakeBench, model: Counting) -> None:
+    """One waits in the queue, one for its client, and one is executed meanwhile. A new one is executed."""
+    delay = "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 3600000000 "
+    bench = make_bench(OLDEST.replace("}", delay + "}"), instances=[model])
+    bench.scheduler.start()
+    model.step()
+    submit(bench, "queued", 3)
+    submit(bench, "short", 1)
+    until(lambda: (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 0))
+    bench.scheduler.forget(model)
+    bench.wait(3)
+    streamed(bench, "slow", WINDOW + 2)
+    submit(bench, "beside", WINDOW + 9)
+    model.step(WINDOW)
+    until(lambda: len(said(bench, "slow")) == WINDOW)
+    until(lambda: (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 1))
+    bench.scheduler.forget(model)
+    model.during = lambda: bench.scheduler.forget(model)
+    model.step()
+    submit(bench, "inside", 2)
+    submit(bench, "last", 1)
+    names = ("queued", "slow", "beside", "inside")
+    until(lambda: {answer.id for answer in bench.answers if answer.final} == {*names, "short", "last"})
+    errors = {answer.id: answer.error for answer in bench.answers if answer.final}
+    assert {id for id, error in errors.items() if error is not None} == set(names)
+    for name in names:
+        assert isinstance(errors[name], BackendFailed)
+        assert "between two iterations of the request" in str(errors[name])
     assert bench.scheduler.drain(LIMIT_S)
 
 
