@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 from app.process.garbage_collector import settle_collector
+from app.process.mapped_libraries import release_library_pages
 from app.settings.server import ServerSettings
 from app.sites.start_failure import start_failure
 from app.terminal.progress_bar import ProgressBar
@@ -59,6 +60,8 @@ class StartWatch:
         settle_collector()
         if self._reports:
             log_services(self._settings, has_models=bool(rows))
+        if not self._settings.multi_model:  # pages that come back would count as the memory of the model being loaded
+            release_library_pages()
 
     def _wait_loaded(self) -> bool:
         """Draw the progress until the models are loaded. Returns False if the server stops before."""

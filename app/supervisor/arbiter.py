@@ -18,6 +18,7 @@ from gunicorn.errors import HaltServer
 
 from app.process.captured_stderr import CapturedStderr, capture_stderr
 from app.process.end import EXIT_FAILED, exit_now
+from app.process.mapped_libraries import release_library_pages
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals
 from core.interprocess.process_end import end_text
@@ -41,6 +42,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     _resumed_at = float("-inf")
     engines: tuple[EngineChild, ...] = ()
     _next_stderr: CapturedStderr | None = None
+    _has_settled = False
 
     def setup(self, app: Any) -> None:
         super().setup(app)
@@ -88,6 +90,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
 
     def spawn_worker(self) -> Any:
         self._restarts.started()
+        self._has_settled = False
         arbiter_pid = os.getpid()
         hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
         self._next_stderr = captured = capture_stderr()
@@ -120,6 +123,9 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         After the pause of a container or the migration of a virtual machine, workers must not lose their loaded models
         because the clock has advanced.
         """
+        if not self._has_settled:
+            self._has_settled = True
+            release_library_pages()
         now = time.monotonic()
         if now - self._checked_at > _PAUSE_S:
             self._resumed_at = now
