@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from app.worker.worker import TridentWorker
 
 _FRONT_END_MODULES = ("app.worker.worker", "app.sites.front_end", "core.http.flask_routes", "app.worker.gevent_link")
+_GRPC_MODULES = ("app.worker.http2.connection", "core.grpc.application")
 _log = logging.getLogger("trident.server")
 
 
@@ -53,10 +55,16 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         keepalive_s=settings.http_keepalive_secs,
         log_access=LogAccess(settings.log_access),
         workers=max(1, topology.http_workers),
-        shared_modules=_FRONT_END_MODULES if topology.http_workers > 1 else (),
+        shared_modules=_shared_modules(topology, services),
         engines=_engine_children(settings, directory, topology, note) if directory is not None else (),
         failure_note=note,
     )
+
+
+def _shared_modules(topology: Topology, services: Mapping[Service, tuple[str, int]]) -> tuple[str, ...]:
+    if topology.http_workers < 2:
+        return ()
+    return _FRONT_END_MODULES + (_GRPC_MODULES if Service.GRPC in services else ())
 
 
 def _begin(settings: ServerSettings, directory: PrivateDirectory | None) -> EngineStart | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import gevent
 from prometheus_client.registry import Collector
@@ -19,9 +20,10 @@ from core.frontend.auth_tokens import AuthTokens
 from core.frontend.gevent_bridge import GeventBridge
 from core.frontend.request_body import Allocate
 from core.frontend.restricted_apis import GRPC, parse_restricted
-from core.grpc.application import GrpcApplication
-from core.grpc.options import GrpcOptions
 from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
+
+if TYPE_CHECKING:
+    from core.grpc.options import GrpcOptions
 
 
 def grpc_ports(
@@ -42,6 +44,8 @@ def grpc_ports(
     bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
     if place is None or not isinstance(bridge, GeventBridge):
         return {}
+    from core.grpc.application import GrpcApplication  # for servers with gRPC only
+
     application = GrpcApplication(engine, grpc_options(settings, credentials.tokens), bridge, gevent.spawn, allocate)
     if show is not None:
         show(application.request_metrics)
@@ -57,6 +61,8 @@ def grpc_ports(
 
 
 def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
+    from core.grpc.options import GrpcOptions
+
     return GrpcOptions(
         header_forward_pattern=settings.grpc_header_forward_pattern,
         restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),

@@ -12,7 +12,7 @@ import socket
 import sys
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gevent
 from gevent.event import Event
@@ -29,9 +29,7 @@ from app.worker.clock import CoarseClock
 from app.worker.connections import CROWDED, Connections
 from app.worker.http1.connection import Http1Connection
 from app.worker.http1.service import Http1Service
-from app.worker.http2.connection import Http2Connection
 from app.worker.http2.connections import Http2Connections
-from app.worker.http2.service import Http2Service
 from app.worker.limits import ConnectionLimits
 from app.worker.listener import Listener
 from app.worker.listening_sockets import notice_dead_clients
@@ -42,6 +40,10 @@ from app.worker.stop_times import StopTimes
 from app.worker.tls import TlsSocket
 from core.frontend.request_body import release_kept
 from core.observability.logging import reopen_log_if_asked
+
+if TYPE_CHECKING:
+    from app.worker.http2.connection import Http2Connection
+    from app.worker.http2.service import Http2Service
 
 log = logging.getLogger("trident.server")
 
@@ -151,8 +153,12 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         port, is_alone = _port(listener), self.cfg.workers == 1
         http2 = self.site.http2_ports.get(port)
         if http2 is not None:
+            # Imported for servers with gRPC only.
+            from app.worker.http2.connection import Http2Connection
+            from app.worker.http2.service import Http2Service
+
             notice_dead_clients(listener)
-            serve = partial(_serve_http2, Http2Service(http2, self._http2_ports.connections))
+            serve = partial(_serve_http2, Http2Connection, Http2Service(http2, self._http2_ports.connections))
             accepting = Listener(listener, serve, self._has_place, alone=is_alone, spawns=False)
             self._http2_ports.listeners.append(accepting)
             return
@@ -219,9 +225,9 @@ def _serve(service: Http1Service, sock: socket.socket, peer: Any) -> None:
         Http1Connection(secured, peer, service).serve()
 
 
-def _serve_http2(service: Http2Service, sock: socket.socket, peer: Any) -> None:
+def _serve_http2(make: type[Http2Connection], service: Http2Service, sock: socket.socket, peer: Any) -> None:
     try:
-        Http2Connection(sock, peer, service)
+        make(sock, peer, service)
     except OSError as error:
         log.debug("a client has gone before its connection began: %s", error)
         sock.close()

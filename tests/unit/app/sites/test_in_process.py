@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.project import ROOT
 
 # Imported by what needs them: object stores, platforms, other protocols and backends, and the tools of this project.
@@ -34,6 +36,8 @@ ON_USE = {
 # What is in front of the engine: it is imported while the models load.
 IN_FRONT = {"app.worker.worker", "core.grpc.application", "core.http.application", "gevent", "gunicorn", "hpack"}
 
+FOR_GRPC = {"app.worker.http2.connection", "core.grpc.application", "hpack"}
+
 SERVE_ONE_MODEL = """
 import sys
 from app.settings.reading import read_settings
@@ -42,7 +46,7 @@ from app.sites.credentials import Credentials
 from app.sites.engine_start import EngineStart
 from app.sites.in_process import InProcessSite
 
-settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=true"], {})
+settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=" + sys.argv[2]], {})
 site = InProcessSite(settings, Credentials(settings), make_hub_bridge, EngineStart(settings))
 site.start()
 assert site._engine.wait_loaded(60)
@@ -59,12 +63,26 @@ def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
     assert IN_FRONT & set(ended.stdout.split()) == set()
 
 
-def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path) -> None:
+def test_the_worker_imports_http2_on_use() -> None:
+    code = "import sys, app.worker.worker, app.sites.in_process; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
+    )
+    assert FOR_GRPC & set(ended.stdout.split()) == set()
+
+
+@pytest.mark.parametrize("grpc", ["true", "false"])
+def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path, grpc: str) -> None:
     (tmp_path / "simple").symlink_to(ROOT / "deploy" / "models" / "simple")
     ended = subprocess.run(
-        [sys.executable, "-c", SERVE_ONE_MODEL, str(tmp_path)], capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-c", SERVE_ONE_MODEL, str(tmp_path), grpc],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
     )
     assert ended.returncode == 0, ended.stderr
     imported = set(ended.stdout.splitlines()[-1].split())
     assert "core.backends.onnxruntime.backend" in imported
-    assert ON_USE & imported == set()
+    assert ("core.grpc.application" in imported) == (grpc == "true")
+    assert (ON_USE if grpc == "true" else ON_USE | FOR_GRPC) & imported == set()
