@@ -57,10 +57,12 @@ class BatchingSpec:
     """`dynamic_batching`, resolved. 0 `priority_levels` means one level without priorities; each level has a policy.
 
     With `target_p99_ns`, which is 0 for none, the batcher sets its delay and the size of its batches itself.
+    `waits_out_delay`: also if every caller waits already.
     """
 
     preferred_batch_sizes: tuple[int, ...]
     max_queue_delay_ns: int = 0
+    waits_out_delay: bool = False
     target_p99_ns: int = 0
     preserve_ordering: bool = False
     priority_levels: int = 0

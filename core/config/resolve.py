@@ -8,6 +8,7 @@ from dataclasses import replace
 from core.config.buckets import bucket_spec
 from core.config.latency_target import target_p99_ns
 from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
+from core.config.queue_delay import waits_out_delay
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy
 from core.config.sequence.resolve import resolve_sequence_spec
 from core.inference.tensors import BY_CONFIG_NUMBER, Shape
@@ -84,6 +85,7 @@ def _batching(config: ModelConfig) -> BatchingSpec | None:
         # For a model that cannot batch the batcher sends one request at a time.
         preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
         max_queue_delay_ns=batching.max_queue_delay_microseconds * _NS_PER_US,
+        waits_out_delay=waits_out_delay(config),
         target_p99_ns=target_p99_ns(config),
         preserve_ordering=batching.preserve_ordering,
         priority_levels=levels,

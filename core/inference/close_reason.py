@@ -28,6 +28,8 @@ class CloseReason(IntEnum):
     """The next request has other shapes or inputs, and cannot be in the same batch."""
     SEQUENCE = 7
     """The sequence batcher closed it."""
+    CALLERS = 8
+    """Every caller of the model waited already, so that none could add to it."""
 
     @property
     def label(self) -> str:
@@ -44,3 +46,4 @@ DEADLINE: Final = CloseReason.DEADLINE
 PRIORITY: Final = CloseReason.PRIORITY
 SHAPE: Final = CloseReason.SHAPE
 SEQUENCE: Final = CloseReason.SEQUENCE
+CALLERS: Final = CloseReason.CALLERS

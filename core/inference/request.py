@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from core.inference.caller import Caller
 from core.inference.packed import PackedTensors
 from core.inference.request_trace import RequestTrace
 from core.inference.tensors import BY_NAME, Array, Shape, array_of
@@ -80,7 +81,8 @@ class InferenceRequest:
     `model_version` -1 means the latest ready version, a lower number the result of `Engine.hold_version`. `outputs`
     empty means all. `timeout_us` is microseconds, 0 for none. `correlation_id` 0 or "" means that the request belongs
     to no sequence. `arrived_ns` is when the front end had all of its bytes, monotonic nanoseconds of the machine, so
-    that it means the same in every process of the server; 0 where nobody noted it.
+    that it means the same in every process of the server; 0 where nobody noted it. `caller` is who sends nothing more
+    before it has the answer, known in the process of its connection alone; otherwise None.
     `trace` is None unless the request is traced, or its client traces it. `output_memory` is None unless large outputs
     can be written where they are sent from; it belongs to the process that executes the request. `needs_regions`: the
     engine has to find regions of shared memory for it (`RegionRequest`).
@@ -88,6 +90,7 @@ class InferenceRequest:
 
     __slots__ = (
         "arrived_ns",
+        "caller",
         "correlation_id",
         "id",
         "inputs",
@@ -131,6 +134,7 @@ class InferenceRequest:
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
         self.arrived_ns = 0
+        self.caller: Caller | None = None
         self.trace: RequestTrace | None = None
         self.output_memory: OutputMemory | None = None
         self.needs_regions = False

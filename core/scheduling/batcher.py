@@ -164,6 +164,9 @@ class DynamicBatcher:
                 raise stopping(pending, self._spec.name)
             queue = self._queue
             queue.push(pending)
+            callers = queue.callers
+            if callers is not None:
+                callers.note(pending, now_ns)
             if self._order is not None:
                 self._order.enter(pending)
             if queue.delay_until:
@@ -175,6 +178,7 @@ class DynamicBatcher:
                 holder is None
                 or holder.wait.until_ns <= now_ns
                 or may_end(holder.wait, pending, queue.items)
+                or (callers is not None and callers.may_all_wait(queue.size, now_ns))
                 or not (queue.is_in_order or queue.is_last(pending))
             ):
                 if pending.defer is not None and self._inline_execution.is_possible:

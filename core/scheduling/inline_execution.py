@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from core.inference.close_reason import DELAY, IDLE
+from core.inference.close_reason import CALLERS, DELAY, IDLE
 from core.scheduling.instance_pool import InstancePool
 from core.scheduling.instance_thread import InstanceThread
 from core.scheduling.limits_in_force import LimitsInForce
@@ -82,7 +82,11 @@ class InlineExecution:
         """Tell the timer, if all clients seem to wait for responses: the end of the delay has closed a batch whose last
         request came long before, and which is not smaller than the one before."""
         before, self._size_before = self._size_before, len(work.batch)
-        if work.reason is DELAY and before <= len(work.batch):
+        if work.reason is CALLERS:
+            timer = timer_of_thread()
+            if timer is not None:
+                timer.note_rest()
+        elif work.reason is DELAY and before <= len(work.batch):
             timer = timer_of_thread()
             delay_ns = self._limits.current.delay_ns
             if timer is not None and self._clock() - work.batch[-1].enqueue_ns >= delay_ns // _RESTS:

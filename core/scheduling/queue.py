@@ -13,6 +13,7 @@ from itertools import islice
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
 from core.inference.pending_request import PendingRequest
+from core.scheduling.callers import Callers
 from core.scheduling.rejection import Rejection
 
 # Told, on any thread, of a queued request that was cancelled.
@@ -24,11 +25,22 @@ class RequestQueue:
 
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
     `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
-    which the scheduler takes nothing yet, 0 for none. `on_cancel` is called, on any thread, when a request is cancelled
-    that keeps others out, because the size of its level is limited: it may be discarded.
+    which the scheduler takes nothing yet, 0 for none. `callers` are those of a model whose queue delay ends when all of
+    them wait; None for others. `on_cancel` is called, on any thread, when a request is cancelled that keeps others out,
+    because the size of its level is limited: it may be discarded.
     """
 
-    __slots__ = ("_default_level", "_levels", "_on_cancel", "_single", "delay_until", "is_in_order", "items", "size")
+    __slots__ = (
+        "_default_level",
+        "_levels",
+        "_on_cancel",
+        "_single",
+        "callers",
+        "delay_until",
+        "is_in_order",
+        "items",
+        "size",
+    )
 
     def __init__(
         self, batching: BatchingSpec | None = None, delay_until: int = 0, on_cancel: OnCancel | None = None
@@ -39,6 +51,9 @@ class RequestQueue:
         self._single = self._levels[0] if batching is None or not batching.priority_levels else None
         self._default_level = batching.default_priority_level if batching else 0
         self.is_in_order = len(policies) == 1 and not policies[0].delay_on_timeout
+        self.callers: Callers | None = None
+        if batching is not None and batching.max_queue_delay_ns and not batching.waits_out_delay:
+            self.callers = Callers(batching.max_queue_delay_ns)
         self.delay_until = delay_until
         self.size = 0
         self.items = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from core.inference.close_reason import IDLE, CloseReason
+from core.inference.close_reason import CALLERS, IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.scheduling.policy import BatchLimits, Run, Wait, form_batch
 from core.scheduling.queue import RequestQueue
@@ -40,6 +40,9 @@ def take_work(
     limit = limits.max_batch_size if queue.is_in_order else limits.max_batch_size + 1
     candidates, rejections = queue.candidates(limit, now_ns)
     decision = form_batch(candidates, limits, now_ns)
+    callers = queue.callers
+    if callers is not None and isinstance(decision, Wait) and callers.all_wait(candidates, now_ns):
+        decision = Run(len(candidates), CALLERS)
     if isinstance(decision, Run) and (short is None or short.expected(candidates[: decision.requests])):
         if may_run is None or may_run():
             return Work(queue.take(decision.requests), rejections, decision.reason)

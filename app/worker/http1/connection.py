@@ -25,8 +25,9 @@ from app.worker.phase import APPLICATION, IDLE, Phase
 from app.worker.tls import TlsSocket, is_plain_http
 from core.frontend.request_body import RequestBody
 from core.frontend.trace_events import NOT_NOTED, Span
-from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
+from core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
 from core.http.trace_note import RECEIVED_KEY, TRACES_KEY
+from core.inference.caller import Caller
 
 log = logging.getLogger("trident.http")
 
@@ -40,7 +41,7 @@ _SHOWN: Final = 2048
 class Http1Connection(Connection):
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
 
-    __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_received", "_received_ns", "_service")
+    __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_caller", "_received", "_received_ns", "_service")
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
         """`sock` is connected, and does not block."""
@@ -54,6 +55,7 @@ class Http1Connection(Connection):
         )
         self._service = service
         self._buffer = b""
+        self._caller = Caller()
         self._body: RequestBody | None = None
         self._access = service.access_log
         # For the access log only: the start of the current request and its time, 0 before its first byte.
@@ -77,6 +79,7 @@ class Http1Connection(Connection):
         except (ClientGone, OSError) as ending:
             log.debug("connection of %s ended: %s", self._peer, ending)
         finally:
+            self._caller.is_open = False
             connections.open.discard(self)
             connections.last_end = self._clock.now
             self.close()
@@ -197,6 +200,7 @@ class Http1Connection(Connection):
         body = environ[BODY_KEY]
         environ[CLIENT_GONE_KEY] = self.client_gone
         environ[ARRIVED_KEY] = time.monotonic_ns()
+        environ[CALLER_KEY] = self._caller
         environ["wsgi.input"] = BytesIO(body) if type(body) is bytes else BodyInput(memoryview(body))
         del body  # see Response.run
         response = Response(self, head, service.response_heads, self._clock)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from core.config.latency_target import latency_target_problems
 from core.config.problem import Problem
+from core.config.queue_delay import queue_delay_problems
 from core.config.schema import ModelConfig, ModelDynamicBatching, ModelQueuePolicy
 from core.config.validation.ensemble import ensemble_problems
 from core.config.validation.sequence import sequence_problems
@@ -24,6 +25,7 @@ def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool
         problems += _priority_problems(batching, model_name)
         problems += _ordering_problems(batching, model_name)
     problems += latency_target_problems(config, completed=completed)
+    problems += queue_delay_problems(config)
     problems += sequence_problems(config, model_name, completed=completed)
     problems += ensemble_problems(config, model_name)
     problems += _cache_problems(config, model_name)

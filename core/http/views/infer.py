@@ -22,7 +22,16 @@ from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.compression import IDENTITY, choose_encoding, compress, decompress
 from core.http.errors import REQUEST_ID_KEY, BrokenCompression
 from core.http.front_end import HttpFrontEnd
-from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY, RECEIVED_HEADERS_KEY, Environ, Headers, Reply
+from core.http.reply import (
+    ARRIVED_KEY,
+    BODY_KEY,
+    CALLER_KEY,
+    CLIENT_GONE_KEY,
+    RECEIVED_HEADERS_KEY,
+    Environ,
+    Headers,
+    Reply,
+)
 from core.http.request_body import read_input
 from core.http.trace_note import note_traces
 from core.http.views.long_text import LONG_STRINGS, decode, encode
@@ -121,10 +130,14 @@ def run(
 
 
 def begin(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
-    """Note when `request` arrived, if that matters to `model`, and to which trace of its client it belongs. Not for one
-    of many requests in a body: those come to the engine one after the other, and the delay of each begins there."""
+    """Note when and from whom `request` came, if that matters to `model`, and to which trace of its client it belongs.
+
+    Not for one of many requests in a body: those come to the engine one after the other, and the delay of each begins
+    there.
+    """
     if model.spec.counts_arrival:
         request.arrived_ns = environ.get(ARRIVED_KEY, 0)
+        request.caller = environ.get(CALLER_KEY)
     if front_end.trace_gate.reads_context:
         request.trace = client_trace(environ.get("HTTP_TRACEPARENT"), environ.get("HTTP_TRACESTATE"))
 

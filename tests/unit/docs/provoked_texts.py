@@ -279,6 +279,8 @@ MODELS = {
     '[ { name: "openvinoo" } ] } }',
     "large_batch": "max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 16 ] }",
     "fast_target": f"max_batch_size: 8 dynamic_batching {{ }} {_target('fast')}",
+    "perhaps_waiting": "max_batch_size: 8 dynamic_batching { } "
+    'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "perhaps" } }',
     "lone_target": f"max_batch_size: 8 {_target('20')}",
     "delayed_target": f"max_batch_size: 8 dynamic_batching {{ max_queue_delay_microseconds: 5 }} {_target('20')}",
     "decoupled_target": (

@@ -99,6 +99,13 @@ def test_a_target_is_in_nanoseconds() -> None:
     )
 
 
+def test_a_delay_may_have_to_be_waited_out() -> None:
+    text = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
+    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {text}") == BatchingSpec(
+        preferred_batch_sizes=(8,), waits_out_delay=True
+    )
+
+
 def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:
     assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 

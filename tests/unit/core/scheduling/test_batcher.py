@@ -14,10 +14,12 @@ import pytest
 from core.backends.base import Execution
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
+from core.inference.caller import Caller
 from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
 from core.inference.request import InferenceRequest
 from core.observability.statistics import FailureReason
+from core.scheduling.callers import SETTLED_NS
 from core.scheduling.tuning.setting import BatchSetting
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
 from tests.waiting import until
@@ -89,6 +91,33 @@ def test_a_queue_delay_ends_in_time(make_bench: MakeBench) -> None:
     assert bench.wait(1) == ["a"]
     bench.submit("b", "c")
     assert bench.wait(3) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("waits_out", [False, True])
+def test_a_queue_delay_ends_when_every_caller_waits(make_bench: MakeBench, waits_out: bool) -> None:
+    now = [1]
+    spec = replace(batching(8, delay_ns=1000), waits_out_delay=waits_out)
+    bench = make_bench(spec, clock=lambda: now[0])
+    callers = [Caller(), Caller()]
+
+    def submit(*ids: str) -> None:
+        for id, caller in zip(ids, callers, strict=False):
+            pending = bench.request(id)
+            pending.request.caller = caller
+            bench.scheduler.submit(pending)
+
+    submit("a", "b")
+    now[0] += SETTLED_NS
+    bench.scheduler.start()
+    assert bench.wait(2) == ["a", "b"]
+    submit("c", "d")
+    if waits_out:
+        until(lambda: bench.scheduler._pool.holder is not None)
+        assert bench.scheduler.queued == 2
+        now[0] += 1000
+    assert bench.wait(4) == ["a", "b", "c", "d"]
+    reason = CloseReason.DELAY if waits_out else CloseReason.CALLERS
+    assert bench.statistics.snapshot().batch_closes[reason] == 1 + waits_out
 
 
 def test_a_batch_with_a_target_is_closed_before_one_of_its_requests_expires(make_bench: MakeBench) -> None:

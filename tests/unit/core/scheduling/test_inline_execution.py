@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
 from core.backends.base import BackendInstance, Execution
 from core.config.model_spec import ModelSpec
+from core.inference import caller as inference
+from core.inference.close_reason import CALLERS
 from core.inference.deferred import Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
+from core.scheduling.callers import SETTLED_DELAYS
 from core.scheduling.inline_execution import TURN_NS
 from core.scheduling.instance_thread import LENT
 from core.scheduling.short_executions import ShortExecutions
@@ -51,9 +54,11 @@ class Caller:
         self._bench = bench
         self.deferred = Deferred()
 
-    def submit(self, *ids: str) -> None:
+    def submit(self, *ids: str, callers: Mapping[str, inference.Caller] | None = None) -> None:
+        """`callers` are those of the requests, by id."""
         for id in ids:
             request = self._bench.request(id)
+            request.request.caller = callers[id] if callers else None
             request.defer = self.deferred.add
             self._bench.scheduler.submit(request)
 
@@ -353,6 +358,29 @@ def test_a_batch_whose_requests_came_long_before_the_end_of_its_delay_tells_that
     assert batch("abc") == 0
     assert batch("abc") == 1
     assert batch("abcdefgh") == 0
+
+
+def test_a_batch_that_every_caller_waits_for_is_executed_at_once(
+    make_bench: MakeBench, now: list[int], timer: ManualTimer
+) -> None:
+    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
+    caller = Caller(bench)
+    connections = {"a": inference.Caller(), "b": inference.Caller()}
+    caller.submit("a", "b", callers=connections)
+    caller.run()
+    assert bench.backend.batches == []
+    now[0] += SETTLED_DELAYS * LONG_NS
+    timer.make_all()
+    assert bench.backend.batches == [["a", "b"]]
+    rests = timer.rests
+    caller.submit("a", callers=connections)
+    caller.run()
+    assert bench.scheduler.queued == 1
+    caller.submit("b", callers=connections)
+    caller.run()
+    assert bench.backend.batches == [["a", "b"], ["a", "b"]]
+    assert bench.statistics.snapshot().batch_closes[CALLERS] == 1
+    assert timer.rests == rests + 1
 
 
 def test_what_ends_a_wait_does_not_depend_on_the_timer(

@@ -13,6 +13,10 @@ def target(value: str) -> str:
     return f'parameters {{ key: "TARGET_P99_MS" value {{ string_value: "{value}" }} }}'
 
 
+def waiting_out(value: str) -> str:
+    return f'parameters {{ key: "WAIT_OUT_QUEUE_DELAY" value {{ string_value: "{value}" }} }}'
+
+
 def messages(text: str, *, completed: bool = True) -> list[str]:
     config = text_format.Parse(text, ModelConfig(name="m"))
     return [problem.message for problem in scheduling_problems(config, "m", completed=completed)]
@@ -116,3 +120,15 @@ def test_response_cache_excludes_some_models() -> None:
         f"{start}'decoupled' transaction policy{end}"
     ]
     assert f"{start}sequence batching scheduler{end}" in messages(f"{cached} sequence_batching {{}}")
+
+
+@pytest.mark.parametrize("value", ["true", "False", "1", "0"])
+def test_whether_a_delay_is_waited_out_is_a_boolean(value: str) -> None:
+    assert messages(f"max_batch_size: 8 dynamic_batching {{}} {waiting_out(value)}") == []
+
+
+@pytest.mark.parametrize("value", ["", "yes"])
+def test_a_delay_that_is_waited_out_perhaps_is_a_problem(value: str) -> None:
+    assert messages(f"max_batch_size: 8 dynamic_batching {{}} {waiting_out(value)}") == [
+        f"WAIT_OUT_QUEUE_DELAY must be true or false, got '{value}' for m"
+    ]

@@ -145,6 +145,7 @@ trident_batch_close_total{{{TAGGED},reason="deadline",version="3"}} 0
 trident_batch_close_total{{{TAGGED},reason="priority",version="3"}} 0
 trident_batch_close_total{{{TAGGED},reason="shape",version="3"}} 0
 trident_batch_close_total{{{TAGGED},reason="sequence",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="callers",version="3"}} 0
 # HELP trident_inference_cancellations_total Requests that were given up by their callers or their queues
 # TYPE trident_inference_cancellations_total counter
 trident_inference_cancellations_total{{cause="deadline",model="digits",version="1"}} 2
