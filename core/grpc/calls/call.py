@@ -15,7 +15,7 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import TYPE_CHECKING, Final
 
 from core.frontend.trace_events import client_trace
@@ -61,6 +61,7 @@ class Call(Receiver):
     __slots__ = (
         "_began_ns",
         "_client",
+        "_due",
         "_reader",
         "_stream",
         "_tick",
@@ -82,6 +83,8 @@ class Call(Receiver):
         self.ended = False
         self.busy = 0
         self._tick = 0
+        # Seconds of the monotonic clock, 0 without a deadline.
+        self._due = 0.0
         self.response: InferenceResponse | None = None
         self._began_ns = 0
         self._client = ""
@@ -90,6 +93,7 @@ class Call(Receiver):
             self._client = stream.peer
         self.opened_ns = monotonic_ns() if front_end.trace_gate.is_open else 0
         if head.timeout_s is not None:
+            self._due = monotonic() + head.timeout_s
             self._tick = front_end.deadlines.add(head.timeout_s, self)
 
     def note_client_trace(self, request: InferenceRequest) -> None:
@@ -203,6 +207,16 @@ class Call(Receiver):
     def drained(self) -> None:
         """Nothing waits for it."""
 
+    def has_expired(self) -> bool:
+        """End the call if the caller's deadline has passed, although its tick is still to come. Returns whether it has.
+
+        Asked before a request begins, and before an answer says that all went well: so neither happens too late.
+        """
+        if not self._due or monotonic() < self._due:
+            return False
+        self.expire()
+        return True
+
     def expire(self) -> None:
         """The caller's deadline has passed."""
         if not self.ended:
@@ -265,7 +279,7 @@ class Call(Receiver):
 
     def reply(self, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
         """Send the one message of a call, and its end. Does nothing after the end."""
-        if self.ended or self._stream is None:
+        if self.ended or self._stream is None or (self._due and self.has_expired()):
             return
         self.started = True
         self._stream.send(self.head.response_headers, (flag + size.to_bytes(4, "big"), *parts), size + PREFIX, OK)
@@ -280,7 +294,7 @@ class Call(Receiver):
 
     def finish(self) -> None:
         """The end of a call that went well."""
-        if self.ended or self._stream is None:
+        if self.ended or self._stream is None or (self._due and self.has_expired()):
             return
         self._stream.send(None, (), 0, OK if self.started else ONLY_OK)
         self._end(Status.OK)

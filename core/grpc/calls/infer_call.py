@@ -57,7 +57,7 @@ class InferCall(UnaryCall):
     def _serve_elsewhere(self, message: Buffer) -> None:
         try:
             decoded = self.front_end.decode_waiting(message, self.head.forwarded)
-            if not self.ended:
+            if not self.ended and not self.has_expired():
                 self._submit(decoded, len(message))
         except Exception as error:  # the same boundary
             self.fail(error)

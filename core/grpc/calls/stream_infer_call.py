@@ -180,6 +180,8 @@ class StreamInferCall(Call):
     # --- requests
 
     def on_message(self, message: Buffer) -> None:
+        if self._due and self.has_expired():
+            return
         if self._inbox or self._is_waiting or self._is_full():
             self._inbox.append(Message(False, message))
             self._hold_up()

@@ -45,4 +45,6 @@ class UnaryCall(Call):
     def _serve(self) -> None:
         message, self._message = self._message, b""
         assert message is not None
+        if self._due and self.has_expired():
+            return
         self.serve(message)

@@ -24,6 +24,7 @@ from tests.contract.grpc.grpc_requests import (
     tensor,
     waiting_inputs,
 )
+from tests.contract.grpc.raw_connection import raw_connection
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.unit import onnx_models
@@ -192,6 +193,27 @@ def test_a_deadline_that_is_shorter_than_the_queue(server: ServerProcess) -> Non
             assert each.next_error().status() == "StatusCode.DEADLINE_EXCEEDED"
         until(lambda: counted(server, "nv_inference_request_failure", reason="CANCELED") - before >= 9)
         assert running.next_result().as_numpy("COUNT").tolist() == [4 * SOME]
+
+
+@pytest.mark.parametrize("timeout", [b"1n", b"1u", b"3u"])
+def test_a_deadline_that_has_passed_on_arrival_is_never_answered(server: ServerProcess, timeout: bytes) -> None:
+    """No client of gRPC asks for less than a millisecond, but for the nanosecond of a deadline that is over."""
+    calls = 50
+
+    def executed() -> int:
+        (entry,) = server.json("GET", "/v2/models/simple/stats")["model_stats"]
+        return int(entry["inference_count"])
+
+    before = executed()
+    with raw_connection(server) as client:
+        message = simple_message().SerializeToString()
+        for number in range(calls):
+            client.call(2 * number + 1, message, metadata=((b"grpc-timeout", timeout),))
+            fields, content = client.answer()
+            assert (fields[b"grpc-status"], fields[b"grpc-message"], content) == (b"4", b"Deadline Exceeded", b"")
+        client.call(2 * calls + 1, message, metadata=((b"grpc-timeout", b"1M"),))
+        assert client.answer()[0][b"grpc-status"] == b"0"
+    assert executed() == before + 1
 
 
 def in_threads(count: int, function: Callable[[int], None]) -> None:

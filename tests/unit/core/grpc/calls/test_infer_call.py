@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 import zlib
 from typing import Any
@@ -380,6 +381,41 @@ def test_a_deadline_cancels_a_waiting_request() -> None:
         assert stream.releases == 1
 
     with_client(engine, test)
+
+
+@pytest.mark.parametrize("timeout", ["0n", "1n", "1u"])
+def test_a_request_whose_deadline_has_passed_on_arrival_does_not_run(timeout: str) -> None:
+    seen: list[InferenceRequest] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        seen.append(request)
+        return echo(request)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": timeout})
+        assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "Deadline Exceeded")
+        assert client.call("ServerLive", b"", {"grpc-timeout": timeout}).status == DEADLINE_EXCEEDED
+        assert stream.releases == 1
+        assert seen == []
+
+    with_client(FakeEngine(respond), test)
+
+
+def test_an_answer_after_the_deadline_is_none() -> None:
+    """Also within the 20 ms in which deadlines are looked at together."""
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        until_ns = time.monotonic_ns() + 2_000_000
+        while time.monotonic_ns() < until_ns:
+            pass
+        return echo(request)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": "2m"})
+        assert (stream.status, stream.messages) == (DEADLINE_EXCEEDED, [])
+        assert client.call("ModelInfer", infer_request("in time"), {"grpc-timeout": "1M"}).status == 0
+
+    with_client(FakeEngine(respond), test)
 
 
 def test_a_deadline_also_ends_a_call_whose_message_never_comes() -> None:
