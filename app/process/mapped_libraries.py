@@ -3,7 +3,7 @@
 A library's start runs and reads much that nothing needs later: ONNX Runtime registers its operators, numpy its
 functions, OpenSSL its algorithms, and every fault maps the pages around it too. The kernel would take these pages back
 only when memory is short.
-Source: dl_iterate_phdr(3), madvise(2), proc(5) on `pagemap`, elf(5).
+Source: proc(5) on `maps` and `pagemap`, madvise(2).
 """
 
 from __future__ import annotations
@@ -11,66 +11,40 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import re
 import sys
 from array import array
-from typing import Any
+from collections.abc import Iterable
+from pathlib import Path
 
-_LOADED = 1
-_WRITABLE = 2
 _DONT_NEED = 4
 _ENTRY_SIZE = 8
 # Of an entry of `pagemap`: whether the page is in memory or swapped out, and whether it is one of a file.
 _EXISTS = 3 << 62
 _OF_FILE = 1 << 61
-
-
-class _Segment(ctypes.Structure):
-    """Elf64_Phdr."""
-
-    _fields_ = (
-        ("type", ctypes.c_uint32),
-        ("flags", ctypes.c_uint32),
-        ("offset", ctypes.c_uint64),
-        ("address", ctypes.c_uint64),
-        ("physical_address", ctypes.c_uint64),
-        ("file_size", ctypes.c_uint64),
-        ("size", ctypes.c_uint64),
-        ("alignment", ctypes.c_uint64),
-    )
-
-
-class _Library(ctypes.Structure):
-    """The beginning of struct dl_phdr_info."""
-
-    _fields_ = (
-        ("base", ctypes.c_uint64),
-        ("name", ctypes.c_char_p),
-        ("segments", ctypes.POINTER(_Segment)),
-        ("count", ctypes.c_uint16),
-    )
-
-
-_Visit: Any = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.POINTER(_Library), ctypes.c_size_t, ctypes.c_void_p)
+_MAPS = Path("/proc/self/maps")
+_MAPPING = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (r[w-][x-]p) \S+ \S+ \S+ +(/.*)")
 
 
 def release_library_pages() -> int:
     """Unmap the code and the constants of all libraries; what is used again is mapped again, from the page cache.
 
-    Call it when the start of a process is over. Returns the number of segments, 0 if the system does not offer it.
+    Call it when the start of a process is over. Returns the number of mappings, 0 if the system does not offer it.
     Takes a few milliseconds, and the next requests a few more.
     """
-    # This instance keeps the interpreter's lock: a thread that loads a library has it, and would wait for the list of
-    # libraries while this thread, with the list, waited for the lock.
-    library = ctypes.PyDLL(None)
-    if sys.platform != "linux" or sys.maxsize < 2**32 or not hasattr(library, "dl_iterate_phdr"):
+    if sys.platform != "linux" or sys.maxsize < 2**32:
         return 0
+    library = ctypes.PyDLL(None)
     try:
+        # Not dl_iterate_phdr: with its lock, this thread would wait for the interpreter's, and one that has the
+        # interpreter's and loads a library would wait for that of the list.
+        found = _read_only_mappings(_MAPS.read_text().splitlines())
         pagemap = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # a sandbox without it
+    except OSError:  # a sandbox without them
         return 0
     released = 0
     try:
-        for start, size in _read_only_segments(library):
+        for start, size in found:
             if _is_clean(pagemap, start, size):
                 library.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), _DONT_NEED)
                 released += 1
@@ -79,21 +53,15 @@ def release_library_pages() -> int:
     return released
 
 
-def _read_only_segments(library: ctypes.PyDLL) -> list[tuple[int, int]]:
-    """The first address and the bytes, in whole pages, of each segment that the loader never writes to."""
-    found = []
-
-    def visit(info: Any, size: int, data: Any) -> int:
-        loaded = info.contents
-        for segment in loaded.segments[: loaded.count]:
-            if segment.type == _LOADED and not segment.flags & _WRITABLE:
-                start = loaded.base + segment.address & -mmap.PAGESIZE
-                end = loaded.base + segment.address + segment.size + mmap.PAGESIZE - 1 & -mmap.PAGESIZE
-                found.append((start, end - start))
-        return 0
-
-    library.dl_iterate_phdr(_Visit(visit), None)
-    return found
+def _read_only_mappings(lines: Iterable[str]) -> list[tuple[int, int]]:
+    """The first address and the bytes of each mapping of a file with code that is not writable: code and constants."""
+    mappings = [match.groups() for match in map(_MAPPING.fullmatch, lines) if match]
+    libraries = {path for _, _, access, path in mappings if "x" in access}
+    return [
+        (int(start, 16), int(end, 16) - int(start, 16))
+        for start, end, access, path in mappings
+        if path in libraries and "w" not in access
+    ]
 
 
 def _is_clean(pagemap: int, start: int, size: int) -> bool:
