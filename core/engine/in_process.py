@@ -97,6 +97,10 @@ class InferenceEngine:
         """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
         return self._lifecycle.wait_loaded(timeout_s)
 
+    def wait_listed(self, timeout_s: float) -> bool:
+        """Whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
+        return self._lifecycle.wait_listed(timeout_s)
+
     def begin_exit(self) -> None:
         """Become neither live nor ready; requests are still served."""
         self._lifecycle.begin_exit()

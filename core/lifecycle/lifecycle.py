@@ -95,6 +95,10 @@ class Lifecycle:
         """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks: never on a front end's thread."""
         return self._progress.wait(timeout_s)
 
+    def wait_listed(self, timeout_s: float) -> bool:
+        """Whether the models of the start are known, or it ended, within `timeout_s` seconds. Blocks."""
+        return self._progress.wait_listed(timeout_s)
+
     @property
     def phase(self) -> Phase:
         return self._progress.phase

@@ -18,6 +18,7 @@ class StartProgress:
         self._done = 0
         self._total = 0
         self._failures: dict[str, str] = {}
+        self._listed = threading.Event()
         self._ended = threading.Event()
 
     @property
@@ -33,12 +34,17 @@ class StartProgress:
         """Whether the start ended within `timeout_s` seconds. Blocks."""
         return self._ended.wait(timeout_s)
 
+    def wait_listed(self, timeout_s: float) -> bool:
+        """Whether the repositories were read, or the start ended, within `timeout_s` seconds. Blocks."""
+        return self._listed.wait(timeout_s)
+
     def begin(self, total: int) -> None:
         """STARTING -> LOADING: the start has `total` models."""
         with self._lock:
             self._total = total
             if self._phase is Phase.STARTING:
                 self._phase = Phase.LOADING
+        self._listed.set()
 
     def begin_model(self, name: str) -> None:
         with self._lock:
@@ -62,6 +68,7 @@ class StartProgress:
         with self._lock:
             if self._phase is not Phase.EXITING:
                 self._phase = Phase.FAILED if self._failures else Phase.READY
+        self._listed.set()
         self._ended.set()
 
     def exit(self) -> None:

@@ -37,11 +37,11 @@ from core.repository.location import Location
 from core.repository.stores.access import StorageAccess
 from core.repository.stores.cloud_credentials import GcsCredential
 from core.repository.stores.gcs.call import GcsCall
+from core.repository.stores.http_body import body_pieces
 from core.repository.stores.object_store import TransientError
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
 _TIMEOUT_S = (10.0, 30.0)  # to connect, and between two reads
-_PIECE_BYTES = 256 << 10
 # More than the downloader's connections; with a smaller pool, requests discards the connections that do not fit.
 _POOL_SIZE = 64
 # Only for JSON answers; the downloader resumes a content where it broke off.
@@ -122,7 +122,7 @@ class GcsClient:
             ) as response,
         ):
             _check_range(response, call, f"bytes {start}-{stop - 1}/{size}")
-            yield from _pieces(response, call, stop - start)
+            yield from body_pieces(response.raw, stop - start, str(call))
 
     @property
     def _is_anonymous(self) -> bool:
@@ -211,18 +211,6 @@ def _check_range(response: requests.Response, call: GcsCall, expected: str) -> N
     else:
         # The body is not read: its length has no limit, and the status says enough.
         raise api_errors.from_http_status(response.status_code, response.reason or "")
-
-
-def _pieces(response: requests.Response, call: GcsCall, length: int) -> Iterator[bytes]:
-    left = length
-    # `read1` returns what has arrived, so a connection that breaks loses nothing of what it delivered before.
-    while piece := response.raw.read1(_PIECE_BYTES, decode_content=False):
-        left -= len(piece)
-        if left < 0:
-            break
-        yield piece
-    if left:
-        raise TransientError(f"{call}: {length - left} bytes instead of {length}")
 
 
 def _is_transient(error: Exception) -> bool:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import botocore.session
@@ -28,7 +27,6 @@ from botocore.exceptions import (
     IncompleteReadError,
 )
 from botocore.parsers import ResponseParserError
-from urllib3.exceptions import HTTPError
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import Location
@@ -41,7 +39,6 @@ from core.repository.stores.s3.call import S3Call, safe_text
 logging.getLogger("botocore").setLevel(logging.WARNING)
 
 _DEFAULT_REGION = "us-east-1"
-_PIECE_BYTES = 256 << 10
 _CONFIG = Config(
     # The downloader reads in parallel and retries by itself.
     max_pool_connections=32,
@@ -162,28 +159,6 @@ class S3Client:
         with self._lock:
             if self._access is access:
                 self._access = None
-
-
-def body_pieces(call: S3Call, body: Any, length: int) -> Iterator[bytes]:
-    """`length` bytes of the body of a GetObject answer, in pieces of up to 256 KiB.
-
-    Raises TransientError for a body that ends or breaks off early.
-    """
-    left = length
-    # `read1` returns what has arrived, in one copy. The body's own `read` gathers and joins the bytes, which takes
-    # twice the time of the whole download.
-    read = body._raw_stream.read1
-    while left > 0:
-        try:
-            piece: bytes = read(min(left, _PIECE_BYTES))
-        except (*_TRANSIENT_ERRORS, HTTPError) as error:
-            raise TransientError(
-                f"{call.target} broke off {left} bytes before its end: {type(error).__name__}"
-            ) from None
-        if not piece:
-            raise TransientError(f"{call.target} ended {left} bytes too early")
-        left -= len(piece)
-        yield piece
 
 
 def _session(credential: S3Credential) -> Any:

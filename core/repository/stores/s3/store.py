@@ -13,10 +13,11 @@ from core.errors import RepositoryUnavailable
 from core.repository.location import Location
 from core.repository.stores.access import StorageAccess
 from core.repository.stores.cloud_credentials import S3Credential
+from core.repository.stores.http_body import body_pieces
 from core.repository.stores.object_store import Checksum, StoredObject
 from core.repository.stores.s3.call import S3Call
 from core.repository.stores.s3.checksums import content_digest, object_checksum
-from core.repository.stores.s3.client import S3Client, body_pieces
+from core.repository.stores.s3.client import S3Client
 
 _LISTING_FIELDS = frozenset({"Name", "KeyCount", "IsTruncated"})
 
@@ -69,7 +70,7 @@ class S3Store:
         body = answer["Body"]
         try:
             _check_range(call, answer, wanted, start, stop)
-            yield from body_pieces(call, body, stop - start)
+            yield from body_pieces(body._raw_stream, stop - start, call.target)
         finally:
             body.close()
 

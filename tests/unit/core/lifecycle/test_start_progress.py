@@ -33,13 +33,21 @@ def progress() -> StartProgress:
 @pure_python_only
 def test_the_phase_counts_the_models_while_they_load(progress: StartProgress) -> None:
     assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.STARTING)
+    assert not progress.wait_listed(0.0)
     progress.begin(2)
+    assert progress.wait_listed(0.0)
     progress.begin_model("a")
     assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.LOADING, model="a", total=2)
     progress.end_model("a", "")
     assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.LOADING, done=1, total=2)
     assert not progress.has_ended
     assert not progress.wait(0.0)
+
+
+def test_a_start_that_cannot_list_ends(progress: StartProgress) -> None:
+    progress.fail("model repository", "why")
+    progress.end()
+    assert progress.wait_listed(0.0)
 
 
 @pytest.mark.parametrize(("failure", "phase"), [("", Phase.READY), ("why", Phase.FAILED)])
