@@ -15,6 +15,8 @@ from core.inference.pending_request import PendingRequest
 SETTLED_NS: Final = 1_000_000_000
 SETTLED_DELAYS: Final = 10
 """If so many delays have passed without a new caller, and a second, none is expected within the next delay."""
+# From so many known callers on, those that have gone are looked for also while new ones come.
+_MANY: Final = 256
 
 
 class Callers:
@@ -24,15 +26,16 @@ class Callers:
     request without a caller may be followed by others at any time, so for a moment it counts as a new caller does.
     """
 
-    __slots__ = ("_known", "_looks_ns", "_settled_ns", "_settles_ns")
+    __slots__ = ("_known", "_looks_at", "_looks_ns", "_settled_ns", "_settles_ns")
 
     def __init__(self, delay_ns: int) -> None:
         """`delay_ns` is the queue delay of the model."""
         self._settles_ns = max(SETTLED_NS, SETTLED_DELAYS * delay_ns)
         self._known: set[Caller] = set()
-        # From when on no new caller is expected, and when to look next for those that have gone.
+        # From when on no new caller is expected; when, or with how many known ones, to look for those that have gone.
         self._settled_ns = 0
         self._looks_ns = 0
+        self._looks_at = _MANY
 
     def note(self, pending: PendingRequest, now_ns: int) -> None:
         """Note that the caller of `pending`, if it has one, waits."""
@@ -40,6 +43,9 @@ class Callers:
         if caller is None:
             self._settled_ns = now_ns + self._settles_ns
         elif caller not in self._known:
+            # Callers that ask once and go never let the model settle, and must not stay known.
+            if len(self._known) >= self._looks_at:
+                self._look()
             self._known.add(caller)
             self._settled_ns = now_ns + self._settles_ns
 
@@ -53,7 +59,12 @@ class Callers:
             return False
         if now_ns >= self._looks_ns:
             self._looks_ns = now_ns + SETTLED_NS
-            self._known = {caller for caller in self._known if caller.is_open}
+            self._look()
         if len(requests) < len(self._known):
             return False
         return self._known <= {pending.request.caller for pending in requests}
+
+    def _look(self) -> None:
+        """Forget the callers that have gone."""
+        self._known = {caller for caller in self._known if caller.is_open}
+        self._looks_at = max(_MANY, 2 * len(self._known))

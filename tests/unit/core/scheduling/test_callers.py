@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 from core.inference.caller import Caller
 from core.inference.pending_request import PendingRequest
 from core.scheduling.callers import SETTLED_DELAYS, SETTLED_NS, Callers
@@ -68,3 +70,13 @@ def test_a_caller_that_has_gone_is_not_waited_for() -> None:
     gone.is_open = False
     assert not all_wait(callers, requests[:1], LATER_NS + SETTLED_NS - 1)
     assert all_wait(callers, requests[:1], LATER_NS + SETTLED_NS)
+
+
+def test_callers_that_ask_once_and_go_are_not_kept() -> None:
+    callers, requests = noted(Caller())
+    first = Caller()
+    for caller in (first, *(Caller() for _ in range(1000))):
+        callers.note(request_of(caller), LATER_NS)
+        caller.is_open = False
+    assert sys.getrefcount(first) == 2  # the name and the argument
+    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
