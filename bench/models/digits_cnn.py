@@ -13,18 +13,20 @@ from onnx import TensorProto, helper, numpy_helper
 
 IMAGE = (1, 28, 28)
 CLASSES = 10
+CHANNELS = (16, 32)
 SEED = 5
 
 
-def to_onnx() -> onnx.ModelProto:
-    """INPUT is FP32[N, 1, 28, 28], OUTPUT FP32[N, 10]: the probabilities of the digits."""
+def to_onnx(channels: tuple[int, int] = CHANNELS) -> onnx.ModelProto:
+    """INPUT is FP32[N, 1, 28, 28], OUTPUT FP32[N, 10]: the probabilities of the digits. `channels`: of the layers."""
+    first, second = channels
     random = np.random.default_rng(SEED)
     shapes = {
-        "w1": (16, 1, 3, 3),
-        "b1": (16,),
-        "w2": (32, 16, 3, 3),
-        "b2": (32,),
-        "w3": (CLASSES, 1568),
+        "w1": (first, 1, 3, 3),
+        "b1": (first,),
+        "w2": (second, first, 3, 3),
+        "b2": (second,),
+        "w3": (CLASSES, 49 * second),
         "b3": (CLASSES,),
     }
     weights = {name: (random.standard_normal(shape) * 0.1).astype(np.float32) for name, shape in shapes.items()}

@@ -15,8 +15,9 @@ from pathlib import Path
 from bench import machine
 from bench.machine_load import LoadSeen
 from bench.publication import machine_sentence
-from bench.scaling.projection import Costs, best_plan
-from bench.scaling.seen import Seen, Shape
+from bench.scaling.heavy import HEAVY
+from bench.scaling.projection import Ceiling, Costs, best_plan
+from bench.scaling.seen import Seen, Shape, plural
 from bench.tables import number, table
 from tests.project import ROOT
 
@@ -36,15 +37,28 @@ class Measured:
 
 
 def write_page(
-    cases: Sequence[Measured], cores: Sequence[int], share: float, seen: LoadSeen | None, page: Path = PAGE
+    cases: Sequence[Measured],
+    heavy: dict[Shape, Seen],
+    cores: Sequence[int],
+    share: float,
+    seen: LoadSeen | None,
+    page: Path = PAGE,
 ) -> None:
-    """Replace the measured parts of `page`. `seen` is the machine during the run. ValueError if it lacks a marker."""
-    parts = {
-        "costs": _costs(cases, seen),
-        "bounds": _bounds(cases, cores),
-        "limited": _limited(cases, share),
-        "unlimited": _unlimited(cases),
-    }
+    """Replace the measured parts of `page`; what was not measured stays. `seen` is the machine during the run.
+
+    ValueError if the page lacks a marker.
+    """
+    parts = {}
+    if cases:
+        parts = {
+            "costs": _costs(cases, seen),
+            "bounds": _bounds(cases, cores),
+            "limited": _limited(cases, share),
+            "unlimited": _unlimited(cases),
+            "ceiling": _ceiling(cases, machine.cores()),
+        }
+    if heavy:
+        parts["heavy"] = _heavy(heavy, machine.cores(), seen)
     text = page.read_text()
     for name, content in parts.items():
         before, begin, rest = text.partition(_BEGIN.format(name))
@@ -120,6 +134,35 @@ def _unlimited(cases: Sequence[Measured]) -> str:
             )
     header = ["model", "engines", "requests/s", "times one engine", "engines, µs", "front ends, µs", "client, µs"]
     return table([*header, "cores busy"], rows)
+
+
+def _ceiling(cases: Sequence[Measured], cores: int) -> str:
+    """The worked example: what follows from the costs of the table before it, and what was measured."""
+    sentences = []
+    for case in cases:
+        for one, shape, seen in _beside_one(case.unlimited):
+            if seen is one:
+                continue
+            bound = Ceiling(cores, one.costs, statistics.median(one.client_us))
+            parts = " + ".join(map(number, (bound.costs.engine_us, bound.costs.front_end_us, bound.client_us)))
+            sentences.append(
+                f"* {case.title}: {cores} cores / ({parts} µs) are {number(bound.rate)} requests/s, for which one "
+                f"engine needs {bound.busy_engine:.2f} of a core. So {plural(shape.engines, 'engine')} can answer "
+                f"{bound.times(shape.engines):.2f} times as many as one; measured were {_times(seen, one)[0]}."
+            )
+    return "\n".join(sentences)
+
+
+def _heavy(seen: dict[Shape, Seen], cores: int, load: LoadSeen | None) -> str:
+    rows = []
+    for one, shape, each in _beside_one(seen):
+        bound = Ceiling(cores, one.costs, statistics.median(one.client_us))
+        costs_us = map(statistics.median, (each.engine_us, each.front_end_us, each.client_us))
+        possible = "" if each is one else f"{bound.times(shape.engines):.2f}"
+        rows.append([str(shape.engines), number(each.rate), *map(number, costs_us), *_times(each, one), possible])
+    header = ["engines", "requests/s", "engines, µs", "front ends, µs", "client, µs"]
+    header += ["times one engine, median", "least and most", "at most"]
+    return f"{HEAVY.title}.{machine_sentence(load)}\n\n{table(header, rows)}"
 
 
 def _beside_one(seen: dict[Shape, Seen]) -> list[tuple[Seen, Shape, Seen]]:

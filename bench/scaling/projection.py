@@ -48,6 +48,30 @@ class Plan:
     limit: str
 
 
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What a machine on which the client runs as well can answer, at `client_us` of CPU time a request there."""
+
+    cores: int
+    costs: Costs
+    client_us: float
+
+    @property
+    def rate(self) -> float:
+        """The requests a second that take all cores, however many engines there are."""
+        return self.cores * _MICRO / (self.costs.total_us + self.client_us)
+
+    @property
+    def busy_engine(self) -> float:
+        """The part of a core that one engine needs for them; more than 1: it ends before."""
+        return self.rate / self.costs.one_engine_rate
+
+    def times(self, engines: int) -> float:
+        """How many times as many requests as one engine so many of them can answer, at the same costs."""
+        one = self.costs.one_engine_rate
+        return min(engines * one, self.rate) / min(one, self.rate)
+
+
 def plan(costs: Costs, cores: int, engines: int, front_ends: int) -> Plan:
     limits = {
         "engines": engines * _MICRO / costs.engine_us,

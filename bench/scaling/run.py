@@ -11,7 +11,8 @@ divided by its requests, so a core that is shared changes it little. Servers tak
 Several engines are compared with one where the engines are what ends first: each may use a share of a core
 (`--engine-share`, by a cgroup, which takes root), and front ends and client have all the rest. Then they are compared
 without a limit, where the system puts them, with the cores that engines, front ends and client keep busy: if these are
-all that there are, another engine has nothing to run on.
+all that there are, another engine has nothing to run on. `heavy` is a case whose executions cost far more than front
+ends and client: there each engine has a core of its own, and a second one shows on two cores, too.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from bench.cases import CASES, Case
 from bench.figures import Figures
 from bench.models import served
 from bench.publication import Publication, add_publication_arguments
+from bench.scaling.heavy import HEAVY, build_heavy
 from bench.scaling.page import PAGE, Measured, write_page
 from bench.scaling.processes import Processes, pin
 from bench.scaling.projection import Costs, best_plan
@@ -42,7 +44,7 @@ from bench.tables import number, table
 from tests.project import ROOT
 
 BUILD = ROOT / "build" / "bench" / "scaling"
-KEYS = ("a-binary", "d-binary")
+KEYS = ("a-binary", "d-binary", HEAVY.key)
 CONNECTIONS = 64
 CONDITIONS = f"{CONNECTIONS} connections; engines, front ends and wrk on cores of their own where there are enough."
 # Seconds from the client's start until the server is measured.
@@ -188,6 +190,7 @@ def main(arguments: Sequence[str]) -> None:
     models = BUILD / "models"
     BUILD.mkdir(parents=True, exist_ok=True)
     served.build(models)
+    build_heavy(models)
     publication = Publication(options)
     results = Figures(shlex.join(["python", "-m", "bench", "scaling", *arguments]), CONDITIONS)
     with ExitStack() as stack:
@@ -203,8 +206,12 @@ def main(arguments: Sequence[str]) -> None:
             results.remarks.append(projection(case, costs, options.cores))
             measured.append(Measured(case.title, costs, found))
             compare_engines(results, case, bench, several, options.engine_share, measured[-1])
+        heavy: dict[Shape, Seen] = {}
+        if HEAVY.key in options.only:
+            heavy = bench.measure(several, HEAVY, pinned=True)
+            note_engines(results, f"{HEAVY.title}, each engine on a core of its own", heavy)
     results.publish(publication, "-scaling")
     if options.page:
         if results.seen is not None and not publication.is_public(results.seen):
             raise SystemExit(f"{PAGE.name} is unchanged: the machine was crowded. --crowded writes it all the same.")
-        write_page(measured, options.cores, options.engine_share, results.seen)
+        write_page(measured, heavy, options.cores, options.engine_share, results.seen)
