@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from app.process.early_stop import end_at_stop_signals
 from app.settings.option import BadOption
 from app.version import BUILD, VERSION
 from core.errors import ServerError
@@ -68,7 +69,7 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
         _print_usage("", sys.stderr)
         return _FAILED
     try:
-        return _run(arguments[0], arguments[1:], serve)
+        return _run(arguments[0], arguments[1:], serve, is_whole_process=argv is None)
     except BadOption as error:
         print(error, file=sys.stderr)
         return _FAILED
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
         return _report(error.message, error.hint)
 
 
-def _run(first: str, others: list[str], serve: Serve) -> int:
+def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool) -> int:
     if first in _VERSION:
         print(f"trident {VERSION} ({BUILD})")
         return 0
@@ -87,6 +88,8 @@ def _run(first: str, others: list[str], serve: Serve) -> int:
         _print_usage(command, sys.stdout)
         return 0
     if command == "serve":
+        if is_whole_process:
+            end_at_stop_signals()
         from app.settings.reading import read_settings, with_repositories
 
         return serve(read_settings(with_repositories(arguments) if first == "serve" else arguments))

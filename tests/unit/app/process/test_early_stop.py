@@ -1,0 +1,31 @@
+"""A stop signal before the server has begun."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.project import ROOT
+
+# It signals itself while it reads the settings of a server.
+SCRIPT = """
+import os, sys
+import app.cli
+class Reading:
+    def find_spec(self, name, path, target=None):
+        if name == "app.settings.reading":
+            os.kill(os.getpid(), int(sys.argv.pop()))
+sys.meta_path.insert(0, Reading())
+sys.argv[1:1] = ["serve", "/none"]
+sys.exit(app.cli.main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_ends_a_server_that_is_still_imported(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", SCRIPT, str(int(number))]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
