@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 
-from app.process.garbage_collector import collect_exempt
+from app.process.garbage_collector import collect_exempt, is_much_exempt
 from core.observability.hardware.host_memory import trim_heap
 
 _M_TRIM_THRESHOLD = -1
@@ -46,7 +46,8 @@ class IdleTrim:
 
     The large bodies of many connections leave holes in the heap, which then cannot shrink: a worker that held 64 images
     as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests, and so does the
-    full garbage collection before it. `release` does the same for the memory that processes share.
+    full garbage collection before it, unless there may be too much garbage to wait for that. `release` does the same
+    for the memory that processes share.
     """
 
     def __init__(
@@ -55,10 +56,12 @@ class IdleTrim:
         trim: Callable[[], object] | None = None,
         rest_s: float = 5.0,
         collect: Callable[[], object] = collect_exempt,
+        must_collect: Callable[[], bool] = is_much_exempt,
     ) -> None:
         """`trim` is by default glibc's `malloc_trim`, and nothing under another C library."""
         self._release = release
         self._collect = collect
+        self._must_collect = must_collect
         self._trim = trim or trim_heap
         self._rest_s = rest_s
         self._last_work = 0.0
@@ -69,6 +72,8 @@ class IdleTrim:
         if last_work > self._last_work:
             self._last_work = last_work
             self._trimmed = False
+            if self._must_collect():
+                self._collect()
         elif not self._trimmed and now - self._last_work > self._rest_s:
             self._trimmed = True
             self._release()

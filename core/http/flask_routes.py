@@ -57,7 +57,12 @@ class FlaskRoutes(Flask):
     def _unrouted(self, error: Exception) -> Response:
         """The response to an error outside a view: above all, to a path without a route."""
         refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
-        return _response(self._application.refuse(refusal, request.environ))
+        try:
+            return _response(self._application.refuse(refusal, request.environ))
+        finally:
+            # Flask's request keeps the error, and the tracebacks of the error and its context have frames with the
+            # request: it would stay, with its body, until the garbage collector runs.
+            error.__traceback__ = error.__context__ = None
 
 
 def _response(reply: Reply) -> Response:

@@ -71,7 +71,12 @@ class StrictRequest:
             raise ClientGone from None
         except errors.ParseException as error:
             raise Refusal.of(error) from error
-        self.is_chunked = isinstance(self._request.body.reader, ChunkedReader)
+        reader = self._request.body.reader
+        self.is_chunked = isinstance(reader, ChunkedReader)
+        self._length = 0 if self.is_chunked else reader.length
+        # Its body and the body's reader refer to the request and to each other: without these cycles, a request goes
+        # when it is answered, and not when the garbage collector runs.
+        self._request.body = reader.parser = None
         self.expects_continue = self._request._expected_100_continue
         self._request._expected_100_continue = False  # the connection answers it after it has accepted the length
         self._cfg = cfg
@@ -88,9 +93,8 @@ class StrictRequest:
         environ[RECEIVED_HEADERS_KEY] = [(name.lower(), value) for name, value in received]
         environ["wsgi.multithread"] = True
         environ.setdefault("REMOTE_PORT", "")
-        length = 0 if self.is_chunked else self._request.body.reader.length
         keep_alive = not self._request.should_close()
-        return RequestHead(environ, length, keep_alive=keep_alive, minor_version=self._request.version[1])
+        return RequestHead(environ, self._length, keep_alive=keep_alive, minor_version=self._request.version[1])
 
     def chunked_body(self, max_size: int) -> bytes:
         """The whole body of a chunked request. Raises Refusal if it is malformed or exceeds a limit."""

@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.process.garbage_collector import collect_exempt, collect_rarely, keep_memory_shared, settle_collector
+from app.process.garbage_collector import (
+    collect_exempt,
+    collect_rarely,
+    is_much_exempt,
+    keep_memory_shared,
+    settle_collector,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -112,3 +118,18 @@ def test_exempt_garbage_goes_when_there_is_time_and_the_rest_stays_exempt() -> N
     collect_exempt()
     assert gone() is None
     assert all(each is not kept for each in gc.get_objects())
+
+
+def test_it_is_time_to_collect_when_there_are_many_more_exempt_objects_than_before() -> None:
+    settle_collector()
+    before = gc.get_freeze_count()
+    kept: list[list[list[int]]] = []
+    while not is_much_exempt():
+        assert len(kept) < 1_000, "it is never time"
+        kept.append(_allocate_until_collected(8))
+    assert gc.get_freeze_count() > 1.5 * before + 50_000
+    assert not is_much_exempt(), "the next time is after as many collections"
+    collect_exempt()
+    for _ in range(150):
+        _allocate_until_collected(4)
+    assert not is_much_exempt(), "there are as many as the last full collection left"

@@ -29,3 +29,12 @@ def test_memory_is_returned_once_after_each_idle_time() -> None:
     idle.tick(61.0, 60.5)
     idle.tick(70.0, 60.5)
     assert trims == releases == collections == [1, 1]
+
+
+def test_it_collects_while_requests_wait_if_it_must() -> None:
+    collections: list[int] = []
+    due = [False, True, False]
+    idle = IdleTrim(trim=lambda: None, collect=lambda: collections.append(1), must_collect=lambda: due.pop(0))
+    for now in (10.0, 11.0, 12.0):
+        idle.tick(now, now)
+    assert (collections, due) == ([1], [])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import json
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -283,6 +286,26 @@ def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pyt
     assert status == "500 Internal Server Error"
     assert json.loads(body) == {"error": "unexpected error in the server, its log says more"}
     assert len(caplog.records) == 1
+
+
+class Body(io.BytesIO):
+    """A body that can be referred to weakly."""
+
+
+@pytest.mark.parametrize("path", ["/none", "/v2/models"])
+def test_a_request_without_a_route_is_gone_when_it_is_answered(application: Recording, path: str) -> None:
+    call(application, path)
+    gc.disable()
+    try:
+        environ = EnvironBuilder(path=path, method="POST").get_environ() | {"RAW_URI": path}
+        environ["wsgi.input"] = body = Body()
+        answer = application(environ, lambda *_: None)
+        assert b"error" in b"".join(answer)
+        gone = weakref.ref(body)
+        del answer, environ, body
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("text", "offset"), [(None, 0), ("", 0), ("123", 123), ("-1", 0), ("x", 0), ("9" * 99, 0)])

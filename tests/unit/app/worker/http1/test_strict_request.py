@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import contextlib
+import gc
+
 import pytest
 from gunicorn.config import Config
 
@@ -76,3 +79,18 @@ def test_a_malformed_head_is_refused() -> None:
     with pytest.raises(Refusal) as refusal:
         strict(b"GET / HTTP/1.1\r\nA: b\nC: d\r\n\r\n")
     assert refusal.value.status == 400
+
+
+@pytest.mark.parametrize("body", [b"3\r\none\r\n0\r\n\r\n", b"3\r\non", b"zz\r\n"])
+def test_a_chunked_request_leaves_nothing_to_the_garbage_collector(body: bytes) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        request = strict(b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + body)
+        request.head(None, PEER, ("h", 80))
+        with contextlib.suppress(Refusal, ClientGone):
+            request.chunked_body(100)
+        del request
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
