@@ -44,6 +44,7 @@ from core.inference.tensors import Buffer
 BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')
+_STREAM = re.compile(rb'"stream"|\\u')
 # A body of these has no instances, and names no model.
 _ONE_FORM = (PayloadKind.V2, PayloadKind.GENERATE)
 # A search is faster than the inflation of bytes: a megabyte in two milliseconds.
@@ -74,7 +75,8 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
         raise BINARY.missing_size()
     found = BodyKind.V2 if is_v2 else _body_kind(application, kind, content_type, body, model.spec)
     if found is None:
-        answer = answer_events if is_stream or asks_for_stream(body) else answer_object
+        is_stream = is_stream or off_hub(application, len(body), asks_for_stream, body)
+        answer = answer_events if is_stream else answer_object
         reply = answer(application, environ, model, body, version)
     elif found is BodyKind.V2:
         if is_stream:
@@ -98,6 +100,9 @@ def wants_stream(accept: str | None) -> bool:
 
 def asks_for_stream(body: Buffer) -> bool:
     """Whether a generate object has the member `stream`, there or under `parameters`, with the value true."""
+    # The search takes a hundredth of the parser's time, which nothing else runs in. An escape may be one of the name.
+    if _STREAM.search(body) is None:
+        return False
     document = parse_json(body)
     if type(document) is not dict:
         return False

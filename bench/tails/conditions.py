@@ -26,6 +26,7 @@ _SIDE = 5000
 _CONFIG = 'backend: "onnxruntime"\nmax_batch_size: 8\ninstance_group [ { kind: KIND_CPU count: 1 } ]\n'
 _SCRAPE_S = 0.1
 _PROBE_S = 0.02
+_BROKEN_S = 0.2
 _LIMIT_S = 60.0
 # Files of this process besides the connections.
 _OTHER_FILES = 200
@@ -100,10 +101,30 @@ def idle_connections(server: Server, repository: Path) -> Iterator[None]:
 
 
 @contextmanager
+def broken(server: Server, repository: Path) -> Iterator[None]:
+    """A tensor of 16 MB as JSON with an element that is no UTF-8, again and again; each is refused."""
+    with _repeated(server.port, "POST", "/v2/models/simple/infer", _BROKEN_S, body=_broken_body(), status=400):
+        yield
+
+
+def _broken_body() -> bytes:
+    element, count = b"12345678,", (16 << 20) // 9
+    head = b'{"inputs":[{"name":"INPUT0","datatype":"INT32","shape":[1,%d],"data":[' % count
+    return head + count // 2 * element + b'"\xff",' + count // 2 * element + b"1]}]}"
+
+
+@contextmanager
 def _repeated(
-    port: int, method: str, path: str, every_s: float, *, before: Callable[[], None] | None = None
+    port: int,
+    method: str,
+    path: str,
+    every_s: float,
+    *,
+    before: Callable[[], None] | None = None,
+    body: bytes | None = None,
+    status: int = 200,
 ) -> Iterator[None]:
-    """Ask on new connections, from another thread. RuntimeError at the end if an answer was not 200."""
+    """Ask on new connections, from another thread. RuntimeError at the end if an answer had another status."""
     ended = threading.Event()
     answers: list[int] = []
 
@@ -113,7 +134,7 @@ def _repeated(
                 before()
             connection = http.client.HTTPConnection(HOST, port, timeout=_LIMIT_S)
             try:
-                connection.request(method, path)
+                connection.request(method, path, body)
                 response = connection.getresponse()
                 response.read()
                 answers.append(response.status)
@@ -130,7 +151,7 @@ def _repeated(
     finally:
         ended.set()
         thread.join()
-    if set(answers) != {200}:
+    if set(answers) != {status}:
         raise RuntimeError(f"{method} {path} was answered with {sorted(set(answers))}")
 
 
@@ -140,4 +161,5 @@ CONDITIONS: dict[str, Callable[[Server, Path], AbstractContextManager[None]]] = 
     "probes": probes,
     "reloads": reloads,
     "idle": idle_connections,
+    "broken": broken,
 }

@@ -14,6 +14,7 @@ the median of the rounds. The pause is the longest of all rounds:
     probes     live and ready, each every 20 ms
     reloads    a model of 100 MB is loaded again and again
     idle       10,000 connections that have asked once are open
+    broken     a JSON tensor of 16 MB that is not UTF-8 is refused, five times a second at most
 """
 
 from __future__ import annotations

@@ -14,11 +14,13 @@ from typing import Any
 from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.request_parameters import NON_STRING, set_custom_parameter, unable
-from core.http.payloads.json.text import parse_json
+from core.http.payloads.json.text import error_in_slices, parse_json
+from core.http.slices.encoding import has_word
 from core.http.slices.joined_array import joined_array
-from core.http.slices.json_array import SlicedArray
-from core.http.slices.outline import outline_of
+from core.http.slices.json_array import Fault, SlicedArray
+from core.http.slices.outline import Outline, outline_of
 from core.http.slices.slicing import Slicing
+from core.http.slices.wrong_element import WrongElement
 from core.http.v2.json_document import read_slice
 from core.http.v2.json_tensors import NESTED_TOO_DEEP, array_from_json, json_datatype
 from core.inference.request import InferenceRequest, InputTensor
@@ -29,6 +31,8 @@ _NON_OBJECT = "attempt to access JSON non-object as object"
 _LENGTH_SIZE = 4
 _LONGEST_INTEGER = 20
 _BEYOND = 2**64
+# The reader of slices knows words that the one of whole objects does not.
+_WORDS = (b"NaN", b"Inf")
 
 
 class _Members(list[tuple[str, Any]]):
@@ -59,18 +63,37 @@ def _decode_slices(
 ) -> InferenceRequest | None:
     """The request whose object is `text`; None if it has no long list of values, or has to be read as a whole."""
     names = b"|".join([re.escape(_key(name)) for name in spec.inputs])
-    outline = outline_of(text, re.compile(rb"(?:%b)\s*:\s*\[" % names), slicing, whole_elements=True)
-    if outline is None or type(outline.document) is not dict or _may_repeat(outline.text, spec):
-        return None
-    request = InferenceRequest(spec.name, [], model_version=version)
-    try:
-        _decode(outline.document, _Reading(request, spec, max_input_size, outline.take))
-    except (InvalidRequest, ValueError):
-        # What stops the reading of a slice may have another text and place in the whole document.
-        if outline.is_taken() and outline.is_read():
-            raise
-        return None
-    return request if outline.is_taken() and outline.is_read() else None
+    member = re.compile(rb"(?:%b)\s*:\s*\[" % names)
+    outline = outline_of(text, member, slicing, whole_elements=True, may_be_broken=True)
+    fault: Fault | None = None
+    if outline is not None:
+        found: InvalidRequest | None = None
+        if type(outline.document) is dict and not _may_repeat(outline.text, spec):
+            request = InferenceRequest(spec.name, [], model_version=version)
+            try:
+                _decode(outline.document, _Reading(request, spec, max_input_size, outline.take))
+            except (InvalidRequest, ValueError) as error:
+                if outline.is_taken() and outline.is_read():
+                    raise
+                found = error if type(error) is WrongElement else None
+            else:
+                if outline.is_taken() and outline.is_read():
+                    return request
+        # What stops the reading of a slice may have another text and place in the whole document, whose syntax is
+        # judged before its content.
+        fault = outline.fault()
+        if found is not None and outline.is_read() and _is_flat(text, outline, slicing):
+            raise found
+    whole = error_in_slices(text, fault, slicing)
+    if whole is not None:
+        raise whole
+    return None
+
+
+def _is_flat(text: memoryview, outline: Outline, slicing: Slicing) -> bool:
+    """Whether all long lists have elements alone, and the text no word that the reader of whole objects refuses."""
+    lists = [text[array.begin + 1 : array.end] for array in outline.arrays]
+    return not has_word(_WORDS, text, slicing) and not any(has_word((b"[",), each, slicing) for each in lists)
 
 
 def _decode(members: Members, reading: _Reading) -> InferenceRequest:
@@ -138,7 +161,12 @@ class _Reading:
         long = self._take(value)
         content = value if type(value) is list else [value]
         if long is not None:
-            array = _sliced(long, datatype, name, self._max_input_size)
+            try:
+                array = _sliced(long, datatype, name, self._max_input_size)
+            except WrongElement:
+                if self._size + (long.end - long.begin) // 2 * datatype.size > self._max_input_size:
+                    raise ValueError("the list may be too long, which is another error") from None
+                raise
             self._count(name, _wire_size(array) if datatype is BYTES else array.nbytes)
             shape = self._shape(expected, array.size)
         elif datatype is BYTES:

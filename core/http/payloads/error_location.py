@@ -18,6 +18,10 @@ def line_name(index: int) -> str:
     return f"line {index + 1}"
 
 
+def csv_row_name(index: int) -> str:
+    return f"row {index + 1}"
+
+
 class ErrorLocation:
     """Locations in the values of one input. `row_name` names its rows; None if there are no rows."""
 
@@ -41,13 +45,14 @@ class ErrorLocation:
 class CsvErrorLocation(ErrorLocation):
     """Locations in the columns of one input, which begin at `first_column` (from 0)."""
 
-    def __init__(self, input_name: str, first_column: int) -> None:
+    def __init__(self, input_name: str, first_column: int, row_name: RowName = csv_row_name) -> None:
         super().__init__(None, input_name)
+        self._row_name = row_name
         self._first_column = first_column
 
     def element(self, index: int, shape: Shape) -> str:
         row, column = divmod(index, element_count(shape[1:]))
-        return f"row {row + 1}, column {self._first_column + column + 1} (input '{self.input_name}')"
+        return f"{self._row_name(row)}, column {self._first_column + column + 1} (input '{self.input_name}')"
 
 
 def unravelled(index: int, shape: Shape) -> tuple[int, ...]:

@@ -6,7 +6,8 @@ opened again at the start of the next. If each slice is valid JSON, so is the wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,10 +46,20 @@ class _Slice(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """Why a text is no JSON: the strict parser's reason, and the offset of the byte at which it stops."""
+    """Why a text is no JSON: the parser's reason, and the offset at which it stops, as it counts."""
 
     reason: str
     offset: int
+
+
+class Judge(NamedTuple):
+    """A parser that says what is no JSON. `load` raises json.JSONDecodeError, `size` is the size of a text in that."""
+
+    load: Callable[[bytes], object]
+    size: Callable[[bytes], int]
+
+
+STRICT = Judge(orjson.loads, len)
 
 
 class SlicedArray:
@@ -82,7 +93,7 @@ class SlicedArray:
             yield self._text_of(one)
         self.is_read = True
 
-    def fault(self) -> Fault | None:
+    def fault(self, judge: Judge = STRICT) -> Fault | None:
         """What is wrong with the first slice that is no JSON, of those from the last one on that was given out.
 
         None if all are JSON, which makes the array one that was read, or if the slice does not tell: it is wrong where
@@ -91,16 +102,38 @@ class SlicedArray:
         for one in self._slices[max(self._count - 1, 0) :]:
             self._pause()
             try:
-                orjson.loads(self._text_of(one))
-            except orjson.JSONDecodeError as error:
+                judge.load(self._text_of(one))
+            except json.JSONDecodeError as error:
                 reason, at = error.msg.partition(":")[0], error.pos - one.opened
-                is_inside = 0 <= at < one.end - one.begin + (not one.closed)
-                return Fault(reason, one.begin + at) if is_inside and "depth limit" not in reason else None
+                is_inside = 0 <= at < judge.size(self._content_of(one)) + (not one.closed)
+                is_known = is_inside and "depth limit" not in reason
+                return Fault(reason, self._offset(one, judge) + at) if is_known else None
+            except RecursionError:
+                return None
         self.is_read = True
         return None
 
+    def _offset(self, wanted: _Slice, judge: Judge) -> int:
+        """The offset of a slice, as the judge counts."""
+        if judge is STRICT:
+            return wanted.begin
+        at = 0
+        offset = 0
+        for one in self._slices:
+            self._pause()
+            # What is before the slice, as far as it is not counted yet: the comma, or the text before the array.
+            offset += judge.size(bytes(self._text[at : one.begin]))
+            if one is wanted:
+                break
+            offset += judge.size(self._content_of(one))
+            at = one.end
+        return offset
+
+    def _content_of(self, one: _Slice) -> bytes:
+        return bytes(self._text[one.begin : one.end])
+
     def _text_of(self, one: _Slice) -> bytes:
-        return b"[" * one.opened + bytes(self._text[one.begin : one.end]) + b"]" * one.closed
+        return b"[" * one.opened + self._content_of(one) + b"]" * one.closed
 
 
 def slice_array(
@@ -110,7 +143,7 @@ def slice_array(
 
     `whole_elements`: only between the array's own elements; otherwise elements that are arrays may be cut, too. Any
     text is taken, JSON or not: what is wrong is found in the slices, or makes the array one that cannot be sliced.
-    `may_be_cut`: so is an array in which the text ends.
+    `may_be_cut`: so is an array in which the text ends, and one that ends with the wrong bracket.
     """
     slices: list[_Slice] = []
     at, depth, window = begin + 1, 1, slicing.size
@@ -120,7 +153,10 @@ def slice_array(
         end = _end_of_array(part, depth)
         if end is not None:
             if part[end : end + 1] != b"]":
-                return None
+                if not may_be_cut:
+                    return None
+                slices.append(_Slice(at, at + end + 1, depth, 0))
+                break
             slices.append(_Slice(at, at + end, depth, 1))
             break
         found = _last_comma(part, depth, 1 if whole_elements else _DEEPEST)

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from core.http.slices.json_array import Fault, SlicedArray, slice_array
+from core.http.slices.json_array import STRICT, Fault, Judge, SlicedArray, slice_array
 from core.http.slices.slicing import Slicing
 
 # Nobody can send a mark without knowing this.
@@ -52,11 +52,11 @@ class Outline:
         """Whether all arrays were read, and so the whole text is valid JSON."""
         return all(array.is_read for array in self.arrays)
 
-    def fault(self) -> Fault | None:
+    def fault(self, judge: Judge = STRICT) -> Fault | None:
         """The first thing that is wrong with the text, whose arrays were read in their order; None if it is JSON, or if
-        the slices do not tell."""
+        the slices do not tell. Behind the last array the strict parser judges."""
         for array in self.arrays:
-            fault = None if array.is_read else array.fault()
+            fault = None if array.is_read else array.fault(judge)
             if not array.is_read:
                 return fault
         return self._behind
@@ -92,13 +92,17 @@ def outline_of(
             arrays.append(array)
             copied = at
     parts.append(text[copied:])
-    if not arrays or sum(map(len, parts)) > _LARGEST:
+    size = sum(map(len, parts))
+    if not arrays or (size > _LARGEST and not may_be_broken):
         return None
+    # What is wrong far from the end of a longer text is wrong in its beginning, too.
+    parts[-1] = parts[-1][: max(_LARGEST - size + len(parts[-1]), 0)]
     outlined = b"".join(parts)
     try:
-        return Outline(outlined, orjson.loads(outlined), arrays)
+        document = orjson.loads(outlined)
+        return Outline(outlined, document, arrays) if size <= _LARGEST else None
     except orjson.JSONDecodeError as error:
-        if not may_be_broken:
+        if not may_be_broken or (size > _LARGEST and error.pos > len(outlined) - _NEAR):
             return None
         at = error.pos - (len(outlined) - len(parts[-1]))
         behind = None if arrays[-1].is_cut else Fault(error.msg.partition(":")[0], copied + at)

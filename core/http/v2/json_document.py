@@ -16,6 +16,8 @@ import simdjson
 
 from core.errors import InvalidRequest
 from core.http.json_parser import parse
+from core.http.slices.encoding import has_word, is_ascii, is_utf8
+from core.http.slices.json_array import STRICT, Judge
 from core.http.slices.outline import Outline, outline_of
 from core.http.slices.slicing import Slicing
 from core.http.slices.wrong_element import WrongElement
@@ -31,8 +33,8 @@ _PREFIX = "failed to parse the request JSON buffer: "
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
 # What makes `_parse_lenient` look further than the strict parser.
-_LENIENT = (b"NaN", b"Inf", b'"binary_data_size"')
-_LONGEST = max(map(len, _LENIENT))
+_BINARY_SIZE = b'"binary_data_size"'
+_LENIENT = (b"NaN", b"Inf", _BINARY_SIZE)
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
     "binary data format"
@@ -94,25 +96,21 @@ def error_in_slices(
 
     None if it cannot be told from the slices: then the whole text has to be parsed, during which nothing else runs.
     """
-    fault = outline.fault()
-    if fault is not None:
-        error: InvalidRequest | None = InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+    if is_ascii(text, slicing) and not has_word(_LENIENT, text, slicing):
+        judge = STRICT
+    elif len(outline.arrays) == 1 and outline.document is not None and _is_judged_leniently(text, slicing):
+        judge = _LENIENT_JUDGE
     else:
-        error = found if type(found) is WrongElement and outline.is_read() else None
-    return error if error is not None and _is_judged_strictly(text, slicing) else None
+        return None
+    fault = outline.fault(judge)
+    if fault is not None:
+        return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+    return found if type(found) is WrongElement and outline.is_read() else None
 
 
-def _is_judged_strictly(text: memoryview, slicing: Slicing) -> bool:
-    """Whether the strict parser has the last word on a text, and its offsets are bytes."""
-    before = b""
-    for at in range(0, len(text), slicing.size):
-        slicing.pause()
-        part = bytes(text[at : at + slicing.size])
-        around = before + part
-        if not part.isascii() or any(word in around for word in _LENIENT):
-            return False
-        before = around[-_LONGEST:]
-    return True
+def _is_judged_leniently(text: memoryview, slicing: Slicing) -> bool:
+    """Whether the strict parser refuses a text before it looks at it, so that the lenient one has the last word."""
+    return not is_utf8(text, slicing) and not has_word((_BINARY_SIZE,), text, slicing)
 
 
 def _plain_document(document: Any) -> Any:
@@ -198,13 +196,18 @@ def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
         raise InvalidRequest(BINARY_WITHOUT_HEADER)
     if b"NaN" in raw or b"Inf" in raw or "UTF-8" in reason:
         try:
-            return json.loads(_INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape"))
+            return json.loads(_lenient_text(raw))
         except RecursionError:
             raise InvalidRequest(NESTED_TOO_DEEP) from None
         except ValueError as error:
             if isinstance(error, json.JSONDecodeError):
                 reason, offset = error.msg, error.pos
     raise InvalidRequest(f"{_PREFIX}{reason} at {offset}")
+
+
+def _lenient_text(raw: bytes) -> str:
+    """What `json` reads of a text that begins outside strings."""
+    return _INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape")
 
 
 def _spell_out(found: re.Match[bytes]) -> bytes:
@@ -214,10 +217,13 @@ def _spell_out(found: re.Match[bytes]) -> bytes:
 
 def _has_binary_size(raw: bytes) -> bool:
     """Whether `raw` begins with a JSON document that gives binary sizes, and other bytes follow it."""
-    if b'"binary_data_size"' not in raw:
+    if _BINARY_SIZE not in raw:
         return False
     try:
         _, end = json.JSONDecoder().raw_decode(raw.decode("latin-1"))
     except (ValueError, RecursionError):
         return False
     return end < len(raw)
+
+
+_LENIENT_JUDGE = Judge(lambda raw: json.loads(_lenient_text(raw)), lambda raw: len(_lenient_text(raw)))

@@ -21,11 +21,12 @@ from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.conversion import as_datatype, expected_text, wide_integers
 from core.http.payloads.csv.layout import CsvLayout
-from core.http.payloads.error_location import CsvErrorLocation, mismatch
+from core.http.payloads.error_location import CsvErrorLocation, RowName, csv_row_name, mismatch
 from core.http.payloads.instance_signature import InstanceSignature, instance_signature
 from core.http.payloads.json.number_array import parse_number_array, wide_kind
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.http.payloads.payload_slices import decode_slices
+from core.http.payloads.text_rows import CsvRows
 from core.http.slices.lines import line_slices
 from core.inference.tensors import BYTES, Array, Buffer, Shape, bytes_array
 
@@ -46,21 +47,22 @@ def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     text = memoryview(body)[start:]
     if rules.slicing is not None:
         # A slice that ends within a quoted field has an error, as its last quote is missing.
-        payload = decode_slices(line_slices(text, rules.slicing), lambda rows: (_decoded(rows, signature), None))
+        texts = line_slices(text, rules.slicing)
+        payload = decode_slices(texts, CsvRows(spec), lambda rows, name: (_decoded(rows, signature, name), None))
         if payload is not None:
             return payload
     return _decoded(bytes(text), signature)
 
 
-def _decoded(text: bytes, signature: InstanceSignature) -> DecodedPayload:
-    arrays = _from_numbers(text, signature)
+def _decoded(text: bytes, signature: InstanceSignature, row_name: RowName = csv_row_name) -> DecodedPayload:
+    arrays = _from_numbers(text, signature, row_name)
     if arrays is None:
-        arrays = _from_fields(text, signature)
+        arrays = _from_fields(text, signature, row_name)
     count = len(next(iter(arrays.values())))
     return DecodedPayload(arrays=arrays, count=count, stacked=signature.stacked)
 
 
-def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array] | None:
+def _from_numbers(text: bytes, signature: InstanceSignature, row_name: RowName) -> dict[str, Array] | None:
     """The arrays of rows of plain numbers with the same length; None for any other text."""
     kinds = {wide_kind(i.datatype) for i in signature.inputs.values()}
     # The parser would take a bracket for a list; it refuses quotes and words itself.
@@ -86,7 +88,7 @@ def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array]
         block.spec.name: as_datatype(
             np.ascontiguousarray(matrix[:, block.columns]).reshape(-1, *block.dims),
             block.spec.datatype,
-            CsvErrorLocation(block.spec.name, block.columns.start),
+            CsvErrorLocation(block.spec.name, block.columns.start, row_name),
         )
         for block in layout.blocks
     }
@@ -106,34 +108,33 @@ def _loaded(text: bytes) -> Array | None:
     return matrix if len(matrix) == text.count(b"\n") + 1 and not np.isinf(matrix).any() else None
 
 
-def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
-    rows = _rows(text)
+def _from_fields(text: bytes, signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
+    rows = _rows(text, row_name)
     layout = CsvLayout(signature, len(rows[0]))
     columns = layout.column_count
     if set(map(len, rows)) != {columns}:
         index = next(i for i, row in enumerate(rows) if len(row) != columns)
-        raise mismatch(f"row {index + 1}", f"{columns} columns, as row 1 has", str(len(rows[index])))
+        raise mismatch(row_name(index), f"{columns} columns, as row 1 has", str(len(rows[index])))
     arrays: dict[str, Array] = {}
     for block in layout.blocks:
         fields = list(chain.from_iterable([row[block.columns] for row in rows]))
-        reader = _Fields(
-            fields, (len(rows), *block.dims), block.spec, CsvErrorLocation(block.spec.name, block.columns.start)
-        )
+        location = CsvErrorLocation(block.spec.name, block.columns.start, row_name)
+        reader = _Fields(fields, (len(rows), *block.dims), block.spec, location)
         arrays[block.spec.name] = reader.array()
     return arrays
 
 
-def _rows(text: bytes) -> list[_Row]:
+def _rows(text: bytes, row_name: RowName) -> list[_Row]:
     """The fields of all rows. Decoding as Latin-1 keeps each byte, whatever the encoding of the text is."""
     reader = csv.reader(io.StringIO(text.decode("latin-1"), newline=""), strict=True)
     rows: list[_Row] = []
     try:
         for row in reader:
             if not row:
-                raise InvalidRequest(f"row {len(rows) + 1} is empty: expected an instance on each row")
+                raise InvalidRequest(f"{row_name(len(rows))} is empty: expected an instance on each row")
             rows.append(row)
     except csv.Error as error:
-        raise InvalidRequest(f"row {len(rows) + 1}: {error}") from None
+        raise InvalidRequest(f"{row_name(len(rows))}: {error}") from None
     return rows
 
 

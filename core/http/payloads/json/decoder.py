@@ -18,10 +18,11 @@ from core.http.payloads.json.document_form import DocumentForm, document_form
 from core.http.payloads.json.instances import decode_instances
 from core.http.payloads.json.number_array import parse_number_array
 from core.http.payloads.json.number_instances import decode_numbers, is_one_instance, only_numbers
-from core.http.payloads.json.sliced_instances import decode_sliced_instances
-from core.http.payloads.json.text import parse_json
+from core.http.payloads.json.sliced_instances import sliced_instances
+from core.http.payloads.json.text import error_in_slices, parse_json
 from core.http.payloads.json.values import column_array, rank_of
 from core.http.payloads.payload import DecodedPayload, DecodeRules
+from core.http.slices.json_array import Fault
 from core.inference.tensors import Array, Buffer
 
 # From this number of bytes on the parser for number arrays is faster.
@@ -46,15 +47,39 @@ def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPay
 
 
 def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
-    """The payload of many instances, if the rules allow slices; None for any other document, valid or not."""
-    if rules.slicing is None:
+    """The payload of many instances, if the rules allow slices; None for a document that has to be read as a whole."""
+    slicing = rules.slicing
+    if slicing is None:
         return None
-    found = decode_sliced_instances(memoryview(body), spec, rules, form, rules.slicing)
-    if found is None:
-        return None
-    payload, others = found
-    payload.parameters = _parameters(others, form)
-    return payload
+    text = memoryview(body)
+    sliced = sliced_instances(text, form, slicing)
+    payload: DecodedPayload | None = None
+    fault: Fault | None = None
+    if sliced is not None:
+        found: InvalidRequest | None = None
+        try:
+            parameters = _parameters(sliced.others, form)
+            payload = sliced.decode(spec, rules)
+        except InvalidRequest as error:
+            found = error
+        else:
+            if payload is not None:
+                payload.parameters = parameters
+                return payload
+        # The syntax of the whole text is judged before its content.
+        fault = sliced.fault()
+        if sliced.is_json():
+            if found is not None:
+                raise found
+            return None
+    if sliced is None:
+        # One element may have taken in the others, because its bracket is missing.
+        sliced = sliced_instances(text, form, slicing, whole_elements=False)
+        fault = None if sliced is None else sliced.fault()
+    error_ = error_in_slices(text, fault, slicing)
+    if error_ is not None:
+        raise error_
+    return None
 
 
 def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:

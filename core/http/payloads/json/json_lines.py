@@ -9,7 +9,7 @@ from typing import Any
 
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import line_name
+from core.http.payloads.error_location import RowName, line_name
 from core.http.payloads.json.encoder import prediction_rows, write_json
 from core.http.payloads.json.instances import decode_instances
 from core.http.payloads.json.number_array import parse_number_array
@@ -19,6 +19,7 @@ from core.http.payloads.json.text import parse_json
 from core.http.payloads.output_columns import OutputColumn, row_slices
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.http.payloads.payload_slices import DecodedSlice, decode_slices
+from core.http.payloads.text_rows import LineRows
 from core.http.slices.lines import line_slices
 from core.inference.tensors import Buffer
 
@@ -27,34 +28,34 @@ def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> Decod
     """Decode lines, ended by LF or CRLF, optional on the last. Raises InvalidRequest that names the line, from 1."""
     if rules.slicing is not None:
         texts = line_slices(memoryview(body), rules.slicing)
-        payload = decode_slices(texts, lambda text: _decode_slice(text, spec, rules))
+        payload = decode_slices(texts, LineRows(spec), lambda text, name: _decode_slice(text, spec, rules, name))
         if payload is not None:
             return payload
-    payload = _decode_numbers(bytes(body), spec)
+    payload = _decode_numbers(bytes(body), spec, line_name)
     if payload is not None:
         return payload
-    return decode_instances(_instances(bytes(body)), spec, rules, line_name)
+    return decode_instances(_instances(bytes(body), line_name), spec, rules, line_name)
 
 
-def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules) -> DecodedSlice:
-    payload = _decode_numbers(text, spec)
+def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedSlice:
+    payload = _decode_numbers(text, spec, row_name)
     if payload is not None:
         return payload, LISTS
-    instances = _instances(text)
-    return decode_instances(instances, spec, rules, line_name), form_of_instance(instances[0])
+    instances = _instances(text, row_name)
+    return decode_instances(instances, spec, rules, row_name), form_of_instance(instances[0])
 
 
-def _instances(text: bytes) -> list[Any]:
+def _instances(text: bytes, row_name: RowName) -> list[Any]:
     lines = text.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
     for index, line in enumerate(lines):
         if not line or line.isspace():
-            raise InvalidRequest(f"{line_name(index)} is empty: expected a JSON value on each line")
-    return [parse_json(line, line_name(index)) for index, line in enumerate(lines)]
+            raise InvalidRequest(f"{row_name(index)} is empty: expected a JSON value on each line")
+    return [parse_json(line, row_name(index)) for index, line in enumerate(lines)]
 
 
-def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
+def _decode_numbers(text: bytes, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
     """The payload of lines that are flat arrays of numbers, for a model with one input; None for any other text."""
     kind = only_numbers(spec)
     text = text.removesuffix(b"\n")
@@ -67,7 +68,7 @@ def _decode_numbers(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
     found = parse_number_array(b"[" + joined + b"]", None, kind)
     if found is None or found[0].ndim != 2 or len(found[0]) != text.count(b"\n") + 1:
         return None
-    return decode_numbers(found[0], spec, line_name)
+    return decode_numbers(found[0], spec, row_name)
 
 
 def encode_jsonlines(columns: list[OutputColumn]) -> list[bytes]:

@@ -13,8 +13,9 @@ from core.config.model_spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest, RequestCancelled, ServerError
 from core.http.generate.request_object import decode_object
 from core.http.slices.slicing import Slicing
+from core.http.slices.wrong_element import WrongElement
 from core.inference.tensors import BY_NAME
-from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, strings, values
+from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
 
 LIMIT = 1 << 20
 SPEC = ModelSpec(
@@ -102,3 +103,17 @@ def test_an_object_is_not_read_further_when_the_pause_stops_it() -> None:
 def test_the_same_object_fails_with_one_wrong_element() -> None:
     with pytest.raises(InvalidRequest, match="non-signed-integer"):
         decode_object(orjson.dumps({"INT": [*range(999), "a"]}), -1, SPEC, LIMIT, Slicing(size=16))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [b'"x"', b"null", b"1 2", b"1,x", b"\xff", b'"\xff"'],
+)
+def test_a_broken_object_is_refused_in_small_steps(wrong: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    body = orjson.dumps({"INT": [*range(600), 7777, *range(600)]}).replace(b"7777", wrong)
+    expected = outcome(body)
+    assert expected[0] in (InvalidRequest, WrongElement)
+    with monkeypatch.context() as patched:
+        parsed = sizes_parsed(patched)
+        assert outcome(body, Slicing(size=100)) == expected
+    assert max(parsed) < 300

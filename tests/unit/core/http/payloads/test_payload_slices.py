@@ -21,7 +21,7 @@ from core.http.payloads.payload import DecodeRules
 from core.http.slices.slicing import Slicing
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
-from tests.unit.core.http.slices.texts import damaged, json_text, numbers, sizes, strings, values
+from tests.unit.core.http.slices.texts import damaged, json_text, numbers, sizes, sizes_parsed, strings, values
 
 SPECS = {
     "numbers": one("FP32", 2),
@@ -153,3 +153,86 @@ def test_a_body_is_not_decoded_further_when_the_pause_stops_it() -> None:
     for decode, body in ((decode_json, b"[[1,2],[3,4]]"), (decode_jsonlines, b"[1,2]\n[3,4]"), (decode_csv, b"1,2\n")):
         with pytest.raises(RequestCancelled):
             decode(body, SPECS["numbers"], rules)
+
+
+MANY = 400
+ROW = "[1.5,2.5]"
+DOCUMENTS = ("[%s]", '{"instances":[%s]}', '{"parameters":{},"instances":[%s],"signature_name":"s"}')
+WRONG = [
+    ("[1.5]", "[1.5,2.5,3.5]"),
+    ("[1.5,2.5]", '[1.5,"x"]', "[1.5]"),
+    ("[1e300,1]",),
+    ("1.5", "{}", "[1.5,null]"),
+    ('{"IN":[1,2]}', '{"IN":[1]}'),
+    ('{"b64":"AACAPwAAgD8="}',),
+    ('[NaN,"x"]',),
+]
+
+
+def rows_with(wrong: tuple[str, ...], *, also_first: bool) -> list[str]:
+    """Many rows, some of which are wrong."""
+    rows = [ROW] * MANY
+    for index, row in enumerate(wrong):
+        rows[MANY // 2 + 40 * index] = row
+    if also_first:
+        rows[0] = wrong[-1]
+    return rows
+
+
+def assert_refused_in_small_steps(
+    decode: Callable[[bytearray, ModelSpec, DecodeRules], Any], body: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = outcome(decode, body, "numbers")
+    assert expected[0] is InvalidRequest
+    with monkeypatch.context() as patched:
+        parsed = sizes_parsed(patched)
+        assert outcome(decode, body, "numbers", Slicing(size=100)) == expected
+    # The first row and two slices.
+    assert max(parsed, default=0) < 300
+
+
+@pytest.mark.parametrize("also_first", [False, True])
+@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_wrong_instances_are_refused_in_small_steps(
+    document: str, wrong: tuple[str, ...], also_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A bare array that begins with no list is one instance.
+    also_first = also_first and (document != "[%s]" or wrong[-1].startswith("["))
+    body = (document % ",".join(rows_with(wrong, also_first=also_first))).encode()
+    assert_refused_in_small_steps(decode_json, body, monkeypatch)
+
+
+@pytest.mark.parametrize("also_first", [False, True])
+@pytest.mark.parametrize("wrong", [*WRONG, ("[1,2", "[1.5]"), ("",), ("[1,NaN,Infinity}",)])
+def test_wrong_lines_are_refused_in_small_steps(
+    wrong: tuple[str, ...], also_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "\n".join(rows_with(wrong, also_first=also_first)).encode()
+    assert_refused_in_small_steps(decode_jsonlines, body, monkeypatch)
+
+
+@pytest.mark.parametrize("also_first", [False, True])
+@pytest.mark.parametrize("wrong", [("1,2,3", "1"), ("a,b", "1"), ("",), ("1e300,1", "nan,x"), ("1;2",)])
+def test_wrong_csv_is_refused_in_small_steps(
+    wrong: tuple[str, ...], also_first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "\n".join(row.strip("[]") for row in rows_with(wrong, also_first=also_first)).encode()
+    assert_refused_in_small_steps(decode_csv, body, monkeypatch)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("broken", ["[1.5 2.5]", "[1.5,2.5", "[1.5,2.5}", "\udcff", '["\udcff",1]', "[1.5,x]"])
+def test_what_is_no_json_is_refused_in_small_steps(document: str, broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = document % ",".join(rows_with((broken,), also_first=False))
+    assert_refused_in_small_steps(decode_json, text.encode("utf-8", "surrogateescape"), monkeypatch)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("left", [1, 2, 7, 1000])
+def test_a_document_that_ends_early_is_refused_in_small_steps(
+    document: str, left: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = document % ",".join([ROW] * MANY)
+    assert_refused_in_small_steps(decode_json, text[:-left].encode(), monkeypatch)
+    assert_refused_in_small_steps(decode_json, (text + "}").encode(), monkeypatch)

@@ -152,7 +152,22 @@ def test_a_slice_tells_what_is_wrong_with_the_whole_text(text: bytes) -> None:
     assert in_slices == whole
 
 
-@pytest.mark.parametrize("other", [b"NaN", b"Inf", b'"binary_data_size"', '"é"'.encode(), b'"\xff"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        WHOLE.replace(b"[5,6]", b"[5,\xff]"),
+        WHOLE.replace(b"[5,6]", b"[5 6]").replace(b"[9,10]", b'[9,"\xff"]'),
+        WHOLE.replace(b"[1,2]", '["é",Inf]'.encode()).replace(b"[5,6]", b'["\xe2\x82"}').replace(b"[9,10]", b"[NaN]"),
+        WHOLE.replace(b"[1,2]", b'["Inf\xff",Inf]').replace(b"[9,10]", b"[Inf,Nan]"),
+        b'{"id":"\xc3\xa9",' + WHOLE[1:].replace(b"[9,10]", b"[9,\x80]"),
+    ],
+)
+def test_a_slice_tells_what_is_wrong_with_a_text_that_is_not_utf8(text: bytes) -> None:
+    in_slices, whole = errors(text)
+    assert in_slices == whole
+
+
+@pytest.mark.parametrize("other", [b"NaN", b"Inf", b'"binary_data_size"', '"é"'.encode()])
 def test_a_slice_does_not_tell_what_only_the_lenient_parser_knows(other: bytes) -> None:
     text = WHOLE.replace(b"[1,2]", b"[5 6]").replace(b"[9,10]", b"[9,%b]" % other)
     assert errors(text)[0] is None

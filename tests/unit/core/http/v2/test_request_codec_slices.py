@@ -104,9 +104,11 @@ def test_what_only_the_parser_of_whole_documents_knows(content: str, datatype: s
         assert outcome(body, None, Slicing(size=size)) == outcome(body)
 
 
-@pytest.mark.parametrize("content", ['1,2,"3",4', "1,2,true,4", "[1,2],[3,null]"])
+@pytest.mark.parametrize("content", ['1,2,"3",4', "1,2,true,4", "[1,2],[3,null]", '1,2,"\udcff",4', 'NaN,"\udc80é"'])
 def test_a_wrong_type_is_found_without_a_look_at_the_whole(monkeypatch: pytest.MonkeyPatch, content: str) -> None:
-    body = f'{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[4],"data":[{content}]}}]}}'.encode()
+    body = f'{{"inputs":[{{"name":"IN","datatype":"FP32","shape":[4],"data":[{content}]}}]}}'.encode(
+        "utf-8", "surrogateescape"
+    )
     expected = outcome(body)
     assert expected[0] is WrongElement
 
