@@ -144,7 +144,7 @@ def test_a_new_front_end_has_the_models(container: Container) -> None:
     until(lambda: len(set(front_ends_of(container.process)) - set(front_ends)) == 2, container.process.log_text)
     until(lambda: container.process.ping_status() == 200, container.process.log_text)
     assert container.models() == container.all()
-    assert container.serves_all()
+    until(container.serves_all, container.process.log_text)
 
 
 def test_the_models_of_a_killed_engine_come_back(container: Container) -> None:
