@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
@@ -33,7 +34,6 @@ from core.config.sequence.resolve import backend_spec
 from core.config.warmup import WarmupSample, warmup_samples
 from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
 from core.lifecycle.answer_identity import answer_identity
-from core.lifecycle.composed_model import compose_model, compose_scheduler
 from core.lifecycle.ensemble_probe import EnsembleProbe
 from core.lifecycle.golden_check import check_golden
 from core.lifecycle.load_slots import LoadSlots
@@ -59,9 +59,10 @@ from core.scheduling.factory import make_scheduler
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
 from core.scheduling.rate_limiter.rate_limiter import RateLimiter
-from core.scheduling.sequence.probe import SequenceProbe
-from core.scheduling.sequence.states import InitialStates
 from core.shared_memory.regions import Regions
+
+if TYPE_CHECKING:
+    from core.scheduling.sequence.states import InitialStates
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -251,6 +252,8 @@ class ModelLoader:
             raise
 
     def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
+        from core.lifecycle.composed_model import compose_model, compose_scheduler  # for servers with ensembles only
+
         model = compose_model(version, find_steps)
         scheduler = compose_scheduler(version, model, self._options.times_for)
         try:
@@ -412,7 +415,11 @@ def _initial_states(version: ModelVersion, directory: ModelDirectory) -> Initial
 
 def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStates) -> BackendInstance:
     """`instance`, for requests that no client sent."""
-    return instance if version.spec.sequence is None else SequenceProbe(instance, version.spec, states)
+    if version.spec.sequence is None:
+        return instance
+    from core.scheduling.sequence.probe import SequenceProbe  # for servers with such models only
+
+    return SequenceProbe(instance, version.spec, states)
 
 
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:

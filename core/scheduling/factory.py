@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
@@ -15,8 +16,9 @@ from core.scheduling.instance import OnPoisoned
 from core.scheduling.open_requests import Again, refuse_again
 from core.scheduling.protocol import Scheduler
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
-from core.scheduling.sequence.scheduler import SequenceScheduler
-from core.scheduling.sequence.states import InitialStates
+
+if TYPE_CHECKING:
+    from core.scheduling.sequence.states import InitialStates
 
 
 def make_scheduler(
@@ -65,6 +67,8 @@ def make_scheduler(
 
     if spec.sequence is None:
         return batcher(spec, instances, delay_until if spec.batching is not None else 0)
+    from core.scheduling.sequence.scheduler import SequenceScheduler  # for servers with such models only
+
     return SequenceScheduler(
         spec,
         instances,

@@ -13,7 +13,7 @@ from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_ope
 from app.commands.doctor.access_lines import CallReading, StorageReading
 from core.errors import AccessRefused, ServerError
 from core.repository.location import Location, Scheme
-from core.repository.sources.opener import open_store
+from core.repository.sources.cloud_opener import open_store
 from core.repository.stores.cloud_credentials import read_cloud_credentials
 from core.repository.stores.object_store import StoredObject, TransientError
 

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.repository.cache.model_cache import ModelCache
-from core.repository.download.downloader import Downloader
 from core.repository.download.progress import DownloadProgress
-from core.repository.location import Location, Scheme, parse_location
+from core.repository.location import Scheme, parse_location
 from core.repository.sources.any_layout import AnyLayoutSource
 from core.repository.sources.local import LocalSource
-from core.repository.sources.object_folder import ObjectFolder
-from core.repository.sources.object_store import ObjectStoreSource
 from core.repository.sources.source import Source
-from core.repository.stores.cloud_credentials import GcsCredential, S3Credential, read_cloud_credentials
-from core.repository.stores.object_store import ObjectStore
-from core.repository.stores.renewed_store import RenewedStore
 
 if TYPE_CHECKING:
-    from core.repository.stores.gcs.store import GcsStore
-    from core.repository.stores.s3.store import S3Store
+    from core.repository.sources.cloud_opener import CloudOpener
+    from core.repository.sources.object_folder import ObjectFolder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +40,7 @@ class SourceOpener:
         self.progress = DownloadProgress()
         self._options = options
         self._lock = threading.Lock()
-        self._downloader: Downloader | None = None
+        self._clouds: CloudOpener | None = None
 
     def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
         """The source at `text`, without asking its storage.
@@ -59,67 +52,37 @@ class SourceOpener:
         RepositoryUnavailable if no entry of the credential file fits or the cache directory is unusable.
         """
         location = parse_location(text)
-        source = self._open(location, location)
-        if not any_layout:
-            return source
         if location.scheme is Scheme.LOCAL:
-            path = Path(location.text).absolute()
-            if not path.name:
-                return source
-            return AnyLayoutSource(LocalSource(path.parent), path.name, source, name=single_model, required=True)
-        if not location.prefix:
+            return _open_local(Path(location.text), any_layout, single_model)
+        clouds = self._cloud_opener()
+        source = clouds.open(location)
+        if not any_layout or not location.prefix:
             return source
-        parent, folder = self._open(_above(location), location), location.prefix.rpartition("/")[2]
-        return AnyLayoutSource(parent, folder, source, name=single_model, required=True)
+        folder = location.prefix.rpartition("/")[2]
+        return AnyLayoutSource(clouds.open_above(location), folder, source, name=single_model, required=True)
 
     def open_folder(self, text: str) -> ObjectFolder:
         """The objects at `text`, an address in an object store, without asking it. Raises what `open` raises."""
-        location = parse_location(text)
-        return ObjectFolder(self._renewed_store(location, location), self._shared_downloader())
-
-    def _open(self, location: Location, credited: Location) -> Source:
-        """The source at `location`, with the credentials for `credited`."""
-        if location.scheme is Scheme.LOCAL:
-            return LocalSource(Path(location.text))
-        parent = self._renewed_store(_above(location), credited) if location.prefix else None
-        return ObjectStoreSource(self._renewed_store(location, credited), self._shared_downloader(), parent)
-
-    def _renewed_store(self, location: Location, credited: Location) -> ObjectStore:
-        return RenewedStore(
-            location.text, lambda: self._credential(credited), lambda credential: open_store(location, credential)
-        )
+        return self._cloud_opener().open_folder(parse_location(text))
 
     def stop(self) -> None:
         """End the running downloads soon; none starts again."""
         with self._lock:
-            downloader = self._downloader
-        if downloader is not None:
-            downloader.stop()
+            clouds = self._clouds
+        if clouds is not None:
+            clouds.stop()
 
-    def _credential(self, location: Location) -> S3Credential | GcsCredential | None:
-        return read_cloud_credentials(self._options.credential_path).credentials_for(location)
+    def _cloud_opener(self) -> CloudOpener:
+        from core.repository.sources.cloud_opener import CloudOpener  # for servers with an object store only
 
-    def _shared_downloader(self) -> Downloader:
         with self._lock:
-            if self._downloader is None:
-                cache = ModelCache(self._options.cache_directory, self._options.cache_bytes)
-                self._downloader = Downloader(cache, self.progress)
-            return self._downloader
+            if self._clouds is None:
+                self._clouds = CloudOpener(self._options, self.progress)
+            return self._clouds
 
 
-def _above(location: Location) -> Location:
-    """The folder that contains the prefix of `location`, which is not empty."""
-    outer, _, folder = location.prefix.rpartition("/")
-    return replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
-
-
-def open_store(location: Location, credential: S3Credential | GcsCredential | None) -> S3Store | GcsStore:
-    """The store of a cloud location, without asking its storage. Raises what S3Store and GcsStore raise."""
-    # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
-    if location.scheme is Scheme.S3:
-        from core.repository.stores.s3.store import S3Store
-
-        return S3Store(location, credential if isinstance(credential, S3Credential) else None)
-    from core.repository.stores.gcs.store import GcsStore
-
-    return GcsStore(location, credential if isinstance(credential, GcsCredential) else None)
+def _open_local(folder: Path, any_layout: bool, single_model: str) -> Source:
+    source, path = LocalSource(folder), folder.absolute()
+    if not any_layout or not path.name:
+        return source
+    return AnyLayoutSource(LocalSource(path.parent), path.name, source, name=single_model, required=True)

@@ -8,7 +8,8 @@ import pytest
 
 from tests.project import ROOT
 
-# Imported by what needs them: object stores, platforms, other protocols and backends, and the tools of this project.
+# Imported by what needs them: object stores, platforms, other protocols, backends and schedulers, and the tools of this
+# project.
 ON_USE = {
     "adapters.sagemaker.application",
     "adapters.vertex.application",
@@ -16,6 +17,9 @@ ON_USE = {
     "boto3",
     "botocore",
     "core.backends.python.backend",
+    "core.repository.download.downloader",
+    "core.scheduling.ensemble.scheduler",
+    "core.scheduling.sequence.scheduler",
     "flask",
     "google.cloud.storage",
     "grpc",
