@@ -1,8 +1,15 @@
 from __future__ import annotations
 
 import mmap
+import threading
 
-from core.backends.devices.huge_pages import Mapping, mappings_of, use_huge_pages
+from core.backends.devices.huge_pages import (
+    Mapping,
+    begin_to_use_huge_pages,
+    mappings_of,
+    use_huge_pages,
+)
+from tests.waiting import until
 
 MB = 1 << 20
 SMAPS = """\
@@ -44,3 +51,13 @@ def test_contents_stay_where_they_are() -> None:
     use_huge_pages()
     assert memory[:] == content
     memory.close()
+
+
+def test_nobody_waits_for_the_move_and_its_threads_end() -> None:
+    memory = mmap.mmap(-1, 16 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    content = bytes(range(256)) * (16 * MB // 256)
+    memory[:] = content
+    for _ in range(3):
+        begin_to_use_huge_pages()
+    memory.close()  # as a session that ends meanwhile gives back its weights
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "huge-pages"])
