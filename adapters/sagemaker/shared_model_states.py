@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -28,6 +29,7 @@ from adapters.sagemaker.model_states import LoadedModel, State, already_loaded, 
 from core.engine.protocol import Engine
 from core.errors import ServerError
 from core.lifecycle.serving_phase import Phase
+from core.memo import Memo
 from core.observability.log_text import escaped
 from core.remote.calls.remote_error import EngineGone
 from core.repository.cache.file_lock import FileLock, try_lock_exclusive, try_lock_shared
@@ -35,6 +37,7 @@ from core.repository.cache.file_lock import FileLock, try_lock_exclusive, try_lo
 _log = logging.getLogger("trident.sagemaker")
 
 _PAUSE_S = 0.02
+_FILES_AT_MOST = 1_000
 # The platform waits 60 for a load.
 _ENGINE_SECONDS = 30.0
 _COMING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
@@ -44,6 +47,14 @@ _COMING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
 class _Record:
     model: LoadedModel
     state: State
+
+
+class _Files(NamedTuple):
+    """Those of one model."""
+
+    record: Path
+    changing: Path
+    invoked: Path
 
 
 class SharedModelStates:
@@ -60,6 +71,8 @@ class SharedModelStates:
         self._counting = threading.Lock()
         self._invocations: Counter[str] = Counter()
         self._invoked: dict[str, FileLock] = {}
+        # Each invocation needs them.
+        self._files: Memo[str, _Files] = Memo(_FILES_AT_MOST)
         # The records that were read, by the files that they were in: a record that is replaced is in another one.
         self._read: dict[str, tuple[tuple[int, int, int], _Record]] = {}
 
@@ -67,7 +80,7 @@ class SharedModelStates:
 
     def begin_load(self, name: str, url: str) -> None:
         self._await_engine()
-        while (lock := try_lock_exclusive(self._changing(name))) is None:
+        while (lock := try_lock_exclusive(self._of(name).changing)) is None:
             record = self._record(name)
             if record is not None and record.state is State.LOADING:
                 raise already_loaded(name, State.LOADING)
@@ -86,7 +99,7 @@ class SharedModelStates:
 
     def begin_unload(self, name: str) -> LoadedModel | None:
         was_unloading = False
-        while (lock := try_lock_exclusive(self._changing(name))) is None:
+        while (lock := try_lock_exclusive(self._of(name).changing)) is None:
             record = self._record(name)
             was_unloading = was_unloading or (record is not None and record.state is State.UNLOADING)
             time.sleep(_PAUSE_S)
@@ -107,7 +120,7 @@ class SharedModelStates:
 
     def settle(self, name: str, model: LoadedModel | None) -> None:
         if model is None:
-            self._path(name).unlink(missing_ok=True)
+            self._of(name).record.unlink(missing_ok=True)
         else:
             self._write(_Record(model, State.LOADED))
         self._changes.pop(name).release()
@@ -161,7 +174,7 @@ class SharedModelStates:
         """Unload a model that a front end was changing when it died, or that its engine could not load again: it is
         unknown then. Does not wait for that.
         """
-        lock = try_lock_exclusive(self._changing(name))
+        lock = try_lock_exclusive(self._of(name).changing)
         if lock is None:
             return
         record = self._record(name)
@@ -187,7 +200,7 @@ class SharedModelStates:
         self._loaded_record(name)  # before a file is made for a name that anybody may send
         with self._counting:
             if name not in self._invoked:
-                lock = try_lock_shared(self._folder / "invoked" / _digest(name))
+                lock = try_lock_shared(self._of(name).invoked)
                 if lock is None:
                     raise not_loaded(name, State.UNLOADING)
                 self._invoked[name] = lock
@@ -206,20 +219,24 @@ class SharedModelStates:
                 self._invoked.pop(name).release()
 
     def await_invocations(self, name: str) -> None:
-        while (lock := try_lock_exclusive(self._folder / "invoked" / _digest(name))) is None:
+        while (lock := try_lock_exclusive(self._of(name).invoked)) is None:
             time.sleep(_PAUSE_S)
         lock.release()
 
     # --- files
 
-    def _changing(self, name: str) -> Path:
-        return self._folder / "changing" / _digest(name)
-
-    def _path(self, name: str) -> Path:
-        return self._folder / _digest(name)
+    def _of(self, name: str) -> _Files:
+        files = self._files.get(name)
+        if files is None:
+            digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+            folder = self._folder
+            files = self._files[name] = _Files(
+                folder / digest, folder / "changing" / digest, folder / "invoked" / digest
+            )
+        return files
 
     def _record(self, name: str) -> _Record | None:
-        return self._read_file(self._path(name))
+        return self._read_file(self._of(name).record)
 
     def _read_file(self, path: Path) -> _Record | None:
         """What the file says; None if there is none. Costs one look at the file, unless it is new."""
@@ -238,7 +255,7 @@ class SharedModelStates:
         return record
 
     def _write(self, record: _Record) -> None:
-        path = self._path(record.model.name)
+        path = self._of(record.model.name).record
         partial = path.parent / "changing" / f"{path.name}.next"  # under the lock: nobody else writes it
         plain = {"name": record.model.name, "url": record.model.url, "state": record.state.name}
         try:
@@ -248,7 +265,3 @@ class SharedModelStates:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-
-
-def _digest(name: str) -> str:
-    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
