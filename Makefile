@@ -10,8 +10,9 @@ BENCH_ARGS ?=
 # What the compiled build has to pass as well: the rooms that it compiles.
 COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker core/backends/in_process \
   core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc core/http/test_reply.py \
-  core/http/test_response_counts.py core/http/v2 core/http/views core/inference core/observability/test_statistics.py \
-  core/scheduling core/shared_memory core/test_memo.py core/waiting) \
+  core/http/test_response_counts.py core/http/v2 core/http/views core/inference core/interprocess \
+  core/observability/test_statistics.py core/remote core/scheduling core/shared_memory core/test_memo.py core/waiting) \
+  $(wildcard tests/unit/core/backends/python/test_*.py) \
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
 GUARD_ARGS ?=
 
