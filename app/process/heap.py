@@ -12,7 +12,7 @@ _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 # Answers of 64 clients that are echoed images as JSON come and go by more than 16 MiB: with that, and with less memory
-# for bodies (core/frontend/request_body.py), each took 450 pages that had to be cleared, and now 100.
+# for bodies (core/frontend/request_body.py), each took 400 to 550 pages that had to be cleared, and now 100 to 280.
 _KEPT = 128 << 20
 _MAPPED_FROM = 4 << 20
 
