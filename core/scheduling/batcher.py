@@ -93,7 +93,7 @@ class DynamicBatcher:
         self._tuner = BatchTuner(spec, self._limits, statistics) if has_target else None
         self._lock = threading.Lock()
         # --- guarded by the lock
-        self._queue = RequestQueue(spec.batching, delay_until, self._leave_queue)
+        self._queue = RequestQueue(spec.batching, delay_until)
         self._pool = InstancePool(self._lock, limits.max_batch_size)
         self._stopped = False
         self._accepts_nested = False
@@ -163,6 +163,9 @@ class DynamicBatcher:
             if self._stopped and not (self._accepts_nested and pending.is_nested):
                 raise stopping(pending, self._spec.name)
             queue = self._queue
+            if queue.is_limited:
+                # Of the request, not of the queue: a queue that knew this batcher would keep it in a cycle.
+                pending.on_cancel = self._leave_queue
             queue.push(pending)
             callers = queue.callers
             if callers is not None:

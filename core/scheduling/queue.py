@@ -7,7 +7,6 @@ Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from itertools import islice
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
@@ -16,9 +15,6 @@ from core.inference.pending_request import PendingRequest
 from core.scheduling.callers import Callers
 from core.scheduling.rejection import Rejection
 
-# Told, on any thread, of a queued request that was cancelled.
-OnCancel = Callable[[PendingRequest], None]
-
 
 class RequestQueue:
     """Requests in the order in which they may run: by priority level; within a level in order of arrival, delayed last.
@@ -26,30 +22,28 @@ class RequestQueue:
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
     `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
     which the scheduler takes nothing yet, 0 for none. `callers` are those of a model whose queue delay ends when all of
-    them wait; None for others. `on_cancel` is called, on any thread, when a request is cancelled that keeps others out,
-    because the size of its level is limited: it may be discarded.
+    them wait; None for others. `is_limited` tells whether a request may keep others out, because the size of a level is
+    limited: one that is cancelled should be discarded.
     """
 
     __slots__ = (
         "_default_level",
         "_levels",
-        "_on_cancel",
         "_single",
         "callers",
         "delay_until",
         "is_in_order",
+        "is_limited",
         "items",
         "size",
     )
 
-    def __init__(
-        self, batching: BatchingSpec | None = None, delay_until: int = 0, on_cancel: OnCancel | None = None
-    ) -> None:
-        self._on_cancel = on_cancel
+    def __init__(self, batching: BatchingSpec | None = None, delay_until: int = 0) -> None:
         policies = batching.policies if batching else (QueuePolicy(),)
         self._levels = [_Level(policy) for policy in policies]
         self._single = self._levels[0] if batching is None or not batching.priority_levels else None
         self._default_level = batching.default_priority_level if batching else 0
+        self.is_limited = any(policy.max_queue_size for policy in policies)
         self.is_in_order = len(policies) == 1 and not policies[0].delay_on_timeout
         self.callers: Callers | None = None
         if batching is not None and batching.max_queue_delay_ns and not batching.waits_out_delay:
@@ -62,7 +56,7 @@ class RequestQueue:
         """Queue a request whose `enqueue_ns` is set, and set `expires_ns`. Raises QueueFull if its level is full."""
         level = self._single or self._level_of(pending.request.priority)
         if not level.is_plain:
-            level.admit(pending, self._on_cancel)
+            level.admit(pending)
         level.waiting.append(pending)
         self.size += 1
         self.items += pending.batch_size or 1
@@ -137,17 +131,15 @@ class _Level:
         self.waiting: deque[PendingRequest] = deque()
         self.delayed: deque[PendingRequest] = deque()
 
-    def admit(self, pending: PendingRequest, on_cancel: OnCancel | None) -> None:
+    def admit(self, pending: PendingRequest) -> None:
         """Apply the policy to an arriving request: refuse it, or set when it expires.
 
         The request's own timeout can only shorten the default, so without a default it has no effect.
         """
         policy = self.policy
-        if policy.max_queue_size:
-            if len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
-                text = f"{pending.request.log_prefix}Exceeds maximum queue size"
-                raise QueueFull(text, model=pending.request.model_name)
-            pending.on_cancel = on_cancel
+        if policy.max_queue_size and len(self.waiting) + len(self.delayed) >= policy.max_queue_size:
+            text = f"{pending.request.log_prefix}Exceeds maximum queue size"
+            raise QueueFull(text, model=pending.request.model_name)
         timeout_ns = policy.default_timeout_ns
         if policy.allow_timeout_override and 0 < pending.request.timeout_us * 1000 < timeout_ns:
             timeout_ns = pending.request.timeout_us * 1000

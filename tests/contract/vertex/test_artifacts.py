@@ -82,7 +82,8 @@ def test_restart_fetches_nothing_again(tmp_path: Path, storage: GcsEmulator, pro
 
 def test_slow_download_is_reported_by_the_probe(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
     """The liveness probe is a connection, four times in 40 seconds: a longer download must not fail it."""
-    uri = put(storage, "5", model_onnx=heavy(3, 8).SerializeToString())
+    # Two parts, each longer than what arrives before the pause.
+    uri = put(storage, "5", model_onnx=heavy(3, 12).SerializeToString())
     drip = Drip(after=1 << 20)
     proxy.inject(drip, where="/download/")
     with container(tmp_path, uri, proxy, ready=False) as made:
@@ -104,12 +105,12 @@ def test_slow_download_is_reported_by_the_probe(tmp_path: Path, storage: GcsEmul
 
 
 def test_broken_connection_is_resumed(tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy) -> None:
-    uri = put(storage, "6", model_onnx=heavy(3, 8).SerializeToString())
+    uri = put(storage, "6", model_onnx=heavy(3, 12).SerializeToString())
     proxy.inject(Reset(after=1 << 20), where="/download/")
     with container(tmp_path, uri, proxy) as made:
         assert made.predictions([[1, 1, 1, 1]]) == [[3, 3, 3, 3]]
     assert proxy.waiting == 0
-    assert proxy.passed_bytes < 12 << 20
+    assert proxy.passed_bytes < 16 << 20
 
 
 # --- late downloads
@@ -128,7 +129,7 @@ def test_storage_that_is_not_ready_is_asked_again(tmp_path: Path, storage: GcsEm
 def test_container_stops_while_the_storage_does_not_answer(
     tmp_path: Path, storage: GcsEmulator, proxy: FaultProxy
 ) -> None:
-    uri = put(storage, "9", model_onnx=heavy(3, 8).SerializeToString())
+    uri = put(storage, "9", model_onnx=heavy(3, 12).SerializeToString())
     drip = Drip(after=100)
     proxy.inject(drip, where="/download/")
     with container(tmp_path, uri, proxy, ready=False) as made:
