@@ -119,7 +119,8 @@ def readme_text(run: BesideTriton, gains: Iterable[Gain], page: str) -> str:
         f"Geometric means: {geometric_mean(rates):.2f} times Triton's requests/s, {geometric_mean(cpu):.2f} of its CPU "
         f'time for a request. "Then" is {run.commit}, measured [beside Triton](bench/results/{run.page.name}); '
         f'"gained since" is measured [beside that commit]({page}), by turns of a fraction of a second; "now" is their '
-        "product, not a new measurement.\n"
+        "product, not a new measurement. The CNN has a queue delay of 500 µs, which ends early "
+        "[when every client waits](docs/tuning.md#when-every-client-waits).\n"
     )
 
 
