@@ -53,7 +53,7 @@ class Fault(NamedTuple):
 
 
 class Judge(NamedTuple):
-    """A parser that says what is no JSON. `load` raises json.JSONDecodeError, `size` is the size of a text in that."""
+    """A parser that says what is not JSON. `load` raises json.JSONDecodeError, `size` is the size of a text in that."""
 
     load: Callable[[bytes], object]
     size: Callable[[bytes], int]

@@ -70,7 +70,7 @@ def sliced_instances(
 ) -> SlicedInstances | None:
     """The instances of a document with many; None for any other text, valid or not.
 
-    Without `whole_elements`, instances may be cut, so that the slices tell only what is no JSON.
+    Without `whole_elements`, instances may be cut, so that the slices tell only what is not JSON.
     """
     if form is DocumentForm.BARE:
         outline = _bare_outline(body, slicing, whole_elements)
