@@ -197,7 +197,7 @@ def test_a_deadline_that_is_shorter_than_the_queue(server: ServerProcess) -> Non
 
 @pytest.mark.parametrize("timeout", [b"1n", b"1u", b"3u"])
 def test_a_deadline_that_has_passed_on_arrival_is_never_answered(server: ServerProcess, timeout: bytes) -> None:
-    """No client of gRPC asks for less than a millisecond, but for the nanosecond of a deadline that is over."""
+    """Clients send whole milliseconds, and `1n` for a deadline that is already over."""
     calls = 50
 
     def executed() -> int:

@@ -3,8 +3,12 @@ from __future__ import annotations
 import mmap
 import threading
 
+import pytest
+
+from core.backends.devices import huge_pages
 from core.backends.devices.huge_pages import (
     Mapping,
+    await_huge_pages,
     begin_to_use_huge_pages,
     mappings_of,
     use_huge_pages,
@@ -61,3 +65,23 @@ def test_nobody_waits_for_the_move_and_its_threads_end() -> None:
         begin_to_use_huge_pages()
     memory.close()  # as a session that ends meanwhile gives back its weights
     until(lambda: not [thread for thread in threading.enumerate() if thread.name == "huge-pages"])
+
+
+def test_a_load_waits_for_the_move_that_another_one_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    moving, may_end, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def move() -> int:
+        moving.set()
+        assert may_end.wait(60)
+        ended.set()
+        return 0
+
+    monkeypatch.setattr(huge_pages, "use_huge_pages", move)
+    begin_to_use_huge_pages()
+    assert moving.wait(60)
+    waiting = threading.Thread(target=await_huge_pages)
+    waiting.start()
+    may_end.set()
+    waiting.join(60)
+    assert ended.is_set()
+    assert not waiting.is_alive()
