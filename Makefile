@@ -30,7 +30,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: serve test lint check bench bench-guard format image-check wheel test-compiled clean
 
 serve: $(VENV)/.installed-cpu
-	$(BIN)/trident serve $(SERVE_ARGS)
+	$(BIN)/trident serve --error-hints=text $(SERVE_ARGS)
 
 test: $(VENV)/.installed-test
 	$(PYTEST) $(TEST_ARGS)

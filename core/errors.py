@@ -44,11 +44,19 @@ class ErrorCode(Enum):
     CANCELLED = "Cancelled"
 
 
+class ErrorHints(Enum):
+    """How a front end tells its clients the hint of an error: in the text, in a place of its own, or not at all."""
+
+    TEXT = "text"
+    FIELD = "field"
+    OFF = "off"
+
+
 class ServerError(Exception):
     """An error with a text for the client, a code, and perhaps a hint and the model that it concerns.
 
     The client reads `message`, which is Triton's text if a client could match on it. `hint` says what to do about the
-    error; it is logged and sent in a header, on the v2 port in the body, too. `field` is the field of the model's
+    error; it is logged, and sent as the front end's ErrorHints say. `field` is the field of the model's
     configuration that the error is about (`parameters[KEY]`), or "".
     """
 
@@ -71,6 +79,12 @@ class ServerError(Exception):
     def reason(self) -> str:
         """`CODE: MESSAGE`, as the repository index and the log show a failure."""
         return f"{self.code.value}: {self.message}"
+
+    def client_text(self, hints: ErrorHints) -> str:
+        """The text of the error for a client, which ends with the hint if that belongs there."""
+        if self.hint and hints is ErrorHints.TEXT:
+            return f"{self.message.rstrip()} (hint: {self.hint})"
+        return self.message
 
 
 class InvalidRequest(ServerError):

@@ -38,7 +38,7 @@ class SageMakerApplication(V2Application):
     binary_mime = BINARY.essence
     inference_header = SIZE
     early_error_mime = JSON
-    hint_in_body = False
+    has_hint_field = False
 
     def __init__(
         self,

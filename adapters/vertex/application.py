@@ -34,7 +34,7 @@ class VertexApplication(V2Application):
     """
 
     early_error_mime = JSON
-    hint_in_body = False
+    has_hint_field = False
 
     def __init__(
         self,

@@ -5,6 +5,7 @@ Source: docs/spec/server-options.md section 2.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
@@ -66,6 +67,7 @@ class ServerSettings(
         derived = {
             "model_cache_directory": self.model_cache_directory or cache_directory(mount),
             "metrics_address": self.metrics_address or self.http_address,
+            "error_hints": self.error_hints or ("text" if _is_on_terminal() else "field"),
             "disable_auto_complete_config": self.disable_auto_complete_config or self.strict_model_config,
         }
         for name, value in derived.items():
@@ -106,6 +108,10 @@ class ServerSettings(
         shown = {each.name: repr(getattr(self, each.name)) for each in fields(self)}
         shown.update({name: each.show(getattr(self, name)) for name, each in SERVER_OPTIONS.items() if each.secret})
         return f"ServerSettings({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
+
+def _is_on_terminal() -> bool:
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 SERVER_OPTIONS: dict[str, Option] = options_by_field(ServerSettings)

@@ -16,6 +16,7 @@ from app.sites.credentials import Credentials
 from app.sites.site import Http2Port
 from app.worker.http2.limits import Http2Limits
 from core.engine.protocol import Engine
+from core.errors import ErrorHints
 from core.frontend.auth_tokens import AuthTokens
 from core.frontend.gevent_bridge import GeventBridge
 from core.frontend.request_body import Allocate
@@ -72,6 +73,7 @@ def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         max_unfinished_size=settings.grpc_max_unfinished_size,
         reflection=settings.grpc_reflection,
         allow_client_shm=settings.allow_client_shm,
+        error_hints=ErrorHints(settings.error_hints),
         log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
         log_access=settings.log_access != "false",
         log_probes=settings.log_access == "all",

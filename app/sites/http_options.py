@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.settings.server import ServerSettings
+from core.errors import ErrorHints
 from core.frontend.auth_tokens import AuthTokens
 from core.frontend.restricted_apis import parse_restricted
 from core.http.options import HttpOptions
@@ -17,4 +18,5 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         tokens=tokens,
         response_timing=settings.response_timing,
         allow_client_shm=settings.allow_client_shm,
+        error_hints=ErrorHints(settings.error_hints),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote_from_bytes
 
-from core.errors import ServerError
+from core.errors import ErrorHints, ServerError
 from core.grpc.status import LONGEST_TEXT, GrpcError, Status, hint_of, message_of, status_of
 from core.grpc.transport import Fields, HeaderFields
 
@@ -31,10 +31,10 @@ NOT_GRPC_TRAILERS: Final = HeaderFields((_STATUS, b"2"))
 ONLY_OK: Final = HeaderFields(*_BEGIN, (_STATUS, b"0"))
 
 
-def error_trailers(error: Exception, *, only: bool) -> HeaderFields:
+def error_trailers(error: Exception, hints: ErrorHints, *, only: bool) -> HeaderFields:
     """The trailers that end a call with `error`. `only`: they are the whole answer."""
-    fields = trailer_fields(status_of(error), message_of(error))
-    hint = hint_of(error)
+    fields = trailer_fields(status_of(error), message_of(error, hints))
+    hint = "" if hints is ErrorHints.OFF else hint_of(error)
     if hint:
         fields += ((HINT, hint.encode()),)
     if isinstance(error, ServerError) and error.retry_after_s is not None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from core.errors import ConfigInvalid
+from core.errors import ConfigInvalid, ErrorHints
 from core.frontend.auth_tokens import AuthTokens
 from core.frontend.header_pattern import HeaderPattern, header_pattern
 from core.frontend.restricted_apis import RestrictedApi
@@ -23,7 +23,8 @@ class GrpcOptions:
     nothing, and a token is never forwarded if there are `tokens`, of which a client must have one.
     `compression_level` is one of `LEVELS`. `reflection` tells clients the services and their messages.
     `stream_requests` is how many requests of one stream may be in flight: a client that sends more waits.
-    `allow_client_shm`: clients may register regions of shared memory.
+    `allow_client_shm`: clients may register regions of shared memory. `error_hints` says how they get the hint of an
+    error.
     `log_calls` logs a line for each call as it begins, `log_access` one after its end; health calls only with
     `log_probes`.
 
@@ -39,6 +40,7 @@ class GrpcOptions:
     reflection: bool = True
     stream_requests: int = 1024
     allow_client_shm: bool = False
+    error_hints: ErrorHints = ErrorHints.FIELD
     log_calls: bool = False
     log_access: bool = False
     log_probes: bool = False

@@ -12,7 +12,7 @@ import logging
 import re
 from enum import IntEnum
 
-from core.errors import ErrorCode, ServerError, has_telling_traceback
+from core.errors import ErrorCode, ErrorHints, ServerError, has_telling_traceback
 from core.frontend.auth_tokens import Unauthenticated
 
 LONGEST_TEXT = 4096
@@ -81,9 +81,9 @@ def status_of(error: Exception) -> Status:
     return STATUS_OF_CODE[error.code] if isinstance(error, ServerError) else Status.INTERNAL
 
 
-def message_of(error: Exception) -> str:
+def message_of(error: Exception, hints: ErrorHints) -> str:
     """The text for the client. It says nothing about an unexpected error: the log has the details."""
-    return error.message if isinstance(error, ServerError) else _LOST
+    return error.client_text(hints) if isinstance(error, ServerError) else _LOST
 
 
 def hint_of(error: Exception) -> str:

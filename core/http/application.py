@@ -55,7 +55,7 @@ class V2Application(HttpFrontEnd):
     A subclass changes the hooks of HttpFrontEnd and these, and nothing else:
 
     * `early_error_mime`: the content type of a refusal before the body is parsed.
-    * `hint_in_body`: whether the body of an error has its hint, too.
+    * `has_hint_field`: whether the body of an error may have its hint in a field.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `responses` counts its answers: another object may take its place before the first
@@ -63,7 +63,7 @@ class V2Application(HttpFrontEnd):
     """
 
     early_error_mime = TEXT
-    hint_in_body = True
+    has_hint_field = True
 
     def __init__(
         self, engine: Engine, options: HttpOptions, bridge: Bridge, routes: tuple[Route, ...] = ROUTES
@@ -183,4 +183,5 @@ class V2Application(HttpFrontEnd):
         self._errors.labels(method, label, str(status)).inc()
         self.responses.add(method, label, status)
         errors.log_error(error, status, environ)
-        return errors.error_reply(error, status, mime, environ, hint_in_body=self.hint_in_body)
+        hints = self.options.error_hints
+        return errors.error_reply(error, status, mime, environ, hints=hints, has_hint_field=self.has_hint_field)

@@ -24,7 +24,7 @@ from typing import Final
 
 import orjson
 
-from core.errors import ErrorCode, InvalidRequest, ServerError, Unsupported, has_telling_traceback
+from core.errors import ErrorCode, ErrorHints, InvalidRequest, ServerError, Unsupported, has_telling_traceback
 from core.frontend.auth_tokens import Unauthenticated
 from core.frontend.restricted_apis import ApiRestricted
 from core.http.generate.events import EVENT_STREAM, event
@@ -107,10 +107,10 @@ def status_of(error: Exception) -> int:
     return _refusal(error)[0] or _BROKEN
 
 
-def message_of(error: Exception) -> str:
+def message_of(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> str:
     """The text for the client. It says nothing about an unexpected error: the log has the details."""
     if isinstance(error, ServerError):
-        return error.message
+        return error.client_text(hints)
     return _refusal(error)[1] or "unexpected error in the server, its log says more"
 
 
@@ -122,23 +122,32 @@ def _refusal(error: Exception) -> tuple[int | None, str]:
     return (error.code, error.name) if isinstance(error, kind) else (None, "")
 
 
-def error_reply(error: Exception, status: int, mime: str, environ: Environ, *, hint_in_body: bool = True) -> Reply:
+def error_reply(
+    error: Exception,
+    status: int,
+    mime: str,
+    environ: Environ,
+    *,
+    hints: ErrorHints = ErrorHints.FIELD,
+    has_hint_field: bool = True,
+) -> Reply:
     """A reply with the body `{"error": message}`, and the hint and the request's id in headers.
 
-    With `hint_in_body` the body of an error that has a hint is `{"error": message, "hint": hint}`: clients like
-    `tritonclient` show no headers. An error that is an event has no hint in it.
+    With FIELD and `has_hint_field` the body of an error that has a hint is `{"error": message, "hint": hint}`; with
+    TEXT the message ends with it, since clients like `tritonclient` show nothing else. An event has no field for it.
     """
+    headers = _extra_headers(error, environ, hints)
     if AS_EVENT_KEY in environ:
-        return text_reply(status, error_event(error), EVENT_STREAM, _extra_headers(error, environ))
-    document = {"error": _valid(message_of(error))}
-    if hint_in_body and isinstance(error, ServerError) and error.hint:
+        return text_reply(status, error_event(error, hints), EVENT_STREAM, headers)
+    document = {"error": _valid(message_of(error, hints))}
+    if has_hint_field and hints is ErrorHints.FIELD and isinstance(error, ServerError) and error.hint:
         document["hint"] = _valid(error.hint[:_LONGEST_HEADER])
-    return text_reply(status, orjson.dumps(document), mime, _extra_headers(error, environ))
+    return text_reply(status, orjson.dumps(document), mime, headers)
 
 
-def error_event(error: Exception) -> bytes:
+def error_event(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> bytes:
     """The event `{"error": message}` of a stream of events."""
-    return event(orjson.dumps({"error": _valid(message_of(error))}))
+    return event(orjson.dumps({"error": _valid(message_of(error, hints))}))
 
 
 def _valid(text: str) -> str:
@@ -146,9 +155,9 @@ def _valid(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _extra_headers(error: Exception, environ: Environ) -> Headers:
+def _extra_headers(error: Exception, environ: Environ, hints: ErrorHints) -> Headers:
     headers: Headers = []
-    if isinstance(error, ServerError) and error.hint:
+    if isinstance(error, ServerError) and error.hint and hints is not ErrorHints.OFF:
         headers.append((HINT_HEADER, header_value(error.hint)))
     request_id = environ.get(REQUEST_ID_KEY)
     if request_id:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option
-from app.settings.option_types import BOOLEAN, INT64_MAX, TEXT, Kind, at_least, integer, number
+from app.settings.option_types import BOOLEAN, INT64_MAX, TEXT, Kind, at_least, choice, integer, number
 
 _SECTION = "Server"
 # A boolean, as in tritonserver, or auto.
@@ -71,6 +71,17 @@ class GeneralSettings:
         "Whether each of several engines is kept on its share of the processors.",
         section=_SECTION,
         own=True,
+    )
+    error_hints: str = option(
+        "",
+        "error-hints",
+        choice("error-hints", "text", "field", "off"),
+        "How clients get the cure of an error, if the server knows one. text: at the end of the error's text, which is "
+        "all that tritonclient shows. field: only beside it, in the body of the HTTP port, the header Trident-Hint and "
+        "the metadata trident-hint, so that the text is Triton's. off: not at all.",
+        section=_SECTION,
+        own=True,
+        shown_default="text if stdout is a terminal, otherwise field",
     )
     response_timing: bool = option(
         False,

@@ -305,7 +305,7 @@ class Call(Receiver):
             return
         status = status_of(error)
         log_error(error, status, self.head.path, request_id)
-        self._stream.send(None, (), 0, error_trailers(error, only=not self.started))
+        self._stream.send(None, (), 0, error_trailers(error, self.front_end.options.error_hints, only=not self.started))
         self._end(status)
         # The traceback refers to the frames that the error passed, and one of them to whatever has the error: this
         # cycle would keep the message until the garbage collector runs.

@@ -353,7 +353,7 @@ class StreamInferCall(Call):
     def _error_message(self, error: Exception, identifier: str, turn: _Turn | None) -> Encoded:
         """`turn` is that of a request that failed as it ran; None if it was refused before."""
         log_error(error, status_of(error), self.head.path, identifier)
-        text = message_of(error)
+        text = message_of(error, self.front_end.options.error_hints)
         if isinstance(error, ServerError):
             error.__traceback__ = None  # see Call.fail
         if turn is None or turn.decoded is None:

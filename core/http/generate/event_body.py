@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.errors import BackendFailed, OutOfMemory, ServerError
+from core.errors import BackendFailed, ErrorHints, OutOfMemory, ServerError
 from core.frontend.response_stream import ResponseStream
 from core.http.access_note import INFERENCE_KEY, InferenceNote, note_inference
 from core.http.errors import AS_EVENT_KEY, error_event, log_error
@@ -21,7 +21,8 @@ class EventBody:
     """An event for each response of `stream`; those that have arrived together are one part of the body.
 
     `encode` makes the JSON of a response. An error of a response is an event, too, and a line in the log; `status_of`
-    gives the status for the line. Used by the thread or greenlet of the stream.
+    gives the status for the line, and `hints` says how clients get an error's hint. Used by the thread or greenlet of
+    the stream.
     """
 
     def __init__(
@@ -30,11 +31,13 @@ class EventBody:
         environ: Environ,
         status_of: Callable[[Exception], int],
         encode: Callable[[InferenceResponse], bytes],
+        hints: ErrorHints,
     ) -> None:
         self._stream = stream
         self._environ = environ
         self._status_of = status_of
         self._encode = encode
+        self._hints = hints
         self._begun = b""
 
     def begin(self) -> InferenceResponse:
@@ -90,7 +93,7 @@ class EventBody:
             log_error(error, self._status_of(error), self._environ)
             # No cycle: the traceback refers to this frame, which refers to the response.
             error.__traceback__ = None
-            return error_event(error)
+            return error_event(error, self._hints)
 
     def _note(self, last: InferenceResponse) -> None:
         if last.final and last.times is not None:

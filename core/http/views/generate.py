@@ -144,7 +144,7 @@ def stream_events(
     """
     begin(front_end, environ, model, request)
     stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
-    body = EventBody(stream, environ, front_end.status_of, encode)
+    body = EventBody(stream, environ, front_end.status_of, encode, front_end.options.error_hints)
     try:
         headers = _event_headers(front_end, environ, body.begin())
     except BaseException:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from contextlib import redirect_stdout
 from dataclasses import FrozenInstanceError, fields
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,17 @@ def test_the_defaults_of_own_options_are_kept() -> None:
     assert (found.http_request_timeout_secs, found.http_keepalive_secs, found.log_access) == (60.0, 600.0, "false")
 
 
+@pytest.mark.parametrize(("is_terminal", "hints"), [(True, "text"), (False, "field")])
+def test_a_person_at_a_terminal_gets_hints_in_the_text(
+    is_terminal: bool, hints: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: is_terminal)
+    with redirect_stdout(shown):
+        assert settings().error_hints == hints
+        assert settings("--error-hints=off").error_hints == "off"
+
+
 SAMPLES = {
     "auth_token_scope": "admin",
     "backend_config": "onnxruntime,a=b",
@@ -59,6 +72,7 @@ SAMPLES = {
     "http_workers": "3",
     "engines": "2",
     "strict_readiness": "true",
+    "error_hints": "text",
     "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",
     "grpc_restricted_protocol": "health:a=b",

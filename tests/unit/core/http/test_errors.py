@@ -9,6 +9,7 @@ from werkzeug.exceptions import BadRequest
 from core.errors import (
     BackendFailed,
     DeadlineExceeded,
+    ErrorHints,
     InvalidRequest,
     ModelLoadFailed,
     ModelLoading,
@@ -64,14 +65,28 @@ def test_status_of_maps_errors_to_statuses(error: Exception, status: int) -> Non
 def test_the_body_has_the_hint_unless_the_port_keeps_it_out() -> None:
     error = ModelNotFound("no", hint="look\n\ud800")
     assert error_reply(error, 404, JSON, {}).body == [b'{"error":"no","hint":"look\\n?"}']
-    assert error_reply(error, 404, JSON, {}, hint_in_body=False).body == [b'{"error":"no"}']
+    assert error_reply(error, 404, JSON, {}, has_hint_field=False).body == [b'{"error":"no"}']
     assert error_reply(ModelNotFound("no"), 404, JSON, {}).body == [b'{"error":"no"}']
     assert len(error_reply(ModelNotFound("no", hint="x" * 5000), 404, JSON, {}).body[0]) < 1200
 
 
+@pytest.mark.parametrize(
+    ("hints", "body", "header"),
+    [
+        (ErrorHints.TEXT, b'{"error":"no (hint: look)"}', "look"),
+        (ErrorHints.FIELD, b'{"error":"no","hint":"look"}', "look"),
+        (ErrorHints.OFF, b'{"error":"no"}', None),
+    ],
+)
+def test_hints_are_where_the_option_puts_them(hints: ErrorHints, body: bytes, header: str | None) -> None:
+    reply = error_reply(ModelNotFound("no", hint="look"), 404, JSON, {}, hints=hints)
+    assert (reply.body, dict(reply.headers).get("Trident-Hint")) == ([body], header)
+    assert error_reply(ModelNotFound("no"), 404, JSON, {}, hints=hints).body == [b'{"error":"no"}']
+
+
 def test_the_body_has_the_message_as_it_is() -> None:
     error = ModelNotFound("no 'é/\"' \n", hint="look there", model="m")
-    reply = error_reply(error, 404, JSON, ENVIRON, hint_in_body=False)
+    reply = error_reply(error, 404, JSON, ENVIRON, has_hint_field=False)
     assert reply.body == ['{"error":"no \'é/\\"\' \\n"}'.encode()]
     assert dict(reply.headers) == {
         "Content-Type": JSON,
