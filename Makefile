@@ -27,7 +27,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsc
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: serve test lint check bench bench-guard format image-check wheel test-compiled clean
+.PHONY: serve test lint check quick-tests bench bench-guard format image-check wheel test-compiled clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve --error-hints=text $(SERVE_ARGS)
@@ -40,8 +40,12 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint
-	$(PYTEST) tests/unit -m 'not slow'
+# Lint and tests at once: mypy uses one core only.
+check: $(VENV)/.installed-test
+	$(MAKE) --no-print-directory -j2 --output-sync=target lint quick-tests
+
+quick-tests: $(VENV)/.installed-test
+	$(PYTEST) -q tests/unit -m 'not slow'
 
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(BENCH_ARGS)

@@ -79,6 +79,7 @@ def inheritance_breaches(sources: dict[str, str], paths: set[str]) -> Iterator[s
                 yield from (f"{path}: {node.name}({base})" for base in bases if origins.get(base) in modules)
 
 
+@pytest.mark.slow
 def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
     sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in SOURCES}
     assert list(inheritance_breaches(sources, compiled())) == []
@@ -223,6 +224,7 @@ def python_only_objects(source: str, modules: set[str]) -> Iterator[str]:
             yield f"uses {ast.unparse(node)}"
 
 
+@pytest.mark.slow
 def test_no_compiled_module_does_what_only_python_objects_allow() -> None:
     paths = compiled()
     modules = {module_name(path) for path in paths}

@@ -42,6 +42,7 @@ def test_tree_seconds_include_children_that_still_run() -> None:
         child.communicate(b"\n")
 
 
+@pytest.mark.slow
 def test_tree_seconds_leave_out_other_processes() -> None:
     with python(f"{BURN}\nprint(flush=True)\ninput()") as child:
         assert child.stdout is not None

@@ -123,6 +123,7 @@ def project_texts() -> Iterator[tuple[str, str]]:
             yield name, path.read_text()
 
 
+@pytest.mark.slow
 def test_every_citation_names_an_existing_section() -> None:
     found = [f"{name}: {fault}" for name, text in project_texts() for fault in faults(text)]
     assert found == []

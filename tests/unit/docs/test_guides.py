@@ -192,6 +192,7 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
             assert command == "emulate"
 
 
+@pytest.mark.slow
 def test_missing_features_answer_with_the_texts_on_the_page() -> None:
     texts = [text for cells in rows(TRITON, "feature") for text in QUOTE.findall(cells[2])]
     assert len(texts) > 5
@@ -214,6 +215,7 @@ def served(repository: Path) -> Iterator[str]:
             server.server_close()
 
 
+@pytest.mark.slow
 def test_the_script_turns_answers_into_golden_requests(tmp_path: Path) -> None:
     script = re.search(r"^```python\n(.*?)^```$", TRITON, re.MULTILINE | re.DOTALL)
     assert script is not None

@@ -181,12 +181,14 @@ def provoked(tmp_path_factory: pytest.TempPathFactory) -> str:
     return provoked_texts(tmp_path_factory.mktemp("provoked"))
 
 
+@pytest.mark.slow
 def test_the_server_says_every_quoted_message(provoked: str) -> None:
     missing = {quote for quote in quotes(PAGE) if not pattern(quote).search(provoked)}
     assert missing - ONLY_IN_SOURCE == set()
     assert missing == ONLY_IN_SOURCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quote", sorted(ONLY_IN_SOURCE))
 def test_the_source_contains_the_messages_that_need_a_disaster(quote: str) -> None:
     assert in_source(quote)

@@ -359,6 +359,7 @@ def test_memory_that_runs_out_during_a_load_is_out_of_memory(tmp_path: Path) -> 
         assert bench.engine.is_ready()
 
 
+@pytest.mark.slow
 def test_an_unload_returns_memory_to_the_system(tmp_path: Path) -> None:
     weights = onnx_models.constant("W", np.ones((2048, 4096)), "FP32")
     node = helper.make_node("MatMul", ["INPUT0", "W"], ["OUTPUT0"])

@@ -53,6 +53,7 @@ def native(child: str) -> list[str]:
     return list(dict.fromkeys(messages))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["os._exit(3)", "os.kill(os.getpid(), signal.SIGSEGV)", "os.abort()"])
 def test_no_line_is_lost_however_the_child_ends(end: str) -> None:
     lines = [f"line {number}" for number in range(20_000)]
@@ -60,6 +61,7 @@ def test_no_line_is_lost_however_the_child_ends(end: str) -> None:
     assert native(child) == [*lines, "unfinished"]
 
 
+@pytest.mark.slow
 def test_lines_are_logged_and_their_memory_is_freed_while_the_child_lives() -> None:
     """The child waits until less of the file is in memory than it wrote: what was read is freed."""
     child = """

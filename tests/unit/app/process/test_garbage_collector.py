@@ -107,6 +107,7 @@ def test_it_may_be_settled_twice() -> None:
     assert len(gc.callbacks) == count
 
 
+@pytest.mark.slow
 def test_exempt_garbage_goes_when_there_is_time_and_the_rest_stays_exempt() -> None:
     settle_collector()
     used = Cycle()
@@ -120,6 +121,7 @@ def test_exempt_garbage_goes_when_there_is_time_and_the_rest_stays_exempt() -> N
     assert all(each is not kept for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_it_is_time_to_collect_when_there_are_many_more_exempt_objects_than_before() -> None:
     settle_collector()
     before = gc.get_freeze_count()

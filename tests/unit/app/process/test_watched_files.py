@@ -27,6 +27,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "certificate", tmp_path / "key"
 
 
+@pytest.mark.slow
 def test_files_are_read_again_when_one_of_them_changes(files: tuple[Path, Path]) -> None:
     content = Content(*files)
     watched = WatchedFiles([content])

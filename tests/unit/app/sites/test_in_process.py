@@ -59,6 +59,7 @@ site.finish(10)
 """
 
 
+@pytest.mark.slow
 def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
     code = "import sys, app.sites.engine_start; print(*sys.modules)"
     ended = subprocess.run(
@@ -67,6 +68,7 @@ def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
     assert IN_FRONT & set(ended.stdout.split()) == set()
 
 
+@pytest.mark.slow
 def test_the_worker_imports_http2_on_use() -> None:
     code = "import sys, app.worker.worker, app.sites.in_process; print(*sys.modules)"
     ended = subprocess.run(
@@ -75,6 +77,7 @@ def test_the_worker_imports_http2_on_use() -> None:
     assert FOR_GRPC & set(ended.stdout.split()) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grpc", ["true", "false"])
 def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path, grpc: str) -> None:
     (tmp_path / "simple").symlink_to(ROOT / "deploy" / "models" / "simple")

@@ -58,6 +58,7 @@ class Parts:
         return self._drains
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drains", [True, False])
 def test_a_stop_closes_the_ports_finishes_the_site_and_closes_the_last_ports(drains: bool) -> None:
     parts = Parts(drains)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bench.guard.server import AllDoors
 from tests.project import ROOT
 
@@ -18,6 +20,7 @@ def _checkout(folder: Path, *options: str) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_this_checkout_knows_all_options(tmp_path: Path) -> None:
     command = AllDoors(ROOT, tmp_path, "tabular", tmp_path / "log").command
     for option in ("--http-port", "--grpc-port", "--sagemaker-port", "--vertex-ai-port", "--cache-config"):

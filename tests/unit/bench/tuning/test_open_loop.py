@@ -44,6 +44,7 @@ def port() -> Iterator[int]:
     server.server_close()
 
 
+@pytest.mark.slow
 def test_requests_are_sent_when_they_are_due_and_not_after_earlier_answers(port: int) -> None:
     loop = OpenLoop(port, REQUEST % b"a", [0, 1 * MS, 2 * MS, 200 * MS])
     begin = time.monotonic()
@@ -53,6 +54,7 @@ def test_requests_are_sent_when_they_are_due_and_not_after_earlier_answers(port:
     assert time.monotonic() - begin >= 0.2
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_no_success_has_no_latency(port: int) -> None:
     loop = OpenLoop(port, REQUEST % b"busy", [0, 1 * MS])
     loop.run()

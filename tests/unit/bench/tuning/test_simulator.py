@@ -39,6 +39,7 @@ def arrivals(name: str, rate: float) -> list[int]:
     return TRACES[name](rate, min(6, 20_000 / rate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRACES)
 @pytest.mark.parametrize(
     ("machine", "target_ms", "rate"),

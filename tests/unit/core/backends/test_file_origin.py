@@ -66,6 +66,7 @@ def test_tensorrt(tmp_path: Path) -> None:
     assert origin_of(path) == "TensorRT 8.5 or older"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("torch") is None, reason="needs PyTorch")
 def test_pytorch(tmp_path: Path) -> None:
     import torch

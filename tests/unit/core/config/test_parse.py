@@ -99,6 +99,7 @@ def test_invalid_utf8_outside_comments_is_refused_with_its_position(content: byt
     assert problem.path == f"/repo/m/config.pbtxt:{place.partition(': ')[0]}"
 
 
+@pytest.mark.slow
 def test_line_of_quotation_marks_is_scanned_in_linear_time() -> None:
     with pytest.raises(InvalidModelConfig, match="1:1: byte 0xff"):
         decode_config(b"\xff" + b"\x27\x5c\x22" * 1_000_000, "config.pbtxt")
@@ -125,6 +126,7 @@ def test_unknown_field_of_an_override_is_named_without_the_list_of_all() -> None
     assert caught.value.hint == "did you mean 'data_type'?"
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_any_text_parses_or_raises_invalid_model_config(text: str) -> None:
     with suppress(ConfigInvalid):

@@ -358,6 +358,7 @@ def test_several_responses_become_an_error() -> None:
     on_a_hub(test)
 
 
+@pytest.mark.slow
 def test_a_disconnected_client_cancels_its_request() -> None:
     engine = FakeEngine(lambda _: None)
     gone: list[str] = []

@@ -139,6 +139,7 @@ def test_a_cancelled_stream_cancels_its_request_and_ends(on: Callable[[Test], No
     on(test)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("error", [None, DeadlineExceeded("too late")])
 def test_a_stream_ends_when_its_client_is_gone(on: Callable[[Test], None], error: DeadlineExceeded | None) -> None:

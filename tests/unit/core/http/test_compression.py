@@ -43,6 +43,7 @@ def test_exactly_the_limit_is_accepted(container: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
     bomb = zlib.compress(bytes(200_000_000), 9)
     tracemalloc.start()

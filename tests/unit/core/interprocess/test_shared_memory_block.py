@@ -233,6 +233,7 @@ def shapes_of(array: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", range(8))
 def test_a_borrow_ends_with_the_last_view_of_it(block: SharedMemoryBlock, which: int) -> None:
     ended: list[int] = []

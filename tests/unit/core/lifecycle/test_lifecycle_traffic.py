@@ -114,6 +114,7 @@ def calling(bench: Bench) -> Iterator[list[Caller]]:
     assert [failure for caller in callers for failure in caller.failures] == []
 
 
+@pytest.mark.slow
 def test_no_request_fails_while_the_model_is_replaced(tmp_path: Path) -> None:
     model = tmp_path / "m" / "1" / "model.onnx"
     put(model, weighted(1))

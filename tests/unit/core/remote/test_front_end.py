@@ -104,6 +104,7 @@ def large(value: int, size: int = LARGE) -> OutputTensor:
 # --- the greeting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "sizes", "seals"),
     [

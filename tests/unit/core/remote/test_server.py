@@ -192,6 +192,7 @@ def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour:
     assert_served(neighbour)
 
 
+@pytest.mark.slow
 def test_a_front_end_that_does_not_greet_is_disconnected(
     engine: ServedEngine, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_scope_is_forgotten_alone() -> None:
     assert cache.get(b"another0x") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [16, 1000, 20_000])
 def test_the_account_is_the_memory_that_it_takes(size: int) -> None:
     gc.collect()

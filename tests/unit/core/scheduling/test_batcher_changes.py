@@ -237,6 +237,7 @@ class Caller:
         self._answers.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("delay_ns", [0, 300_000])
 def test_instances_are_added_and_removed_under_load(make_bench: MakeBench, delay_ns: int, ordered: bool) -> None:

@@ -218,6 +218,7 @@ def test_an_instance_that_was_lent_can_be_removed_later(bench: Bench) -> None:
     assert instance_threads() == ["trident-m_0_1"]
 
 
+@pytest.mark.slow
 def test_instances_are_added_and_removed_while_submitting_threads_execute(make_bench: MakeBench) -> None:
     bench = make_bench(batching(8), instances=2, clock=lambda: 1)
     bench.scheduler.start()

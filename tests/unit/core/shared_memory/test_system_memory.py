@@ -71,6 +71,7 @@ def test_a_shrunken_object_is_an_error_and_does_not_grow_again() -> None:
         assert path_of(key).stat().st_size == 10
 
 
+@pytest.mark.slow
 def test_the_descriptor_is_closed_with_the_last_reference() -> None:
     before = open_files()
     with shared_memory_object(8) as key:
@@ -83,6 +84,7 @@ def test_the_descriptor_is_closed_with_the_last_reference() -> None:
         assert open_files() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "key",
     [

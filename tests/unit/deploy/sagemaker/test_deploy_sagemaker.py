@@ -36,6 +36,7 @@ def config_of(*arguments: str) -> dict[str, Any]:
     return only(dry_run("create", "digits", *arguments), "sagemaker.CreateEndpointConfig")
 
 
+@pytest.mark.slow
 def test_dry_run_needs_neither_credentials_nor_a_region_nor_a_home(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "deploy.sagemaker", "create", "digits", *REAL_TIME, "--dry-run"]
     variables = {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "PATH": ""}

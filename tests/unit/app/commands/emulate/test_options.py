@@ -26,7 +26,7 @@ with stop_signals() as stopped:
     sender.start()
     while sender.is_alive():
         stopped.wait(0)
-    assert stopped.is_set()
+    assert stopped.wait(60)
 """
 
 

@@ -29,6 +29,7 @@ def test_an_empty_list_is_valid() -> None:
     assert listed(ScriptedContainer(lambda call: page(""))) == {}
 
 
+@pytest.mark.slow
 def test_endless_pages_are_a_fault() -> None:
     with pytest.raises(ContainerFault, match="over and over"):
         listed(ScriptedContainer(lambda call: page("a", "again")))

@@ -133,6 +133,7 @@ def test_a_container_gets_the_platforms_environment_and_artifacts(tmp_path: Path
     assert not Path(variables["TMPDIR"]).exists()
 
 
+@pytest.mark.slow
 def test_a_container_that_does_not_listen_is_restarted(tmp_path: Path) -> None:
     limits = PlatformLimits(liveness_interval_s=0.2)
     with Emulated(tmp_path, LATE, variables={"MARK": str(tmp_path / "mark")}, limits=limits) as emulated:

@@ -94,6 +94,7 @@ def test_a_200_on_the_health_route_means_healthy(script: Script) -> None:
     assert probed.breaches == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [503, 204, 404])
 def test_another_status_is_unhealthy(script: Script, status: int) -> None:
     script.answer = Answer(status, b"" if status == 204 else b"loading")

@@ -272,6 +272,7 @@ def _integer(number: int) -> bytes:
     return encoded + bytes((number,))
 
 
+@pytest.mark.slow
 def test_known_heads_are_bounded():
     """Header sections that are all different must not be remembered for ever, nor their texts."""
     client = RawClient()

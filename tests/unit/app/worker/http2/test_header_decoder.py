@@ -108,6 +108,7 @@ def test_a_smaller_table_drops_the_oldest_entries():
         decoder.decode(b"\xbf")
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(

@@ -47,6 +47,7 @@ def test_only_filled_mappings_that_are_not_in_huge_pages_are_worth_it() -> None:
     assert not Mapping(0, MB, MB, 0).is_worth_it
 
 
+@pytest.mark.slow
 def test_contents_stay_where_they_are() -> None:
     """Whether the system moves them or not."""
     memory = mmap.mmap(-1, 16 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

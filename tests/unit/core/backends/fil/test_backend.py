@@ -110,6 +110,7 @@ def served(version: Path, config: ModelConfig, rows: Array = TABLE) -> Array:
         return model.infer({"input__0": rows})["output__0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", SAVED)
 @pytest.mark.parametrize(("kind", "dims"), [("regression", 1), ("binary", 1), ("classes", 3)])
 def test_answers_are_those_of_the_framework(version: Path, saved: str, kind: str, dims: int) -> None:
@@ -199,6 +200,7 @@ def test_shap_values_are_refused(version: Path) -> None:
     assert raised.value.message.startswith("output 'treeshap_output' of model 'model' cannot be computed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TARGETS)
 @pytest.mark.parametrize("saved", SAVED)
 def test_a_file_says_the_same_without_treelite(

@@ -150,6 +150,7 @@ def test_executions_fail_at_once_in_the_pause_after_a_failed_start(bench: Bench)
     assert bench.instance.is_closed
 
 
+@pytest.mark.slow
 def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench) -> None:
     refusals = [OSError(12, "Cannot allocate memory")]
 

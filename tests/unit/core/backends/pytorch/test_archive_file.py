@@ -48,6 +48,7 @@ def test_the_arguments_are_those_of_pytorch(tmp_path: Path, module: torch.nn.Mod
     assert known == expected
 
 
+@pytest.mark.slow
 def test_a_traced_module_says_it_as_well(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -257,6 +257,7 @@ def test_an_exiting_server_answers_with_an_error_message() -> None:
     with_client(FakeEngine(echo), test)
 
 
+@pytest.mark.slow
 def test_streams_whose_client_waits_end_with_the_server() -> None:
     engine = SlowEngine()
 

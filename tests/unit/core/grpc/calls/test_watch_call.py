@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.waiting.hub_thread import until
@@ -10,6 +12,7 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 UNAVAILABLE = 14
 
 
+@pytest.mark.slow
 def test_each_change_of_the_readiness_is_told_until_the_server_stops() -> None:
     engine = FakeEngine()
     engine.ready = False

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -53,6 +54,7 @@ def expected(content: bytes) -> object:
     return outcome(content + UNKNOWN_FIELD)
 
 
+@pytest.mark.slow
 @given(messages)
 @settings(max_examples=300)
 def test_a_message_is_read_as_protobuf_reads_it(message: Any) -> None:
@@ -76,6 +78,7 @@ def test_fields_that_are_repeated_or_in_another_order_are_read_as_protobuf_reads
     assert outcome(content) == expected(content)
 
 
+@pytest.mark.slow
 @given(messages, st.data())
 @settings(max_examples=500)
 def test_damaged_bytes_are_read_as_protobuf_reads_them(message: Any, data: st.DataObject) -> None:

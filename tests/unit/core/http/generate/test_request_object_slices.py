@@ -55,6 +55,7 @@ objects = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(body=damaged(json_text(objects)), size=sizes)
 def test_slices_do_not_change_a_request_or_its_error(body: bytes, size: int) -> None:

@@ -82,6 +82,7 @@ def _content(array: Array) -> Any:
     return array.dtype, array.shape, repr(array.tolist())
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes)
 def test_slices_do_not_change_a_document(content: st.DataObject, name: str, size: int) -> None:
@@ -98,6 +99,7 @@ def test_slices_do_not_change_a_document(content: st.DataObject, name: str, size
     assert outcome(decode_json, body, name, Slicing(size=size)) == outcome(decode_json, body, name)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes, end=st.sampled_from(["\n", "\r\n"]))
 def test_slices_do_not_change_lines(content: st.DataObject, name: str, size: int, end: str) -> None:
@@ -112,6 +114,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes, end=st.sampled_from(["\n", "\r\n"]))
 def test_slices_do_not_change_csv(content: st.DataObject, name: str, size: int, end: str) -> None:

@@ -33,6 +33,7 @@ objects = st.dictionaries(st.text(max_size=3), st.one_of(values, st.lists(values
 arrays = damaged(json_text(st.one_of(nested(values), st.lists(objects))).filter(lambda text: text.startswith(b"[")))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(text=arrays.filter(lambda text: b"[" in text), rest=st.sampled_from([b"", b"]", b',"a":[1]}']), size=sizes)
 def test_slices_have_the_elements_of_the_array_or_one_is_no_json(text: bytes, rest: bytes, size: int) -> None:
@@ -50,6 +51,7 @@ def test_slices_have_the_elements_of_the_array_or_one_is_no_json(text: bytes, re
     assert [element for one in slices for element in one] == expected
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(text=json_text(nested(values)), size=st.integers(8, 40))
 def test_slices_within_elements_have_the_same_leaves(text: bytes, size: int) -> None:
@@ -61,6 +63,7 @@ def test_slices_within_elements_have_the_same_leaves(text: bytes, size: int) -> 
     assert flat(slices) == flat(orjson.loads(text))
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(text=damaged(json_text(nested(values))).filter(lambda text: b"[" in text), size=sizes)
 def test_slices_within_elements_are_json_only_if_the_array_is(text: bytes, size: int) -> None:

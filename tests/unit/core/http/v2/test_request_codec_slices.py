@@ -68,12 +68,14 @@ documents = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(body=damaged(json_text(documents)), size=sizes)
 def test_slices_do_not_change_a_request_or_its_error(body: bytes, size: int) -> None:
     assert outcome(body, None, Slicing(size=size)) == outcome(body)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(body=damaged(json_text(documents)), tail=st.binary(max_size=4), size=sizes)
 def test_slices_do_not_change_a_request_with_binary_tensors(body: bytes, tail: bytes, size: int) -> None:

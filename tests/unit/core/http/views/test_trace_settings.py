@@ -88,6 +88,7 @@ TEXTS = st.sampled_from(["0", "1", "-1", "-2", "99999999999", " 7x", "", "OFF", 
 NAMES = st.sampled_from(["trace_level", "trace_rate", "trace_count", "log_frequency", "trace_file", "trace_mode", "x"])
 
 
+@pytest.mark.slow
 @given(document=st.dictionaries(NAMES, JSON | TEXTS | st.lists(TEXTS, max_size=3), max_size=6) | JSON)
 def test_no_settings_of_any_type_are_an_error_of_the_server(document: Any) -> None:
     client = Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))

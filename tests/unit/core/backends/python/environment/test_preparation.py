@@ -63,6 +63,7 @@ def test_a_virtual_environment(model: Path, settings: EnvironmentSettings, tmp_p
 
 
 # The path must reach bash as it is, whatever it contains.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["env", "two words", '"; touch stolen; "', "$(touch stolen)", "`touch stolen`", "-e"])
 def test_a_folder_of_conda_is_activated(
     model: Path, settings: EnvironmentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -80,6 +81,7 @@ def test_a_folder_of_conda_is_activated(
     assert run(environment, "import os; print(os.environ['CONDA_PREFIX'])") == str(folder)
 
 
+@pytest.mark.slow
 def test_an_archive_beside_the_model(model: Path, settings: EnvironmentSettings, tmp_path: Path) -> None:
     archive_of(conda_folder(tmp_path / "made"), model / "env.tar.gz")
     environment = prepare(model, path_of("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), settings)
