@@ -230,6 +230,19 @@ def padded_view() -> onnx.ModelProto:
     )
 
 
+def flattened() -> onnx.ModelProto:
+    """`x.view(x.size(0), -1)` of OUTPUT0 [batch, m] from INPUT0 [batch, 2, 3]; optimizing shows that m is 6."""
+    nodes = [
+        helper.make_node("Shape", ["INPUT0"], ["shape"]),
+        helper.make_node("Gather", ["shape", "first"], ["size"], axis=0),
+        helper.make_node("Unsqueeze", ["size", "axes"], ["sizes"]),
+        helper.make_node("Concat", ["sizes", "rest"], ["flat"], axis=0),
+        helper.make_node("Reshape", ["INPUT0", "flat"], ["OUTPUT0"]),
+    ]
+    inputs, outputs = [tensor("INPUT0", "FP32", ["batch", 2, 3])], [tensor("OUTPUT0", "FP32", ["batch", "m"])]
+    return build(nodes, inputs, outputs, [constant("first", 0), constant("axes", [0]), constant("rest", [-1])])
+
+
 def picky(width: int = 4) -> onnx.ModelProto:
     """INDEX INT64 [batch, 1] -> VALUE FP32 [batch, 1], looked up in a table of `width`; another index fails the run."""
     return build(

@@ -44,7 +44,7 @@ def validate_against_signature(config: ModelConfig, signature: ModelSignature, m
             continue
         problems += _datatype_problems("output", entry, tensor, path, model_name)
         if entry.name not in scattered:
-            problems += _dims_problems(config, entry, tensor, path, model_name, exact=True)
+            problems += _dims_problems(config, entry, tensor, path, model_name, wider=True)
     for index, state in enumerate(config.sequence_batching.state):
         problems += _state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
     return problems
@@ -77,7 +77,7 @@ def _input_problems(
         return
     yield from _datatype_problems("input", entry, tensor, path, model_name)
     if not entry.allow_ragged_batch:
-        yield from _dims_problems(config, entry, tensor, path, model_name, exact=False)
+        yield from _dims_problems(config, entry, tensor, path, model_name, narrower=True)
         return
     ragged = f"{unable}configuration expects model provides input with shape [-1] "
     if entry.optional:
@@ -127,7 +127,7 @@ def _state_problems(
         return
     as_output = ModelOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
     yield from _datatype_problems("output state", as_output, tensor, path, model_name)
-    yield from _dims_problems(config, as_output, tensor, path, model_name, exact=False)
+    yield from _dims_problems(config, as_output, tensor, path, model_name, narrower=True, wider=True)
 
 
 def _datatype_problems(
@@ -149,8 +149,11 @@ def _dims_problems(
     tensor: TensorSignature,
     path: str,
     model_name: str,
-    exact: bool,
+    *,
+    narrower: bool = False,
+    wider: bool = False,
 ) -> Iterator[Problem]:
+    """The contradictions of dims; those of `entry` may be `narrower` than the graph's, or `wider`."""
     batching = config.max_batch_size > 0
     dims: Shape = tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
     start = f"model '{model_name}', tensor '{entry.name}': "
@@ -169,7 +172,7 @@ def _dims_problems(
             yield Problem(f"{path}.dims", f"{text}{shape_text(dims)}.")
         return
     full = (-1, *dims) if batching else dims
-    if _fits(full, tensor.shape, exact):
+    if _fits(full, tensor.shape, narrower, wider):
         return
     text = f"{start}the model expects {len(tensor.shape)} dimensions (shape {provided}) but the model configuration "
     if batching:
@@ -181,15 +184,17 @@ def _dims_problems(
     yield Problem(f"{path}.dims", text, f"dims of the model: {fitting}")
 
 
-def _fits(full: Shape, provided: Shape, exact: bool) -> bool:
-    """Whether configured dimensions match the graph's; with `exact` False they may be stricter than the graph's.
+def _fits(full: Shape, provided: Shape, narrower: bool, wider: bool) -> bool:
+    """Whether configured dimensions match the graph's: equal, a number for a variable one (`narrower`), or a variable
+    one for a number (`wider`).
 
-    A configuration cannot express the dimension 0 of a graph; it has -1 in its place.
+    What a graph says of an output becomes more precise as it is optimized, so that its file, in which people look the
+    dimensions up, may have -1 where the session knows the number. A configuration cannot express the dimension 0 of a
+    graph; it has -1 in its place.
     """
-    if len(full) != len(provided):
-        return False
-    return all(
-        mine == (theirs or -1) or (theirs == -1 and not exact) for mine, theirs in zip(full, provided, strict=True)
+    return len(full) == len(provided) and all(
+        mine == (theirs or -1) or (narrower and theirs == -1) or (wider and mine == -1)
+        for mine, theirs in zip(full, provided, strict=True)
     )
 
 

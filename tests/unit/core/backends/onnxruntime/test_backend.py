@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,13 @@ import pytest
 
 from core.backends.base import LoadContext
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.backends.registry import BackendRegistry
 from core.config.placement import DeviceKind, Placement
 from core.config.signature import TensorSignature
 from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
+from core.repository.config_completion import load_config
+from core.repository.layout import ModelDirectory
+from core.repository.model_problems import problems_of
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, config_of, spec_of, tensor_text
@@ -104,6 +109,23 @@ def test_a_configuration_that_contradicts_the_graph_is_refused(tmp_path: Path) -
     with pytest.raises(ConfigInvalid) as caught:
         load(version, text)
     assert caught.value.message == "unexpected inference input 'WRONG', allowed inputs are: INPUT0, INPUT1"
+
+
+@pytest.mark.parametrize(("level", "width"), [(0, 6), (-1, 6), (2, -1)])
+@pytest.mark.parametrize("written", ["", "-1", "6"])
+def test_what_is_inspected_validated_and_loaded_agrees(level: int, width: int, written: str, tmp_path: Path) -> None:
+    """Optimizing the graph shows dimensions that its file does not have."""
+    version = onnx_models.write_version(onnx_models.flattened(), tmp_path, "model")
+    directory, backends = ModelDirectory("model", tmp_path / "model"), BackendRegistry({})
+    text = f'backend: "onnxruntime" max_batch_size: 4 optimization {{ graph {{ level: {level} }} }}\n'
+    text += tensor_text("output", "OUTPUT0", "FP32", [int(written)]) if written else ""
+    (tmp_path / "model" / "config.pbtxt").write_text(text)
+    fits = written != "6" or width == 6
+    assert (problems_of(directory, backends) == []) is fits
+    config = load_config(directory, config_of(text), backends)
+    assert list(config.output[0].dims) == [int(written or width)]
+    with nullcontext() if fits else pytest.raises(ConfigInvalid):
+        load(version, str(config))
 
 
 def test_a_gpu_that_onnx_runtime_cannot_use_fails_the_load(tmp_path: Path) -> None:
