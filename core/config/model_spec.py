@@ -54,7 +54,9 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingSpec:
-    """`dynamic_batching`, resolved. 0 `priority_levels` means one level without priorities; each level has a policy.
+    """`dynamic_batching`, resolved. 0 `priority_levels` means one level without priorities.
+
+    Levels that are not in `level_policies` have the default policy: there may be 2**64 of them.
 
     With `target_p99_ns`, which is 0 for none, the batcher sets its delay and the size of its batches itself.
     `waits_out_delay`: also if every caller waits already.
@@ -67,7 +69,18 @@ class BatchingSpec:
     preserve_ordering: bool = False
     priority_levels: int = 0
     default_priority_level: int = 0
-    policies: tuple[QueuePolicy, ...] = (QueuePolicy(),)
+    default_policy: QueuePolicy = QueuePolicy()
+    level_policies: dict[int, QueuePolicy] = field(default_factory=dict)
+
+    @property
+    def policies(self) -> tuple[QueuePolicy, ...]:
+        """The policies that a request may have."""
+        return (self.default_policy, *self.level_policies.values())
+
+    @property
+    def may_expire(self) -> bool:
+        """Whether requests may be rejected because of their timeout."""
+        return any(policy.default_timeout_ns and not policy.delay_on_timeout for policy in self.policies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

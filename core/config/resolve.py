@@ -78,9 +78,8 @@ def _batching(config: ModelConfig) -> BatchingSpec | None:
     if not config.HasField("dynamic_batching"):
         return None
     batching = config.dynamic_batching
-    default = _queue_policy(batching.default_queue_policy)
-    by_level = {level: _queue_policy(policy) for level, policy in batching.priority_queue_policy.items()}
     levels = batching.priority_levels
+    by_level = batching.priority_queue_policy if levels else {}  # without levels they mean nothing
     return BatchingSpec(
         # For a model that cannot batch the batcher sends one request at a time.
         preferred_batch_sizes=tuple(sorted(set(batching.preferred_batch_size))) or (max(1, config.max_batch_size),),
@@ -90,7 +89,8 @@ def _batching(config: ModelConfig) -> BatchingSpec | None:
         preserve_ordering=batching.preserve_ordering,
         priority_levels=levels,
         default_priority_level=batching.default_priority_level,
-        policies=tuple(by_level.get(level, default) for level in range(1, levels + 1)) or (default,),
+        default_policy=_queue_policy(batching.default_queue_policy),
+        level_policies={level: _queue_policy(policy) for level, policy in by_level.items()},
     )
 
 

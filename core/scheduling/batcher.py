@@ -9,9 +9,11 @@ Source: docs/spec/schedulers.md sections 3.1 to 3.3; docs/spec/repository.md sec
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
@@ -34,12 +36,16 @@ from core.scheduling.policy import IDLE, Idle, Run, Wait, limits_of, may_end
 from core.scheduling.queue import RequestQueue
 from core.scheduling.rate_limiter.claim import Claim
 from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.scheduling.reaper import Reaper
 from core.scheduling.rejection import Rejection, reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.short_executions import ShortExecutions
 from core.scheduling.timer_slack import end_waits_in_time
 from core.scheduling.tuning.tuner import BatchTuner
 from core.scheduling.work import Work, take_work
+
+LOOK_EVERY_NS: Final = 10_000_000
+"""A queue is looked through for expired requests at most once in this time, so they are answered so much later."""
 
 # Makes what executes in place of an instance.
 Through = Callable[[BackendInstance], BackendInstance]
@@ -78,6 +84,8 @@ class DynamicBatcher:
         self._clock = clock
         self._order = ResponseOrder(deliver) if spec.batching and spec.batching.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
+        # To a request that is not executed: it is told so at once, also where responses keep an order, as in Triton.
+        self._refuse: Respond = self._order.leave if self._order else deliver
         self._on_poisoned = on_poisoned
         self._times_for = times_for
         self._window = window
@@ -95,12 +103,14 @@ class DynamicBatcher:
         # --- guarded by the lock
         self._queue = RequestQueue(spec.batching, delay_until)
         self._pool = InstancePool(self._lock, limits.max_batch_size)
+        self._looks_ns = sys.maxsize  # when the reaper looks for expired requests
         self._stopped = False
         self._accepts_nested = False
         # ---
         self._inline_execution = InlineExecution(
             self._lock, self._queue, self._pool, self._limits, self._short, self._clock
         )
+        self._reaper = Reaper(spec.name, self._expire) if self._queue.may_expire else None
         # --- guarded by a second lock, which is taken before the other: no request waits while a thread is started
         self._changing = threading.Lock()
         self._started = False
@@ -112,7 +122,9 @@ class DynamicBatcher:
         executing = instance if self._through is None else self._through(instance)
         if self._dropped is not None:
             spec, statistics = self._spec, self._statistics
-            requests = OpenRequests(spec, statistics, self._respond, self._pool, self._window, self._clock, self._again)
+            requests = OpenRequests(
+                spec, statistics, self._respond, self._refuse, self._pool, self._window, self._clock, self._again
+            )
             execution = OpenExecution(executing, requests, self._dropped, statistics, self._clock)
         claim = self._claims.of(instance)
         if claim is not None:
@@ -123,6 +135,7 @@ class DynamicBatcher:
             self._spec,
             self._statistics,
             self._respond,
+            self._refuse,
             self._short,
             clock=self._clock,
             on_poisoned=self._on_poisoned,
@@ -149,6 +162,8 @@ class DynamicBatcher:
             self._started = True
             if self._dropped is not None:
                 self._dropped.start()
+            if self._reaper is not None:
+                self._reaper.start()
             for thread in self._threads:
                 thread.start()
 
@@ -167,6 +182,8 @@ class DynamicBatcher:
                 # Of the request, not of the queue: a queue that knew this batcher would keep it in a cycle.
                 pending.on_cancel = self._leave_queue
             queue.push(pending)
+            if self._reaper is not None and pending.expires_ns:
+                self._note_timeout(pending.expires_ns, now_ns)
             callers = queue.callers
             if callers is not None:
                 callers.note(pending, now_ns)
@@ -188,6 +205,33 @@ class DynamicBatcher:
                     pending.defer(self._inline_execution.run)
                 else:
                     self._pool.wake(queue.items)
+
+    def _note_timeout(self, expires_ns: int, now_ns: int) -> None:
+        """Have the reaper look no later than when a request expires, or soon after. Under the lock."""
+        looks_ns = max(expires_ns, now_ns + LOOK_EVERY_NS)
+        if looks_ns < self._looks_ns:
+            self._looks_ns = looks_ns
+            if self._reaper is not None:
+                self._reaper.wake()
+
+    def _expire(self) -> float | None:
+        """Answer the requests whose timeout has passed. Returns after how many seconds the next one's does."""
+        now_ns = self._clock()
+        rejections: list[Rejection] = []
+        with self._lock:
+            if now_ns >= self._looks_ns:
+                next_ns = now_ns
+                if not self._queue.delay_until:
+                    rejections, next_ns = self._queue.expire(now_ns)
+                self._looks_ns = max(next_ns, now_ns + LOOK_EVERY_NS)
+                self._pool.in_flight += len(rejections)
+            looks_ns = self._looks_ns
+        for rejection in rejections:
+            reject(rejection, self._statistics, self._refuse, self._clock())
+        if rejections:
+            with self._lock:
+                self._pool.count_off(len(rejections))
+        return None if looks_ns >= sys.maxsize else max(0, looks_ns - self._clock()) / 1e9
 
     def hold(self, until: int) -> None:
         """Execute nothing more until `until` requests are queued, once."""
@@ -311,7 +355,7 @@ class DynamicBatcher:
 
     def _leave_queue(self, pending: PendingRequest) -> None:
         """Make room for others, because `pending` was cancelled. Any thread."""
-        self._reject_queued(Rejection(pending, RequestCancelled("", model=pending.request.model_name)), self._respond)
+        self._reject_queued(Rejection(pending, RequestCancelled("", model=pending.request.model_name)), self._refuse)
 
     def _reject_queued(self, rejection: Rejection, respond: Respond) -> None:
         """Answer a request with an error, now, if it is still queued."""
@@ -355,13 +399,15 @@ class DynamicBatcher:
             self._pool.close()
             opened = [thread.open_requests for thread in threads if thread.open_requests is not None]
         for pending in queued:
-            respond = next((each.respond_unrun for each in opened if each.has(pending)), self._respond)
+            respond = next((each.respond_unrun for each in opened if each.has(pending)), self._refuse)
             reject(Rejection(pending, stopping(pending, self._spec.name)), self._statistics, respond, self._clock())
         for requests in opened:
             requests.resume_all()
         with self._lock:
             self._pool.count_off(len(queued))
         ended = [thread.join(timeout_s) for thread in threads]
+        if self._reaper is not None:
+            ended.append(self._reaper.close(timeout_s))
         if self._dropped is not None:
             ended.append(self.drain(timeout_s))
             ended.append(self._dropped.close(timeout_s))

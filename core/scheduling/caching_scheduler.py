@@ -60,6 +60,7 @@ class CachingScheduler:
         self._cache = cache
         self.has_answers_at_hand = not cache.answers_later
         self._spec = spec
+        self._may_expire = spec.batching is not None and spec.batching.may_expire
         self._statistics = statistics
         self._resubmit = resubmit
         self._clock = clock
@@ -128,11 +129,11 @@ class CachingScheduler:
                 flight = self._flights.get(key)
                 if flight is None:
                     flight = self._flights[key] = SingleFlight(self, key, pending, start_ns)
-                elif not pending.request.timeout_us:
+                elif not (pending.request.timeout_us or self._may_expire):
                     self._join(flight, pending)
                     return
                 else:
-                    # It may expire sooner than the one that is executed.
+                    # Its timeout passes in the queue, even while the other one is executed.
                     flight = None
         if found is not None:
             self._answer(pending, found, start_ns)

@@ -42,6 +42,7 @@ class ModelInstance:
         spec: ModelSpec,
         statistics: ModelStatistics,
         respond: Respond,
+        refuse: Respond,
         short: ShortExecutions,
         *,
         clock: Clock = time.monotonic_ns,
@@ -51,9 +52,9 @@ class ModelInstance:
         claim: Claim | None = None,
         tuner: BatchTuner | None = None,
     ) -> None:
-        """`open_execution` executes on an instance that answers later. `claim` is that on what its executions hold.
+        """`refuse` answers requests that are not executed. `open_execution` executes on an instance that answers later.
 
-        `tuner` is told of each execution.
+        `claim` is that on what its executions hold. `tuner` is told of each execution.
         """
         self.name = backend.placement.name
         self.claim = claim
@@ -64,7 +65,7 @@ class ModelInstance:
         self._short = short
         self._clock = clock
         self._open_execution = open_execution
-        self._respond_unrun = respond if open_execution is None else open_execution.respond_unrun
+        self._respond_unrun = refuse if open_execution is None else open_execution.respond_unrun
         self._execute_batch = execute_batch if spec.buckets is None else execute_in_bucket
         self._on_poisoned = on_poisoned
         self._tuner = tuner

@@ -62,6 +62,7 @@ class OpenRequests:
         spec: ModelSpec,
         statistics: ModelStatistics,
         respond: Respond,
+        refuse: Respond,
         pool: InstancePool,
         window: WindowLimits,
         clock: Clock,
@@ -73,6 +74,7 @@ class OpenRequests:
         self._version = spec.version
         self._statistics = statistics
         self._respond = respond
+        self._refuse = refuse
         self._pool = pool
         self.clock = clock
         self._has_noted_late = False
@@ -144,7 +146,7 @@ class OpenRequests:
             self._pool.open_one(self)
             self._end(pending, response)
         else:
-            self._respond(pending, response)
+            self._refuse(pending, response)
 
     def _end(self, pending: PendingRequest, response: InferenceResponse) -> None:
         request = self._given_back.pop(pending)

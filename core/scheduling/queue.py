@@ -6,14 +6,22 @@ Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
 
 from __future__ import annotations
 
+import sys
+from bisect import insort
 from collections import deque
 from itertools import islice
+from operator import attrgetter
+from typing import Final
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
 from core.inference.pending_request import PendingRequest
 from core.scheduling.callers import Callers
 from core.scheduling.rejection import Rejection
+
+# From so many priority levels on, those without requests are forgotten before another one is made.
+_MANY: Final = 64
+_priority: Final = attrgetter("priority")
 
 
 class RequestQueue:
@@ -22,31 +30,38 @@ class RequestQueue:
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
     `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
     which the scheduler takes nothing yet, 0 for none. `callers` are those of a model whose queue delay ends when all of
-    them wait; None for others. `is_limited` tells whether a request may keep others out, because the size of a level is
-    limited: one that is cancelled should be discarded.
+    them wait; None for others. `is_limited` tells whether a policy limits how many requests wait or for how long: one
+    that is cancelled should be discarded. `may_expire`: they may be rejected because of their timeout.
     """
 
     __slots__ = (
-        "_default_level",
+        "_batching",
+        "_by_priority",
         "_levels",
+        "_prunes_at",
         "_single",
         "callers",
         "delay_until",
         "is_in_order",
         "is_limited",
         "items",
+        "may_expire",
         "size",
     )
 
     def __init__(self, batching: BatchingSpec | None = None, delay_until: int = 0) -> None:
-        policies = batching.policies if batching else (QueuePolicy(),)
-        self._levels = [_Level(policy) for policy in policies]
-        self._single = self._levels[0] if batching is None or not batching.priority_levels else None
-        self._default_level = batching.default_priority_level if batching else 0
-        self.is_limited = any(policy.max_queue_size for policy in policies)
-        self.is_in_order = len(policies) == 1 and not policies[0].delay_on_timeout
+        batching = batching or BatchingSpec(preferred_batch_sizes=())
+        self._batching = batching
+        self._by_priority: dict[int, _Level] = {}
+        # Those that have had requests, by priority. There may be 2**64 others.
+        self._levels: list[_Level] = []
+        self._prunes_at = _MANY
+        self._single = self._level(1) if batching.priority_levels <= 1 else None
+        self.is_limited = any(policy.max_queue_size or policy.default_timeout_ns for policy in batching.policies)
+        self.may_expire = batching.may_expire
+        self.is_in_order = self._single is not None and not self._single.policy.delay_on_timeout
         self.callers: Callers | None = None
-        if batching is not None and batching.max_queue_delay_ns and not batching.waits_out_delay:
+        if batching.max_queue_delay_ns and not batching.waits_out_delay:
             self.callers = Callers(batching.max_queue_delay_ns)
         self.delay_until = delay_until
         self.size = 0
@@ -63,9 +78,20 @@ class RequestQueue:
 
     def _level_of(self, priority: int) -> _Level:
         """Levels count from 1. A priority outside them means the default level."""
-        if not 1 <= priority <= len(self._levels):
-            priority = self._default_level
-        return self._levels[priority - 1]
+        if not 1 <= priority <= self._batching.priority_levels:
+            priority = self._batching.default_priority_level
+        return self._by_priority.get(priority) or self._level(priority)
+
+    def _level(self, priority: int) -> _Level:
+        """A level that has had no requests yet, or none for a while."""
+        if len(self._levels) >= self._prunes_at:
+            self._levels = [level for level in self._levels if level.waiting or level.delayed]
+            self._by_priority = {level.priority: level for level in self._levels}
+            self._prunes_at = _MANY + 2 * len(self._levels)
+        level = _Level(priority, self._batching.level_policies.get(priority, self._batching.default_policy))
+        insort(self._levels, level, key=_priority)
+        self._by_priority[priority] = level
+        return level
 
     def is_last(self, pending: PendingRequest) -> bool:
         """Whether `pending`, the request pushed last, would run last of all queued requests."""
@@ -90,6 +116,19 @@ class RequestQueue:
         if rejections:
             self._count_off([rejection.pending for rejection in rejections])
         return live, rejections
+
+    def expire(self, now_ns: int) -> tuple[list[Rejection], int]:
+        """Remove the requests whose timeout has passed and the cancelled ones among them, wherever they wait.
+
+        Also returns when the next timeout passes; `sys.maxsize` for never.
+        """
+        rejections: list[Rejection] = []
+        next_ns = sys.maxsize
+        for level in self._levels:
+            if level.rejects:
+                next_ns = min(next_ns, level.expire(now_ns, rejections))
+        self._count_off([rejection.pending for rejection in rejections])
+        return rejections, next_ns
 
     def take(self, count: int) -> list[PendingRequest]:
         """Remove and return the first `count` requests, which `candidates` has just returned."""
@@ -123,11 +162,13 @@ class RequestQueue:
 class _Level:
     """One priority level. `delayed` holds the requests that outlived their timeout under the DELAY action."""
 
-    __slots__ = ("delayed", "is_plain", "policy", "waiting")
+    __slots__ = ("delayed", "is_plain", "policy", "priority", "rejects", "waiting")
 
-    def __init__(self, policy: QueuePolicy) -> None:
+    def __init__(self, priority: int, policy: QueuePolicy) -> None:
+        self.priority = priority
         self.policy = policy
         self.is_plain = not policy.default_timeout_ns and not policy.max_queue_size
+        self.rejects = policy.default_timeout_ns > 0 and not policy.delay_on_timeout
         self.waiting: deque[PendingRequest] = deque()
         self.delayed: deque[PendingRequest] = deque()
 
@@ -155,6 +196,19 @@ class _Level:
                 rejections += self._sweep(limit, now_ns)
                 return self.head(limit, now_ns, rejections)
         return head
+
+    def expire(self, now_ns: int, rejections: list[Rejection]) -> int:
+        """Add the requests whose timeout has passed to `rejections`. Returns when the next timeout passes."""
+        next_ns = sys.maxsize
+        is_due = False
+        for pending in self.waiting:
+            if pending.expires_ns <= now_ns:
+                is_due = True
+            elif pending.expires_ns < next_ns:
+                next_ns = pending.expires_ns
+        if is_due:
+            rejections += self._sweep(len(self.waiting), now_ns)
+        return next_ns
 
     def _sweep(self, limit: int, now_ns: int) -> list[Rejection]:
         """Apply the policy until the first `limit` requests are live. Returns the requests that left the queue."""

@@ -1,7 +1,8 @@
 """`preserve_ordering`: the responses of a model are delivered in the order in which its requests arrived.
 
 Responses to the earliest request that is not done are delivered as they come; those to later ones wait for its final
-response. Triton documents this but orders by completion.
+response. Triton documents this but orders by completion. A request that leaves the queue without being executed
+is told so at once, as there.
 Source: docs/spec/schedulers.md section 3.2, "Order of responses".
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import suppress
 
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
@@ -38,6 +40,18 @@ class ResponseOrder:
         """Deliver a response to `pending` in its turn: now, or later on another thread."""
         with self._lock:
             self._answered.setdefault(pending, []).append(response)
+        self._go_on()
+
+    def leave(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Deliver the only response to `pending` now; the others no longer wait for it. It may not have entered."""
+        with self._lock, suppress(ValueError):
+            self._arrived.remove(pending)
+        self._deliver(pending, response)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Deliver what is due, unless another thread does."""
+        with self._lock:
             if self._delivering:
                 return
             self._delivering = True

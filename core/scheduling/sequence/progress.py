@@ -100,8 +100,6 @@ class Progress:
         """Refuse all that waits in `sequence`, which gets no more requests. It keeps its slot."""
         self._seating.forget(sequence)
         for pending in sequence.pop_all():
-            if self._order is not None and sequence.lane is None:
-                self._order.enter(pending)
             change.refuse(pending, error(pending))
             self.count_off()
 

@@ -23,6 +23,7 @@ from core.inference.response import InferenceResponse
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver
 from core.scheduling.execution import Clock
+from core.scheduling.reaper import Reaper
 from core.scheduling.rejection import reject, stopping
 from core.scheduling.response_order import ResponseOrder
 from core.scheduling.sequence.change import Change
@@ -33,7 +34,6 @@ from core.scheduling.sequence.lanes import Lanes, MakeBatcher
 from core.scheduling.sequence.open_sequence import OpenSequence
 from core.scheduling.sequence.passage import Passage
 from core.scheduling.sequence.progress import Progress, cancelled
-from core.scheduling.sequence.reaper import Reaper
 from core.scheduling.sequence.rules import form_problem, place_problem
 from core.scheduling.sequence.seating import Seating
 from core.scheduling.sequence.states import InitialStates
@@ -78,6 +78,7 @@ class SequenceScheduler:
         self._passage = Passage(spec, self._controls, initial)
         self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
+        self._refuse: Respond = self._order.leave if self._order else deliver
         self._reaper = Reaper(spec.name, self._reap)
         self._lock = threading.Lock()
         # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
@@ -185,7 +186,7 @@ class SequenceScheduler:
     def _make(self, change: Change) -> None:
         """Do what follows from a change, without the lock."""
         for rejection in change.rejections:
-            reject(rejection, self._statistics, self._respond, self._clock())
+            reject(rejection, self._statistics, self._refuse, self._clock())
         for sequence, pending in change.entering:
             self._passage.enter(sequence, pending)
 

@@ -229,7 +229,7 @@ def provoke_processes(texts: ProvokedTexts, folder: Path) -> None:
 
 def provoke_scheduling(texts: ProvokedTexts, folder: Path) -> None:
     policy = QueuePolicy(max_queue_size=1, default_timeout_ns=1)
-    queue = RequestQueue(BatchingSpec(preferred_batch_sizes=(1,), policies=(policy,)))
+    queue = RequestQueue(BatchingSpec(preferred_batch_sizes=(1,), default_policy=policy))
     queue.push(pending_request(enqueue_ns=1))
     texts.raised_by(queue.push, pending_request())
     _, rejections = queue.candidates(1, 10)

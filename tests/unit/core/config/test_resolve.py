@@ -110,7 +110,7 @@ def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:
     assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
 
 
-def test_each_priority_level_has_a_policy() -> None:
+def test_priority_levels_without_a_policy_have_the_default() -> None:
     spec = batching(
         "dynamic_batching { preferred_batch_size: [ 1 ] priority_levels: 3 default_priority_level: 2 "
         "default_queue_policy { max_queue_size: 7 } priority_queue_policy { key: 2 value { timeout_action: DELAY "
@@ -122,5 +122,6 @@ def test_each_priority_level_has_a_policy() -> None:
         preferred_batch_sizes=(1,),
         priority_levels=3,
         default_priority_level=2,
-        policies=(default, delayed, default),
+        default_policy=default,
+        level_policies={2: delayed},
     )

@@ -164,7 +164,7 @@ def batching(
         preferred_batch_sizes=preferred,
         max_queue_delay_ns=delay_ns,
         preserve_ordering=ordered,
-        policies=(policy or QueuePolicy(),),
+        default_policy=policy or QueuePolicy(),
     )
 
 

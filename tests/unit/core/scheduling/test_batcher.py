@@ -182,7 +182,6 @@ def test_a_request_of_higher_priority_forms_the_batch_again(make_bench: MakeBenc
         max_queue_delay_ns=LONG_NS,
         priority_levels=2,
         default_priority_level=2,
-        policies=(QueuePolicy(), QueuePolicy()),
     )
     bench = make_bench(levels)
     bench.scheduler.start()
@@ -230,6 +229,48 @@ def test_an_expired_request_is_answered_while_a_batch_waits(make_bench: MakeBenc
     assert len(bench.wait(9)) == 9
     assert bench.backend.batches == [list("acdefghi")]
     assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 1
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_queue_timeout_is_answered_while_the_instance_executes(make_bench: MakeBench, ordered: bool) -> None:
+    """And the slot in the queue is free."""
+    policy = QueuePolicy(default_timeout_ns=LONG_NS, allow_timeout_override=True, max_queue_size=2)
+    bench = make_bench(batching(1, policy=policy, ordered=ordered), max_batch_size=1)
+    bench.scheduler.start()
+    bench.backend.gate.clear()
+    bench.submit("busy")
+    bench.begun()
+    bench.submit("patient")
+    bench.scheduler.submit(bench.request("hasty", timeout_us=20_000))
+    assert bench.wait(1) == ["hasty"]
+    assert isinstance(bench.error("hasty"), DeadlineExceeded)
+    until(lambda: bench.scheduler.in_flight == 1)
+    bench.scheduler.submit(bench.request("hasty too", timeout_us=1))
+    assert bench.wait(2) == ["hasty", "hasty too"]
+    bench.submit("next")
+    bench.backend.gate.set()
+    assert bench.wait(5) == ["hasty", "hasty too", "busy", "patient", "next"]
+    assert bench.scheduler.drain(LIMIT_S)
+    assert bench.statistics.snapshot().request_failures[FailureReason.REJECTED] == 2
+
+
+def test_a_queue_timeout_is_that_of_the_level(make_bench: MakeBench) -> None:
+    levels = replace(
+        batching(1, policy=QueuePolicy(default_timeout_ns=1, delay_on_timeout=True)),
+        priority_levels=2**64 - 1,
+        default_priority_level=1,
+        level_policies={7: QueuePolicy(default_timeout_ns=1_000_000)},
+    )
+    bench = make_bench(levels, max_batch_size=1)
+    bench.scheduler.start()
+    bench.backend.gate.clear()
+    bench.submit("busy")
+    bench.begun()
+    for id, priority in [("last", 2**64 - 1), ("rejected", 7), ("delayed", 3)]:
+        bench.scheduler.submit(bench.request(id, priority=priority))
+    assert bench.wait(1) == ["rejected"]
+    bench.backend.gate.set()
+    assert bench.wait(4) == ["rejected", "busy", "delayed", "last"]
 
 
 def test_a_cancelled_request_keeps_nobody_out_of_a_limited_queue(make_bench: MakeBench) -> None:
@@ -313,9 +354,9 @@ def test_responses_keep_the_order_of_arrival_across_instances(make_bench: MakeBe
     late, early = sorted(bench.backends, key=lambda backend: backend.batches)
     early.gate.set()
     assert early.begun.acquire(timeout=LIMIT_S)  # it executes "d", so "b" and "c" are complete
-    assert bench.answers == []
+    assert bench.wait(1) == ["c"]  # it was not executed, so it does not wait for its turn
     late.gate.set()
-    assert bench.wait(4) == ["a", "b", "c", "d"]
+    assert bench.wait(4) == ["c", "a", "b", "d"]
 
 
 def test_stop_refuses_requests_and_executes_queued_ones_without_delay(make_bench: MakeBench) -> None:

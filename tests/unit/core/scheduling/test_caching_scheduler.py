@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
@@ -112,6 +114,7 @@ def request_of(id: str, value: int = 0, size: int = 1, **fields: Any) -> Inferen
 class Bench:
     def __init__(self, cache: LocalCache | None = None) -> None:
         self.executor = Executor()
+        self.spec = spec()
         self.statistics = ModelStatistics()
         self.cache = cache or LocalCache(1 << 20)
         self.resubmitted: list[str] = []
@@ -122,7 +125,7 @@ class Bench:
         """The scheduler of another load."""
         scope = self.cache.open_scope("m", 1, lambda: None)
         return CachingScheduler(
-            self.executor, self.cache, scope, spec(), self.statistics, self._resubmit, times_for=times_for
+            self.executor, self.cache, scope, self.spec, self.statistics, self._resubmit, times_for=times_for
         )
 
     def _resubmit(self, pending: PendingRequest) -> None:
@@ -246,6 +249,12 @@ def test_a_request_with_a_timeout_does_not_wait_for_another(bench: Bench) -> Non
     bench.submit("a", 1)
     bench.submit("b", 1, timeout_us=1000)
     assert len(bench.executor.submitted) == 2
+    policy = QueuePolicy(default_timeout_ns=1000)
+    bench.spec = replace(bench.spec, batching=BatchingSpec(preferred_batch_sizes=(1,), default_policy=policy))
+    bench.scheduler = bench.open()
+    bench.submit("c", 2)
+    bench.submit("d", 2)
+    assert len(bench.executor.submitted) == 4
 
 
 def test_an_empty_final_response_does_not_hide_the_one_before(bench: Bench) -> None:

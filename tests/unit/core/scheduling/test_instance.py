@@ -51,6 +51,7 @@ class Bench:
             SPEC,
             self.statistics,
             deliver,
+            deliver,
             ShortExecutions(SPEC),
             clock=lambda: next(ticks),
             on_poisoned=self.poisoned.append,

@@ -18,7 +18,7 @@ SPEC = ModelSpec(name="m", version=1, platform="", backend="stub", max_batch_siz
 @pytest.fixture
 def thread() -> InstanceThread:
     stub = Stub()
-    instance = ModelInstance(stub, SPEC, ModelStatistics(), deliver, ShortExecutions(SPEC))
+    instance = ModelInstance(stub, SPEC, ModelStatistics(), deliver, deliver, ShortExecutions(SPEC))
     return InstanceThread(stub, instance, lambda thread: None)
 
 

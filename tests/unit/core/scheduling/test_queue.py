@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from core.config.model_spec import BatchingSpec, QueuePolicy
@@ -11,14 +13,18 @@ from core.inference.pending_request import PendingRequest
 from core.scheduling.queue import RequestQueue
 from tests.unit.pending_requests import pending_request as request
 
+NONE = QueuePolicy()
 
-def queue_of(*policies: QueuePolicy, levels: int = 0, default: int = 0) -> RequestQueue:
+
+def queue_of(policy: QueuePolicy = NONE, levels: int = 0, default: int = 0, **of: QueuePolicy) -> RequestQueue:
+    """`of` are the policies of levels: `of_2` for that of level 2."""
     return RequestQueue(
         BatchingSpec(
             preferred_batch_sizes=(8,),
             priority_levels=levels,
             default_priority_level=default,
-            policies=policies or (QueuePolicy(),),
+            default_policy=policy,
+            level_policies={int(name.removeprefix("of_")): each for name, each in of.items()},
         )
     )
 
@@ -51,7 +57,7 @@ def test_items_count_batch_sizes_and_zero_as_one() -> None:
 
 
 def test_unknown_priorities_go_to_the_default_level() -> None:
-    queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
+    queue = queue_of(levels=3, default=2)
     for id, priority in [("a", 3), ("b", 0), ("c", 1), ("d", 4), ("e", 2), ("f", 1)]:
         queue.push(request(id, priority=priority))
     assert ids(queue.candidates(8, 0)[0]) == "cfbdea"
@@ -108,7 +114,7 @@ def test_the_reject_action_rejects_at_the_timeout() -> None:
 
 def test_the_delay_action_moves_a_request_to_the_end_without_a_timeout() -> None:
     policy = QueuePolicy(default_timeout_ns=100, delay_on_timeout=True)
-    queue = queue_of(policy, QueuePolicy(), levels=2, default=1)
+    queue = queue_of(of_1=policy, levels=2, default=1)
     queue.push(request("z", priority=2))
     queue.push(request("a", enqueue_ns=0))
     queue.push(request("b", enqueue_ns=50))
@@ -151,9 +157,35 @@ def test_a_request_may_only_shorten_the_default_timeout(
     assert made.expires_ns == expires_ns
 
 
+def test_whatever_waits_expires_but_not_what_is_only_delayed() -> None:
+    delayed, rejected = QueuePolicy(default_timeout_ns=10, delay_on_timeout=True), QueuePolicy(default_timeout_ns=100)
+    queue = queue_of(delayed, levels=9, default=9, of_3=rejected)
+    assert queue.may_expire
+    for number, id in enumerate("abcd"):
+        queue.push(request(id, enqueue_ns=number, priority=3))
+        queue.push(request(id.upper(), enqueue_ns=number))
+    assert queue.expire(99) == ([], 100)
+    rejections, next_ns = queue.expire(101)
+    assert (ids([rejection.pending for rejection in rejections]), next_ns, queue.size) == ("ab", 102, 6)
+    assert queue.expire(1000)[1] == sys.maxsize
+    assert ids(queue.clear()) == "ABCD"
+
+
+def test_levels_without_requests_are_forgotten() -> None:
+    """Clients may name 2**64 levels."""
+    queue = queue_of(levels=2**64 - 1, default=1)
+    for priority in range(1, 10_000):
+        queue.push(request("x", priority=priority * 1_000_000_007))
+        queue.take(1)
+    assert len(queue._levels) < 200
+    for id, priority in [("c", 2**64 - 1), ("a", 0), ("b", 5)]:
+        queue.push(request(id, priority=priority))
+    assert ids(queue.candidates(8, 0)[0]) == "abc"
+
+
 def test_only_a_full_level_refuses() -> None:
     policy = QueuePolicy(max_queue_size=2, default_timeout_ns=100, delay_on_timeout=True)
-    queue = queue_of(policy, QueuePolicy(), levels=2, default=1)
+    queue = queue_of(of_1=policy, levels=2, default=1)
     queue.push(request("a"))
     queue.candidates(8, 100)
     queue.push(request("b", enqueue_ns=100))
@@ -181,7 +213,7 @@ def test_a_request_may_be_discarded() -> None:
 
 
 def test_a_request_of_a_higher_level_is_not_last() -> None:
-    queue = queue_of(*[QueuePolicy()] * 3, levels=3, default=2)
+    queue = queue_of(levels=3, default=2)
     assert not queue.is_in_order
     for priority, is_last in [(2, True), (2, True), (1, False), (3, True), (2, False)]:
         made = request("x", priority=priority)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
-from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
+from core.config.model_spec import BatchingSpec, ModelSpec
 from core.errors import RequestCancelled
 from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
@@ -47,7 +45,7 @@ def test_a_batch_leaves_the_queue() -> None:
 
 def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_priority() -> None:
     levels = BatchingSpec(preferred_batch_sizes=(), priority_levels=2, default_priority_level=2)
-    queue = RequestQueue(replace(levels, policies=(QueuePolicy(), QueuePolicy())))
+    queue = RequestQueue(levels)
     for number, priority in enumerate((2, 1, 1, 1, 1)):
         pending = pending_request(str(number), enqueue_ns=number)
         pending.request.priority = priority

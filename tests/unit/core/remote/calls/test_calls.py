@@ -50,7 +50,8 @@ input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" 
 output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] label_filename: "labels.txt" },
          { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
 dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 100 priority_levels: 2
-  default_priority_level: 1 default_queue_policy { max_queue_size: 7 default_timeout_microseconds: 600000000 } }
+  default_priority_level: 1 default_queue_policy { max_queue_size: 7 default_timeout_microseconds: 600000000 }
+  priority_queue_policy { key: 2 value { max_queue_size: 9 } } }
 instance_group [ { kind: KIND_CPU count: 2 } ]
 metric_tags { key: "team" value: "a" }
 """
@@ -155,8 +156,8 @@ def test_the_spec_of_a_model_arrives_complete(engine: InferenceEngine) -> None:
     assert spec.inputs["INPUT0"].dims == (16,)
     assert spec.outputs["OUTPUT0"].labels[15] == "label 15"
     assert type(spec.batching) is BatchingSpec
-    assert type(spec.batching.policies[1]) is QueuePolicy
-    assert spec.batching.policies[1].max_queue_size == 7
+    assert spec.batching.default_policy.max_queue_size == 7
+    assert spec.batching.level_policies == {2: QueuePolicy(max_queue_size=9)}
     assert spec.metric_tags == {"team": "a"}
 
 

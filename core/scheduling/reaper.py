@@ -1,4 +1,4 @@
-"""The thread that ends sequences in time: those that are idle, and those that wait too long for a slot."""
+"""The thread that answers in time what waits too long: requests in a queue, sequences without a slot or a request."""
 
 from __future__ import annotations
 
