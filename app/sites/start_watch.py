@@ -59,7 +59,7 @@ class StartWatch:
         self._on_success()
         settle_collector()
         if self._reports:
-            log_services(self._settings, has_models=bool(rows))
+            log_services(self._settings)
         if not self._settings.multi_model:  # pages that come back would count as the memory of the model being loaded
             release_library_pages()
 

@@ -25,10 +25,6 @@ _STARTED = {
     Service.VERTEX_AI: "Vertex AI HTTPService",
     Service.METRICS: "Metrics Service",
 }
-_NO_MODEL = (
-    "there is no model in %s: a model repository has a folder for each model, which has a folder for each version; "
-    "--single-model=NAME serves a repository that is a single model"
-)
 
 
 def log_settings(settings: ServerSettings) -> None:
@@ -45,10 +41,8 @@ def log_models(rows: Sequence[ModelRow]) -> None:
     log_table(_log, "models", models_table(rows))
 
 
-def log_services(settings: ServerSettings, *, has_models: bool) -> None:
-    """Log the addresses of the services that have started, and a warning if there is no model to serve."""
-    if not has_models and settings.model_control_mode != "explicit":
-        _log.warning(_NO_MODEL, ", ".join(settings.model_repository))
+def log_services(settings: ServerSettings) -> None:
+    """Log the addresses of the services that have started."""
     services = settings.services()
     addresses = [(name[0].upper() + name[1:], spell_endpoint(*place)) for name, place in services.items()]
     log_table(_log, "addresses", addresses_table(addresses))

@@ -8,8 +8,7 @@ from pathlib import Path
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.errors import RepositoryUnavailable
-
-_HINT = "put the model there, or name its file in default_model_filename"
+from core.repository.layout_mistakes import missing_file_hint
 
 
 def path_of_model(
@@ -19,7 +18,6 @@ def path_of_model(
     *,
     is_there: Callable[[Path], bool] = Path.is_file,
     message: str = "",
-    hint: str = _HINT,
 ) -> Path:
     """The file `name`, or the folder, in the directory `version`.
 
@@ -29,5 +27,7 @@ def path_of_model(
     if is_plain(name) and is_there(path):
         return path
     raise RepositoryUnavailable(
-        message or f"unable to find '{path}' for model '{config.name}'", hint=hint, model=config.name
+        message or f"unable to find '{path}' for model '{config.name}'",
+        hint=missing_file_hint(version, config, name),
+        model=config.name,
     )

@@ -9,8 +9,9 @@ Source: docs/spec/repository.md section 1.2.
 
 from __future__ import annotations
 
+import difflib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -104,7 +105,7 @@ class BackendRegistry:
             raise ConfigInvalid(
                 f"unable to find backend library for backend '{name}', "
                 "try specifying runtime on the model configuration.",
-                hint=known,
+                hint=f"{_nearest(name, self._makers)}{known}",
             )
         return self._backend(name)
 
@@ -184,6 +185,13 @@ def _import_and_make(name: str, settings: Settings) -> Backend:
 def _make_written_in_python(file: Path | None, settings: Settings) -> Backend:
     make: Callable[[Settings, Path | None], Backend] = import_module(_module_of(_PYTHON)).make_backend
     return make(settings, file)
+
+
+def _nearest(name: str, backends: Collection[str]) -> str:
+    """The beginning of a hint that names the backend which a wrong `name` is most likely to mean."""
+    inside = sorted(backend for backend in backends if name and name.lower() in backend)
+    near = inside or difflib.get_close_matches(name.lower(), backends, n=1)
+    return f"did you mean '{near[0]}'? " if near else ""
 
 
 def _library(backend: str) -> str:

@@ -107,18 +107,8 @@ def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | Non
     return rows[0] if rows else None
 
 
-def _backend_hint(files: Collection[str]) -> str:
-    models = sorted(name for name in files if name.endswith(".onnx"))
-    if not models:
-        return "set 'backend' in config.pbtxt, or give the model file its default name, such as model.onnx"
-    return (
-        f"rename '{models[0]}' to model.onnx, or write backend: \"onnxruntime\" and default_model_filename: "
-        f'"{models[0]}" into config.pbtxt'
-    )
-
-
-def platform_problems(config: ModelConfig, model_name: str, files: Collection[str] = ()) -> list[Problem]:
-    """The problems of platform and backend after `fill_platform`, which was called with `files`."""
+def platform_problems(config: ModelConfig, model_name: str, layout_hint: str = "") -> list[Problem]:
+    """The problems of platform and backend after `fill_platform`. `layout_hint` is for a backend that is not known."""
     platform, backend = config.platform, config.backend
     if platform == ENSEMBLE:
         if backend:
@@ -127,7 +117,7 @@ def platform_problems(config: ModelConfig, model_name: str, files: Collection[st
         return []
     known = {row.name for row in PLATFORMS if row.name}
     if platform and not backend:
-        hint = f"known platforms are: {', '.join(sorted(known | {ENSEMBLE}))}"
+        hint = layout_hint or f"known platforms are: {', '.join(sorted(known | {ENSEMBLE}))}"
         return [Problem("platform", f"unexpected platform type '{platform}' for {model_name}", hint)]
     if not backend and config.default_model_filename:  # the model's name counts only if no file is named
         text = f"must specify 'platform' or 'backend' for '{model_name}'"
@@ -138,7 +128,7 @@ def platform_problems(config: ModelConfig, model_name: str, files: Collection[st
                 "backend",
                 f"Invalid model name: Could not determine backend for model '{model_name}' with no backend in model "
                 "configuration. Expected model name of the form 'model.<backend_name>'.",
-                _backend_hint(files),
+                layout_hint or "set 'backend' in config.pbtxt",
             )
         ]
     pairs = {(row.name, row.backend) for row in PLATFORMS}

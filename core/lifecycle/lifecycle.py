@@ -285,8 +285,7 @@ class Lifecycle:
                 raise failure
             if self._options.control_mode == "none":
                 self._repositories.check_exist()
-            else:
-                self._repositories.warn_of_empty(only_missing=self._options.control_mode == "poll")
+            self._repositories.warn_of_empty()
             for name in sorted(scan.duplicates):
                 self.models.add(ModelKey(name)).note_duplicate(required=True)
                 self._progress.fail(name, NOT_UNIQUE)
@@ -294,7 +293,7 @@ class Lifecycle:
         if ALL_MODELS in named:
             raise InvalidRequest("Wildcard model name '*' must be the ONLY startup model if specified at all.")
         self._repositories.check()
-        self._repositories.warn_of_empty(only_missing=False)
+        self._repositories.warn_of_empty()
         located: list[Located] = []
         for name in named:
             try:

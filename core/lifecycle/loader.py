@@ -48,6 +48,7 @@ from core.repository.config_file import read_config
 from core.repository.content_digest import ContentDigest
 from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
+from core.repository.layout_mistakes import layout_hint
 from core.repository.repositories import Located
 from core.repository.sources.single_model import SingleModelSource
 from core.repository.sources.source import Fetched
@@ -69,11 +70,15 @@ _log = logging.getLogger("trident.lifecycle")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A model before its load: its configuration as it is written, and the existing versions, ascending."""
+    """A model before its load: its configuration as it is written, and the existing versions, ascending.
+
+    `layout_hint` says what its folder lacks if it has no version.
+    """
 
     located: Located
     config: ModelConfig
     available: tuple[int, ...]
+    layout_hint: str = ""
 
 
 class ModelLoader:
@@ -134,7 +139,8 @@ class ModelLoader:
             if isinstance(located.source, SingleModelSource):  # it is served under the name that it was given
                 config.name = name
             check_config(directory, config, self._backends, auto_complete=auto_complete)
-            return Prepared(located, config, tuple(available_versions(config, directory)))
+            available = tuple(available_versions(config, directory))
+            return Prepared(located, config, available, "" if available else layout_hint(directory, config))
         except OSError as error:
             raise RepositoryUnavailable(f"failed to read model '{name}': {error}", model=name) from error
         finally:

@@ -162,7 +162,7 @@ class Model:
         except ServerError as error:
             raise self._not_polled(error) from error
         try:
-            wanted = select_versions(prepared.config, prepared.available, self.key.name)
+            wanted = select_versions(prepared.config, prepared.available, self.key.name, prepared.layout_hint)
         except ConfigInvalid as error:
             raise self._failed(error, f"failed to load '{self.key.name}', no version is available") from error
         content = Content(located.files, prepared.config)

@@ -21,6 +21,7 @@ from core.config.signature import ModelSignature
 from core.config.validation.model_config import validate_model_config
 from core.errors import ConfigInvalid, ServerError
 from core.repository.layout import ModelDirectory, detection_files
+from core.repository.layout_mistakes import layout_hint
 from core.repository.versions import available_versions, select_versions, version_path
 
 
@@ -85,11 +86,16 @@ def check_config(
     not the model.
     """
     config = copy_of(written)
-    files = detection_files(directory)
-    fill_identity(config, directory.name, files)
+    fill_identity(config, directory.name, detection_files(directory))
     gpu_ids = backends.gpu_ids(config)
     normalize(config, gpu_ids)
-    problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=not auto_complete, files=files)
+    problems = validate_model_config(
+        config,
+        directory.name,
+        gpu_ids=gpu_ids,
+        completed=not auto_complete,
+        layout_hint="" if _has_backend(config) else layout_hint(directory, config),
+    )
     if problems:
         raise InvalidModelConfig(problems, model=directory.name)
 
@@ -104,23 +110,31 @@ def complete(
 ) -> Completion:
     """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
     config = copy_of(written)
-    files = detection_files(directory)
-    fill_identity(config, directory.name, files)
+    fill_identity(config, directory.name, detection_files(directory))
     gpu_ids = backends.gpu_ids(config)
     normalize(config, gpu_ids)
     done = Completion(config, directory.path)
     missing_version: list[Problem] = []
     try:
-        done.versions = select_versions(config, available_versions(config, directory), directory.name)
+        available = available_versions(config, directory)
+        hint = "" if available else layout_hint(directory, config)
+        done.versions = select_versions(config, available, directory.name, hint)
     except ConfigInvalid as error:
         missing_version = [Problem.of("version_policy", error)]
+    if not _has_backend(config):
+        hint = layout_hint(directory, config)
+        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, layout_hint=hint)
+        # One mistake is one problem: a folder without versions tells no backend either.
+        done.problems += [each for each in missing_version if each.hint != hint]
+        done.validated = True
+        return done
     try:
         done.is_by_model = auto_complete and not is_ensemble(config) and backends.completes(config)
     except ServerError as error:
         done.failure = error
         return done
     if done.is_by_model or (auto_complete and not is_ensemble(config) and needs_signature(config)):
-        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False, files=files)
+        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False)
         done.problems += missing_version
         if done.problems:
             return done
@@ -136,6 +150,11 @@ def complete(
             done.failure = error
             return done
         normalize(config, gpu_ids)
-    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, files=files) + missing_version
+    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
     done.validated = True
     return done
+
+
+def _has_backend(config: ModelConfig) -> bool:
+    """Whether it could be told what runs the model."""
+    return bool(config.backend) or is_ensemble(config)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from core.errors import RepositoryUnavailable
+from core.repository.layout_mistakes import no_models_hint
 from core.repository.sources.source import Source, SourceFile
 
 _log = logging.getLogger("trident.repository")
@@ -63,8 +64,8 @@ class Repositories:
             if not self._last_names.get(source.location):
                 source.check_exists()
 
-    def warn_of_empty(self, *, only_missing: bool) -> None:
-        """Log a warning for each repository in which nothing was found, or only for those that do not exist."""
+    def warn_of_empty(self) -> None:
+        """Log a warning for each repository in which nothing was found, with what it holds instead."""
         for source in self._sources:
             if self._last_names.get(source.location):
                 continue
@@ -73,8 +74,7 @@ class Repositories:
             except RepositoryUnavailable as error:
                 _log.warning("%s%s", error.message, f": {error.hint}" if error.hint else "")
             else:
-                if not only_missing:
-                    _log.warning("there is no model in %s yet", source.location)
+                _log.warning("there is no model in %s: %s", source.location, no_models_hint(source.location))
 
     def scan(self) -> Scan:
         """List each repository once. An unreadable one is among the failures and does not affect the others."""

@@ -16,7 +16,7 @@ from core.errors import ConfigInvalid
 from core.repository.layout import GOLDEN_REQUESTS, NAMED_CONFIGS, ModelDirectory
 
 _log = logging.getLogger("trident.repository")
-_RESERVED = frozenset({"warmup", "initial_state", NAMED_CONFIGS, GOLDEN_REQUESTS})
+RESERVED_FOLDERS = frozenset({"warmup", "initial_state", NAMED_CONFIGS, GOLDEN_REQUESTS})
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _LARGEST = 2**63 - 1
 
@@ -28,7 +28,7 @@ def version_directories(directory: ModelDirectory) -> list[int]:
     """
     versions: list[int] = []
     for name in directory.folders():
-        if name in _RESERVED:
+        if name in RESERVED_FOLDERS:
             continue
         if len(name) > 1 and name.startswith("0"):
             _log.warning("ignore version directory '%s' which contains leading zeros in its directory name", name)
@@ -58,8 +58,11 @@ def version_path(directory: ModelDirectory, version: int) -> Path:
     return directory.path / str(version)
 
 
-def select_versions(config: ModelConfig, available: Sequence[int], model_name: str) -> list[int]:
-    """The versions that the policy of `config` selects from `available`, ascending; ConfigInvalid if there is none."""
+def select_versions(config: ModelConfig, available: Sequence[int], model_name: str, layout_hint: str = "") -> list[int]:
+    """The versions that the policy of `config` selects from `available`, ascending; ConfigInvalid if there is none.
+
+    `layout_hint` is for a model that has no version at all.
+    """
     policy = config.version_policy
     choice = policy.WhichOneof("policy_choice")
     selected = sorted(available)
@@ -77,7 +80,9 @@ def select_versions(config: ModelConfig, available: Sequence[int], model_name: s
     if not selected:
         raise ConfigInvalid(
             f"at least one version must be available under the version policy of model '{model_name}'",
-            hint="put the model file into a directory whose name is a version number, such as 1/",
+            hint=f"found the versions {', '.join(map(str, available))}: change version_policy, or add a version"
+            if available
+            else layout_hint,
             model=model_name,
         )
     return selected

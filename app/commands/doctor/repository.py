@@ -18,6 +18,7 @@ from core.repository.cache.cache_contents import CacheContents
 from core.repository.cache.disk_space import free_bytes
 from core.repository.config_file import read_config
 from core.repository.layout import ModelDirectory, model_names
+from core.repository.layout_mistakes import no_models_hint
 from core.repository.location import Location, Scheme
 from core.repository.sources.folder_shape import can_be_model
 from core.repository.sources.opener import SourceOpener, SourceOptions
@@ -25,7 +26,6 @@ from core.repository.sources.source import SourceFile
 from core.repository.versions import version_number
 
 _SHOWN = 5
-_LAYOUT = "a model repository has a folder for each model, which has a folder for each version"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +143,7 @@ def read_cache(settings: ServerSettings) -> CacheReading:
 
 def _models_line(area: str, reading: RepositoryReading) -> Line:
     if not reading.models:
-        cure = f"{_LAYOUT}; --single-model=NAME serves a repository that is a single model"
-        return Line(area, "models", Level.WARNING, "there is no model", cure)
+        return Line(area, "models", Level.WARNING, "there is no model", no_models_hint(reading.location.text))
     versions = sum(len(_versions(files)) for files in reading.models.values())
     size = sum(file.size for files in reading.models.values() for file in files)
     text = f"{_count(len(reading.models), 'model')}, {_count(versions, 'version')}, {size_text(size)}"

@@ -43,6 +43,8 @@ def examine(
     """Report the problems that `check` finds in each model and `together` between them, those of the repositories, and
     the warnings of `warn`.
     """
+    from core.repository.layout_mistakes import no_models_hint
+
     report = Report()
     places: dict[str, str] = {}
     for location in repositories:
@@ -52,6 +54,9 @@ def examine(
         except ServerError as error:
             report.findings.append(Finding(location, "", location, error.message, error.hint or ""))
             continue
+        if not models:
+            text = f"there is no model in {location}"
+            report.findings.append(Finding(location, "", location, text, no_models_hint(location)))
         for model in models:
             report.models += 1
             path = _joined(location, model)

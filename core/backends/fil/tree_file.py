@@ -25,8 +25,7 @@ def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Pat
     named: str = config.default_model_filename
     # Triton's rule for a backend without a platform fills in this name, which no type of tree model has.
     is_given = named not in ("", f"model.{config.backend}")
-    hint = f"put the model of type {settings.model_type} there, or name its file in default_model_filename"
-    return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type], hint=hint)
+    return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type])
 
 
 def header_of_file(path: Path, settings: TreeSettings, model: str) -> TreeHeader | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.errors import RepositoryUnavailable
+from core.repository.layout_mistakes import missing_file_hint
 
 DEFAULT_FILE = "model.onnx"
 
@@ -31,19 +32,9 @@ def model_path(version: Path, config: ModelConfig, capability: str = "") -> Path
             return found
     raise RepositoryUnavailable(
         f"unable to find '{path}' for model instance '{config.name}'",
-        hint=_missing_hint(version, path.name),
+        hint=missing_file_hint(version, config, path.name),
         model=config.name,
     )
-
-
-def _missing_hint(version: Path, wanted: str) -> str:
-    try:
-        others = sorted(name for name in os.listdir(version) if name.endswith(".onnx") and name != wanted)
-    except OSError:
-        others = []
-    if not others:
-        return "put the model there, or name its file in default_model_filename"
-    return f"the version directory has '{others[0]}': rename it, or set default_model_filename: \"{others[0]}\""
 
 
 def library_path(version: Path, name: str) -> str:

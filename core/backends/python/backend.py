@@ -27,6 +27,7 @@ from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
+from core.repository.layout_mistakes import missing_file_hint
 
 _log = logging.getLogger("trident.backends.python")
 
@@ -119,7 +120,8 @@ def _model_file(path: Path, config: ModelConfig) -> Path:
     _check_name(config)
     file: Path = path / config.default_model_filename
     if not file.is_file():
-        raise ModelLoadFailed(f"Python model file not found in '{file}'", model=config.name)
+        hint = missing_file_hint(path, config, file.name)
+        raise ModelLoadFailed(f"Python model file not found in '{file}'", hint=hint, model=config.name)
     return file
 
 

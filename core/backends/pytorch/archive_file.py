@@ -37,8 +37,7 @@ _KINDS = {"Tensor": "TensorType", "List": "ListType", "Dict": "DictType"}
 
 def module_path(version: Path, config: ModelConfig) -> Path:
     """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
-    hint = "put the TorchScript archive there, or name its file in default_model_filename"
-    return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE, hint=hint)
+    return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE)
 
 
 def check_archive(path: Path, model: str) -> None:

@@ -26,8 +26,7 @@ def package_path(version: Path, config: ModelConfig) -> Path:
     """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
     name = config.default_model_filename or DEFAULT_FILE
     message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
-    hint = "put the package there, or name its file in default_model_filename"
-    return path_of_model(version, config, name, message=message, hint=hint)
+    return path_of_model(version, config, name, message=message)
 
 
 def check_package(path: Path, model: str) -> None:

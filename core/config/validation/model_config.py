@@ -6,7 +6,6 @@ Source: docs/spec/model-config.md sections 2.2 to 2.10.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 
 from core.config.instance_groups import GpuIds, instance_group_problems
 from core.config.paths import is_plain
@@ -27,16 +26,16 @@ def validate_model_config(
     *,
     gpu_ids: GpuIds = (),
     completed: bool = True,
-    files: Collection[str] = (),
+    layout_hint: str = "",
 ) -> list[Problem]:
     """Every problem of a normalised `config` of the model in directory `model_name`; empty for a valid one.
 
     `gpu_ids` are the GPUs that instances may use. With `completed` False it leaves out the checks that need the batch
-    size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `files` are the names in the
-    model's first sub-directory; hints mention them.
+    size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `layout_hint` says how the
+    model's folder differs from that of a model whose backend can be told from its files.
     """
     problems = _identity_problems(config, model_name)
-    problems += platform_problems(config, model_name, files)
+    problems += platform_problems(config, model_name, layout_hint)
     if not config.HasField("version_policy"):
         problems.append(Problem("version_policy", f"must specify 'version policy' for {model_name}"))
     if config.max_batch_size < 0:

@@ -56,6 +56,8 @@ from core.remote.engine_state import engine_down
 from core.repository.cache.model_cache import ModelCache
 from core.repository.layout import scan_repository
 from core.repository.location import parse_location
+from core.repository.repositories import Repositories
+from core.repository.sources.local import LocalSource
 from core.repository.stores.cloud_credentials import GcsCredential, read_cloud_credentials
 from core.repository.stores.gcs.store import GcsStore
 from core.repository.stores.object_store import StoredObject
@@ -185,6 +187,10 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
 
 
 def provoke_storage(texts: ProvokedTexts, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    empty = Repositories([LocalSource(folder / "empty")])
+    empty.check()
+    empty.warn_of_empty()
     for text in ("as://a/b/c", "ftp://a/b", "s3://me:secret@bucket/models"):
         texts.raised_by(parse_location, text)
     listing = S3Call("s3:ListBucket", "s3://zoo/production", "zoo", opening=True)

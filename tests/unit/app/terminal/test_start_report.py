@@ -19,14 +19,7 @@ def test_the_options_that_are_not_at_their_defaults_are_logged(caplog: pytest.Lo
     assert "metrics-port" not in tables["options that are not at their defaults"]
 
 
-@pytest.mark.parametrize(
-    ("has_models", "arguments", "warns"),
-    [(True, [], False), (False, [], True), (False, ["--model-control-mode=explicit"], False)],
-)
-def test_a_server_without_models_warns_unless_it_loads_them_on_request(
-    has_models: bool, arguments: list[str], warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_addresses_are_logged_with_tritons_names(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    log_services(read_settings([REPOSITORY, *arguments], {}), has_models=has_models)
-    assert any("there is no model in /models" in message for message in caplog.messages) is warns
+    log_services(read_settings([REPOSITORY], {}))
     assert "Started HTTPService at 0.0.0.0:8000" in caplog.messages

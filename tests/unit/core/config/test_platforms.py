@@ -76,16 +76,6 @@ def test_valid_pair_has_no_problem(given: dict[str, str]) -> None:
     assert platform_problems(config, "m") == []
 
 
-def test_a_model_file_under_another_name_is_proposed() -> None:
-    config = ModelConfig(name="m")
-    fill_platform(config, ["digits.onnx"])
-    [problem] = platform_problems(config, "m", ["digits.onnx"])
-    assert problem.hint == (
-        "rename 'digits.onnx' to model.onnx, or write backend: \"onnxruntime\" and default_model_filename: "
-        '"digits.onnx" into config.pbtxt'
-    )
-
-
 @pytest.mark.parametrize(
     ("given", "pads"),
     [

@@ -50,7 +50,7 @@ def test_an_unreadable_repository_fails() -> None:
 def test_an_empty_repository_is_a_warning() -> None:
     found = line(replace(READING, models={}), "models")
     assert found.level is Level.WARNING
-    assert "--single-model" in found.cure
+    assert "expected MODEL/1/model.onnx" in found.cure
 
 
 def test_folders_that_are_ignored_or_no_models_are_named() -> None:

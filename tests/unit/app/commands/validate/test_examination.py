@@ -26,6 +26,13 @@ def test_a_missing_repository_is_a_problem_and_the_others_are_examined(tmp_path:
     ]
 
 
+def test_a_repository_without_models_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    (found,) = examine([str(tmp_path)], bad_names).findings
+    assert found.message == f"there is no model in {tmp_path}"
+    assert found.hint.startswith("found model.onnx, expected MODEL/1/model.onnx: ")
+
+
 def test_a_model_in_two_repositories_is_a_problem(tmp_path: Path) -> None:
     one, two = repository(tmp_path / "one", "a", "b"), repository(tmp_path / "two", "b")
     (found,) = examine([one, two], bad_names).findings

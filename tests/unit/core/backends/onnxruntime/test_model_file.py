@@ -71,14 +71,6 @@ def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     assert caught.value.message.endswith("' for model instance 'model'")
 
 
-def test_a_model_under_another_name_is_proposed(tmp_path: Path) -> None:
-    made(tmp_path / "digits.onnx")
-    with pytest.raises(RepositoryUnavailable) as caught:
-        model_path(tmp_path, config_of(""))
-    hint = "the version directory has 'digits.onnx': rename it, or set default_model_filename: \"digits.onnx\""
-    assert caught.value.hint == hint
-
-
 def test_an_empty_directory_is_not_a_model(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").mkdir()
     with pytest.raises(RepositoryUnavailable):
