@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from core.backends.file_content import content_hint
+from core.backends.onnxruntime.graph_changes import missing_locale
 
 _TOO_NEW_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
 _TOO_NEW_OPSET = re.compile(r"Opset (\d+) is under development.*?domain (\S+) is till opset (\d+)", re.DOTALL)
@@ -32,6 +33,11 @@ def load_hint(text: str, path: Path, version: str) -> str | None:
         return (
             f"the model has opset {given} of {domain}, and ONNX Runtime {version} knows up to {known}: export it with "
             f"opset {known} or lower, or install a newer onnxruntime"
+        )
+    if locale := missing_locale(text):
+        return (
+            f"install the locale (on Debian and Ubuntu: apt-get install locales && localedef -i {locale.split('.')[0]} "
+            f"-f UTF-8 {locale}), or name another one in the model's StringNormalizer"
         )
     if hint := content_hint(path):
         return hint

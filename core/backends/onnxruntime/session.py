@@ -20,11 +20,17 @@ from core.backends.devices import cuda
 from core.backends.devices.huge_pages import LARGE_BYTES, await_huge_pages, begin_to_use_huge_pages
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
+from core.backends.onnxruntime.graph_changes import (
+    LOCALE,
+    is_zipped,
+    missing_locale,
+    with_known_locale,
+    without_zip_maps,
+)
 from core.backends.onnxruntime.load_hints import load_hint
 from core.backends.onnxruntime.model_file import library_path, model_path, size_of_files
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
-from core.backends.onnxruntime.zip_map import CutGraph, is_zipped, without_zip_maps
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed
@@ -32,7 +38,7 @@ from core.errors import ModelLoadFailed
 _log = logging.getLogger("trident.backends")
 
 # Levels of ONNX Runtime's own log.
-_VERBOSE, _ERROR, _FATAL = 0, 3, 4
+_VERBOSE, _FATAL = 0, 4
 # The folder of the weights that a model stores in other files; needed for a model that is not read from its file.
 _EXTERNAL_FILES = "session.model_external_initializers_file_folder_path"
 
@@ -87,34 +93,20 @@ def make_session(request: SessionRequest) -> MadeSession:
     try:
         options = _session_options(request)
         with serial:
-            session = _session(request, options, path)
-            cut = _without_zip_maps(session, path)
-            if cut is not None:
-                options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
-                session = _session(request, options, cut.content)
+            made = _session_of_file(request, options, path)
     except FAILURES as exc:
         hint = load_hint(str(exc), path, onnxruntime.__version__)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
     if is_large:
         begin_to_use_huge_pages()
-    active = session.get_providers()
+    active = made.session.get_providers()
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], LIBRARIES) if missing else ""
     check_active(request.providers, active, library, name)
     for provider in request.providers:
         if provider.log_line:
             _log.info("%s", provider.log_line)
-    zipped = {} if cut is None else cut.labels
-    if not request.is_inspection:
-        for output, labels in zipped.items():
-            _log.info(
-                "the ZipMap before output '%s' of model '%s' is left out: the output is a tensor whose columns are the "
-                "labels %s",
-                output,
-                name,
-                ", ".join(labels),
-            )
-    return MadeSession(session, zipped)
+    return made
 
 
 def run_options(settings: SessionSettings) -> Any:
@@ -137,11 +129,45 @@ def _session(request: SessionRequest, options: Any, model: Path | bytes) -> Any:
     )
 
 
-def _without_zip_maps(session: Any, path: Path) -> CutGraph | None:
-    """The graph of `session`, from the file at `path`, without the ZipMaps of its outputs; None if it has none."""
+def _session_of_file(request: SessionRequest, options: Any, path: Path) -> MadeSession:
+    """A session of the model file at `path`, whose graph is changed in memory as far as it could not be served.
+
+    Says in the log what was changed.
+    """
+    name, log = request.config.name, _log.debug if request.is_inspection else _log.info
+    changed: bytes | None = None
+    try:
+        session = _session(request, options, path)
+    except FAILURES as exc:
+        locale = missing_locale(str(exc))
+        changed = with_known_locale(path.read_bytes()) if locale else None
+        if changed is None:
+            raise
+        options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
+        session = _session(request, options, changed)
+        log(
+            "model '%s' changes the case of texts by locale %s, which this system does not have: %s is used, whose "
+            "rules are the same",
+            name,
+            locale,
+            LOCALE,
+        )
     if not any(is_zipped(output.type) for output in session.get_outputs()):
-        return None
-    return without_zip_maps(path.read_bytes())
+        return MadeSession(session, {})
+    cut = without_zip_maps(path.read_bytes() if changed is None else changed)
+    if cut is None:
+        return MadeSession(session, {})
+    if changed is None:
+        options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
+    for output, labels in cut.labels.items():
+        log(
+            "the ZipMap before output '%s' of model '%s' is left out: the output is a tensor whose columns are the "
+            "labels %s",
+            output,
+            name,
+            ", ".join(labels),
+        )
+    return MadeSession(_session(request, options, cut.content), cut.labels)
 
 
 def _session_options(request: SessionRequest) -> Any:
@@ -157,7 +183,8 @@ def _session_options(request: SessionRequest) -> Any:
     if settings.enable_mem_pattern is not None:
         options.enable_mem_pattern = settings.enable_mem_pattern
     options.logid = request.config.name
-    options.log_severity_level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _ERROR
+    # As for runs: what fails raises, and is logged once.
+    options.log_severity_level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _FATAL
     for key, value in settings.session_entries.items():
         options.add_session_config_entry(key, value)
     for library in request.config.model_operations.op_library_filename:

@@ -1,12 +1,17 @@
-"""Cuts ZipMap nodes out of a graph, so that the probabilities of a classifier leave it as a tensor.
+"""Changes graphs that cannot be served as their files have them: ZipMap nodes, and locales that the system lacks.
 
 Exporters of scikit-learn and LightGBM end a classifier with a ZipMap: a sequence with a map from label to probability
 for each row, which the v2 protocol cannot express. The tensor before it has one column for each label.
-Source: ONNX's protobuf definition; its reference of ai.onnx.ml.ZipMap.
+
+A StringNormalizer changes the case of texts by the rules of a locale, en_US.UTF-8 if its model names none, as those of
+scikit-learn. ONNX Runtime does not load it on a system without that locale, which is what slim images are.
+Source: ONNX's protobuf definition; its reference of ai.onnx.ml.ZipMap and of StringNormalizer.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,12 +19,19 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-_FLOAT = 1
+# A locale that the C library itself has, and whose rules for letters are those of nearly all others.
+LOCALE = "C.UTF-8"
+# Languages whose locales have rules of their own: an i with a dot keeps it in upper case.
+_OWN_RULES = ("az", "crh", "ku", "tr", "tt", "ug")
+_MISSING_LOCALE = re.compile(r"Failed to construct locale with name:([^:]+)")
+
+_FLOAT, _STRING = 1, 3
 _FIELD = descriptor_pb2.FieldDescriptorProto
 
 # The fields of ONNX that are read or changed, by message: name, number, and type. Protobuf keeps all other fields.
 _MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
-    "Model": (("graph", 7, "Graph", False),),
+    "Model": (("graph", 7, "Graph", False), ("functions", 25, "Function", True)),
+    "Function": (("node", 7, "Node", True),),
     "Graph": (("node", 1, "Node", True), ("output", 12, "ValueInfo", True)),
     "Node": (
         ("output", 2, "bytes", True),
@@ -27,7 +39,15 @@ _MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
         ("attribute", 5, "Attribute", True),
         ("domain", 7, "bytes", False),
     ),
-    "Attribute": (("name", 1, "bytes", False), ("ints", 8, "int64", True), ("strings", 9, "bytes", True)),
+    "Attribute": (
+        ("name", 1, "bytes", False),
+        ("s", 4, "bytes", False),
+        ("g", 6, "Graph", False),
+        ("ints", 8, "int64", True),
+        ("strings", 9, "bytes", True),
+        ("graphs", 11, "Graph", True),
+        ("type", 20, "int64", False),
+    ),
     "ValueInfo": (("name", 1, "bytes", False), ("type", 2, "Type", False)),
     "Type": (("tensor_type", 1, "Tensor", False),),
     "Tensor": (("elem_type", 1, "int64", False), ("shape", 2, "Shape", False)),
@@ -55,10 +75,8 @@ def without_zip_maps(content: bytes) -> CutGraph | None:
 
     None if there is no such node, or if `content` is not an ONNX graph (ONNX Runtime also reads a format of its own).
     """
-    model = _model_class()()
-    try:
-        model.ParseFromString(content)
-    except DecodeError:
+    model = _parsed(content)
+    if model is None:
         return None
     graph = model.graph
     outputs = {value.name: value for value in graph.output}
@@ -76,6 +94,51 @@ def without_zip_maps(content: bytes) -> CutGraph | None:
         output.type.tensor_type.shape.dim.add().dim_value = len(names)
         labels[output.name.decode()] = names
     return CutGraph(model.SerializeToString(), labels) if labels else None
+
+
+def missing_locale(failure: str) -> str:
+    """The locale without which a session could not be made, from ONNX Runtime's text; "" for another failure."""
+    match = _MISSING_LOCALE.search(failure)
+    return match[1] if match else ""
+
+
+def with_known_locale(content: bytes) -> bytes | None:
+    """The model file `content` with LOCALE in each StringNormalizer whose own locale has the same rules.
+
+    None if there is no such node, or if `content` is not an ONNX graph.
+    """
+    model = _parsed(content)
+    if model is None:
+        return None
+    has_changed = False
+    nodes = (node for part in (model.graph, *model.functions) for node in _nodes(part))
+    for node in (node for node in nodes if node.op_type == b"StringNormalizer"):
+        attribute = next((each for each in node.attribute if each.name == b"locale"), None)
+        if attribute is None:
+            attribute = node.attribute.add(name=b"locale", type=_STRING)
+        if attribute.s.decode(errors="replace").split("_")[0] not in _OWN_RULES:
+            attribute.s = LOCALE.encode()
+            has_changed = True
+    return model.SerializeToString() if has_changed else None
+
+
+def _nodes(part: Any) -> Iterator[Any]:
+    """The nodes of a graph or function, with those of the graphs in their attributes."""
+    for node in part.node:
+        yield node
+        for attribute in node.attribute:
+            for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+                yield from _nodes(graph)
+
+
+def _parsed(content: bytes) -> Any:
+    """The ModelProto in `content`; None if it has none."""
+    model = _model_class()()
+    try:
+        model.ParseFromString(content)
+    except DecodeError:
+        return None
+    return model
 
 
 def _labels(node: Any) -> tuple[str, ...]:

@@ -1,0 +1,160 @@
+"""Graphs are changed so that they can be served: without ZipMap nodes, with a locale that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, parser
+
+from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.backends.onnxruntime.graph_changes import without_zip_maps
+from core.config.signature import TensorSignature
+from core.errors import ModelLoadFailed
+from tests.unit import onnx_models
+from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.onnx_serving import serving
+
+ROWS = np.array([[1, 2, 3, 4], [-1, 5, -9, 0.5]], np.float32)
+
+
+def text_of(label: str) -> str:
+    return (
+        "max_batch_size: 8\n"
+        + tensor_text("input", "X", "FP32", [4])
+        + tensor_text("output", "output_label", label, [1], "reshape {}")
+        + tensor_text("output", "output_probability", "FP32", [3])
+    )
+
+
+@pytest.mark.parametrize(("labels", "datatype"), [((7, 8, 9), "INT64"), (("a", "b", "ü"), "BYTES")])
+@pytest.mark.parametrize("imports", [("", "ai.onnx.ml"), ("ai.onnx.ml",)])
+def test_a_classifier_answers_with_the_values_of_its_maps(
+    labels: Sequence[int] | Sequence[str],
+    datatype: str,
+    imports: Sequence[str],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = onnx_models.classifier(labels, imports)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    given, maps = session.run(None, {"X": ROWS})
+    caplog.set_level("INFO")
+    with serving(model, text_of(datatype), tmp_path) as served:
+        answer = served.infer({"X": ROWS})
+    assert answer["output_probability"].tolist() == [[row[label] for label in labels] for row in maps]
+    found = [label.decode() if isinstance(label, bytes) else label for label in answer["output_label"][:, 0].tolist()]
+    assert found == given.tolist()
+    assert [message for message in caplog.messages if "ZipMap" in message] == [
+        "the ZipMap before output 'output_probability' of model 'model' is left out: the output is a tensor whose "
+        f"columns are the labels {', '.join(map(str, labels))}"
+    ]
+
+
+def test_inspection_shows_tensors_and_logs_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    version = onnx_models.write_version(onnx_models.classifier(), tmp_path, "model")
+    signature = OnnxRuntimeBackend().inspect(version, config_of(""))
+    assert signature.outputs == (
+        TensorSignature("output_label", "INT64", (-1,)),
+        TensorSignature("output_probability", "FP32", (-1, 3)),
+    )
+    assert caplog.messages == []
+
+
+def test_weights_in_other_files_are_found(tmp_path: Path) -> None:
+    model = onnx_models.classifier()
+    model.graph.initializer.append(onnx_models.constant("OFFSET", np.full((1, 4), 2), "FP32"))
+    model.graph.node.insert(0, helper.make_node("Add", ["X", "OFFSET"], ["shifted"]))
+    model.graph.node[1].input[0] = "shifted"
+    version = onnx_models.write_version(model, tmp_path, "model")
+    onnx.save(model, version / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    with serving(onnx.load(version / "model.onnx", load_external_data=False), text_of("INT64"), tmp_path) as served:
+        assert served.infer({"X": ROWS - 2})["output_probability"].shape == (2, 3)
+    assert (version / "weights").stat().st_size > 0
+
+
+def test_other_graphs_and_other_files_stay() -> None:
+    assert without_zip_maps(onnx_models.add_sub().SerializeToString()) is None
+    assert without_zip_maps(b"not an ONNX graph") is None
+
+
+# What skl2onnx 1.20 makes of make_pipeline(TfidfVectorizer(), LogisticRegression()), fitted by scikit-learn 1.9 to one
+# text in each of three languages, with tokenexp=r"[\pL\pN_]+".
+TFIDF = r"""
+< ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "ai.onnx.ml" : 1] >
+Pipeline (string[?,1] text) => (string[?] output_label, seq(map(string, float[])) output_probability)
+   <int64[1] shape_tensor = {-1}, float[8] idfcst = {1.6931472, 1.6931472, 1.6931472, 1.6931472, 1.6931472, 1.6931472,
+    1.6931472, 1.6931472}>
+{
+   flattened = Reshape (text, shape_tensor)
+   normalized = StringNormalizer <case_change_action: string = "LOWER", is_case_sensitive: int = 0> (flattened)
+   tokenized = com.microsoft.Tokenizer <mark: int = 0, mincharnum: int = 1, pad_value: string = "#",
+      tokenexp: string = "[\\pL\\pN_]+"> (normalized)
+   flattened1 = Flatten (tokenized)
+   output = TfIdfVectorizer <max_gram_length: int = 1, max_skip_count: int = 0, min_gram_length: int = 1,
+      mode: string = "TF", ngram_counts: ints = [0], ngram_indexes: ints = [0, 1, 2, 3, 4, 5, 6, 7],
+      pool_strings: strings = ["das", "grüne", "haus", "house", "red", "rouge", "the", "éclair"],
+      weights: floats = [1, 1, 1, 1, 1, 1, 1, 1]> (flattened1)
+   tfidftr_output = Mul (output, idfcst)
+   tfidftr_norm = ai.onnx.ml.Normalizer <norm: string = "L2"> (tfidftr_output)
+   label, probability_tensor = ai.onnx.ml.LinearClassifier <classlabels_strings: strings = ["de", "en", "fr"],
+      coefficients: floats = [0.28281593, 0.28281593, 0.28281593, -0.14140797, -0.14140797, -0.17318869, -0.14140797,
+      -0.17318869, -0.14140797, -0.14140797, -0.14140797, 0.28281593, 0.28281593, -0.17318869, 0.28281593, -0.17318869,
+      -0.14140797, -0.14140797, -0.14140797, -0.14140797, -0.14140797, 0.34637737, -0.14140797, 0.34637737],
+      intercepts: floats = [5.878831e-17, 5.878831e-17, 5.878831e-17], multi_class: int = 1,
+      post_transform: string = "SOFTMAX"> (tfidftr_norm)
+   output_label = Identity (label)
+   probabilities = ai.onnx.ml.Normalizer <norm: string = "L1"> (probability_tensor)
+   output_probability = ai.onnx.ml.ZipMap <classlabels_strings: strings = ["de", "en", "fr"]> (probabilities)
+}
+"""
+TEXTS = np.array([["DAS GRÜNE HAUS".encode()], ["ÉCLAIR".encode()], ["the Éclair house".encode()]], object)
+# scikit-learn's own predict_proba of the texts.
+PROBABILITIES = [
+    [0.5104060421117209, 0.24479697894413954, 0.24479697894413954],
+    [0.2716433245578222, 0.2716433245578222, 0.45671335088435566],
+    [0.2511367432964909, 0.40987373888539935, 0.33898951781810965],
+]
+TFIDF_CONFIG = (
+    "max_batch_size: 8\n"
+    + tensor_text("input", "text", "BYTES", [1])
+    + tensor_text("output", "output_probability", "FP32", [3])
+)
+
+
+def tfidf(locale: str) -> onnx.ModelProto:
+    """The pipeline, with a locale in its StringNormalizer unless it is ""; its weights can be stored outside."""
+    model = parser.parse_model(TFIDF)
+    if locale:
+        model.graph.node[1].attribute.append(helper.make_attribute("locale", locale))
+    values = onnx.numpy_helper.to_array(model.graph.initializer[1])
+    model.graph.initializer[1].CopyFrom(onnx_models.constant("idfcst", values, "FP32"))
+    return model
+
+
+@pytest.mark.parametrize("locale", ["", "en_XX.UTF-8"])
+def test_a_text_model_serves_without_its_locale(locale: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It lower-cases letters outside ASCII too, and finds its weights in another file."""
+    caplog.set_level("INFO")
+    version = onnx_models.write_version(tfidf(locale), tmp_path, "model")
+    onnx.save(tfidf(locale), version / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    with serving(onnx.load(version / "model.onnx", load_external_data=False), TFIDF_CONFIG, tmp_path) as served:
+        answer = served.infer({"text": TEXTS})
+    np.testing.assert_allclose(answer["output_probability"], PROBABILITIES, rtol=1e-5)
+    if locale:  # a system may have en_US.UTF-8, which is the one of a model that names none
+        assert caplog.messages[0] == (
+            "model 'model' changes the case of texts by locale en_XX.UTF-8, which this system does not have: C.UTF-8 "
+            "is used, whose rules are the same"
+        )
+
+
+def test_a_locale_with_rules_of_its_own_is_not_replaced(tmp_path: Path) -> None:
+    version = onnx_models.write_version(tfidf("tr_XX.UTF-8"), tmp_path, "model")
+    with pytest.raises(ModelLoadFailed, match="Failed to construct locale") as caught:
+        OnnxRuntimeBackend().inspect(version, config_of(""))
+    assert "localedef -i tr_XX -f UTF-8 tr_XX.UTF-8" in (caught.value.hint or "")
