@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -69,6 +70,8 @@ class OnnxRuntimeBackend:
         """The signature of the model in the version directory `path`, read from a temporary session."""
         # Optimized as the graph that serves: folding constants shows ONNX Runtime dimensions that the file has not.
         plan = self._session_settings(config, threads=1)
+        if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
+            plan = replace(plan, run_entries={})  # they may name the memory of that GPU, and this session is on the CPU
         session, _ = make_session(
             SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})], is_inspection=True)
         )

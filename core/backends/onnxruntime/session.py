@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
@@ -31,9 +32,11 @@ from core.backends.onnxruntime.load_hints import load_hint
 from core.backends.onnxruntime.model_file import library_path, model_path, size_of_files
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
+from core.backends.parameter_values import field_of
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
-from core.errors import ModelLoadFailed
+from core.errors import ConfigInvalid, ModelLoadFailed
+from core.inference.tensors import BY_ONNX_NAME, BYTES, Array
 
 _log = logging.getLogger("trident.backends")
 
@@ -103,10 +106,51 @@ def make_session(request: SessionRequest) -> MadeSession:
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], LIBRARIES) if missing else ""
     check_active(request.providers, active, library, name)
+    _try_run_options(made.session, request.settings, name)
     for provider in request.providers:
         if provider.log_line:
             _log.info("%s", provider.log_line)
     return made
+
+
+def _try_run_options(session: Any, settings: SessionSettings, model_name: str) -> None:
+    """Raise ConfigInvalid if `session` refuses the options of its runs, of which ONNX Runtime tells each run only.
+
+    The run is to end before its first node: with the options it must fail for no other reason than without them.
+    """
+    if not settings.run_entries:
+        return
+    feed = {argument.name: _nothing(argument) for argument in session.get_inputs()}
+    names = [argument.name for argument in session.get_outputs()]
+    failures: list[Exception] = []
+    for options in (run_options(SessionSettings()), run_options(settings)):
+        options.terminate = True
+        try:
+            session.run(names, feed, options)
+        except FAILURES as exc:
+            failures.append(exc)
+    if len({str(failure) for failure in failures}) > 1:
+        written = ", ".join(f"{key} is '{value}'" for key, value in settings.run_entries.items())
+        raise ConfigInvalid(
+            f"unable to load model '{model_name}', every request would fail, because {written}: "
+            f"{failure_of(failures[-1], model_name).message}",
+            hint="name the arenas of the devices that the instances run on, such as cpu:0 or gpu:0, separated by "
+            "semicolons; there is none on the CPU with enable_mem_arena false",
+            model=model_name,
+            field=field_of(next(iter(settings.run_entries))),
+        ) from failures[-1]
+
+
+def _nothing(argument: Any) -> Any:
+    """A value for an input of a graph: zeros or empty texts, with 1 for each variable dimension."""
+    shape = [dim or 1 if isinstance(dim, int) else 1 for dim in argument.shape]
+    datatype = BY_ONNX_NAME.get(argument.type)
+    if datatype is BYTES:
+        return np.full(shape, "", object)
+    zeros: Array = np.zeros(shape, datatype.dtype if datatype else np.float32)
+    if datatype is not None and datatype.name == "BF16":
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(zeros, datatype.onnx_number)
+    return zeros
 
 
 def run_options(settings: SessionSettings) -> Any:

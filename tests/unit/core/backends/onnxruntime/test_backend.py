@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from core.backends.base import LoadContext
@@ -146,6 +147,32 @@ def test_check_finds_missing_providers_without_a_session() -> None:
     for name, error in (("openvino", ModelLoadFailed), ("abacus", ConfigInvalid)):
         with pytest.raises(error):
             backend.check(config_of(accelerated % ("cpu", name)))
+
+
+@pytest.mark.parametrize("model", [onnx_models.add_sub(), onnx_models.strings(), onnx_models.identity("BF16")])
+@pytest.mark.parametrize(
+    ("value", "arena", "problem"),
+    [
+        ("cpu:0", True, ""),
+        ("gpu:0", True, "Did not find an arena based allocator registered for device-id combination"),
+        ("cpu:0", False, "Did not find an arena based allocator registered for device-id combination"),
+        ("memory", True, "Unsupported device specified in the memory arena shrink list: memory"),
+    ],
+)
+def test_options_of_runs_are_tried_before_a_model_is_ready(
+    model: onnx.ModelProto, value: str, arena: bool, problem: str, tmp_path: Path
+) -> None:
+    version = onnx_models.write_version(model, tmp_path, "model")
+    text = "".join(
+        f'parameters {{ key: "{key}" value {{ string_value: "{each}" }} }}\n'
+        for key, each in (("memory.enable_memory_arena_shrinkage", value), ("enable_mem_arena", arena))
+    )
+    with pytest.raises(ConfigInvalid, match=problem) if problem else nullcontext() as caught:
+        OnnxRuntimeBackend().inspect(version, config_of(text))
+    if caught is not None:
+        assert caught.value.field == "parameters[memory.enable_memory_arena_shrinkage]"
+        assert "such as cpu:0" in (caught.value.hint or "")
+    OnnxRuntimeBackend().inspect(version, config_of(text + "instance_group { kind: KIND_GPU count: 1 gpus: 0 }"))
 
 
 def test_an_unknown_accelerator_is_refused(tmp_path: Path) -> None:
