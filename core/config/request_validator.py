@@ -121,8 +121,7 @@ class RequestValidator:
             for tensor in request.inputs:
                 if tensor.name not in spec.inputs:
                     raise InvalidRequest(
-                        f"unexpected inference input '{tensor.name}' for model '{spec.name}'",
-                        hint=f"the inputs are: {', '.join(spec.inputs)}",
+                        f"unexpected inference input '{tensor.name}' for model '{spec.name}'", hint=self._inputs_hint()
                     )
         missing = [name for name in required if name not in by_name]
         if not missing and len(by_name) <= len(spec.inputs):
@@ -136,8 +135,14 @@ class RequestValidator:
         raise InvalidRequest(
             f"{request.log_prefix}{expected} but got {len(by_name)} inputs for model '{spec.name}'. "
             f"Got input(s) {_quoted(reversed(list(by_name)))}, but missing required input(s) {missing_text}. "
-            "Please provide all required input(s)."
+            "Please provide all required input(s).",
+            hint=self._inputs_hint(),
         )
+
+    def _inputs_hint(self) -> str:
+        optional = {name for name, i in self._spec.inputs.items() if i.optional}
+        names = (f"{name} (optional)" if name in optional else name for name in self._spec.inputs)
+        return f"the inputs are: {', '.join(names)}"
 
     def _check_batch(self, request: InferenceRequest, inputs: Inputs) -> int:
         """The number of items, which must be the same for all inputs."""

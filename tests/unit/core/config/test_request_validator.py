@@ -140,6 +140,14 @@ def test_refusal_has_the_text_of_triton(tensors: list[InputTensor], message: str
     assert refusal(SIMPLE, *tensors) == message
 
 
+@pytest.mark.parametrize("given", [("INPUX",), ("INPUX", "INPUT1"), ("INPUT0", "INPUX", "MASK", "MORE"), ()])
+def test_wrong_names_are_answered_with_the_inputs(given: tuple[str, ...]) -> None:
+    model = spec(INPUT0=("INT32", (16,)), INPUT1=("INT32", (16,)), MASK=("INT32", (16,), {"optional": True}))
+    with pytest.raises(InvalidRequest) as caught:
+        check(model, *(raw(name, 1, 16) for name in given))
+    assert caught.value.hint == "the inputs are: INPUT0, INPUT1, MASK (optional)"
+
+
 def test_unknown_output_is_refused_first() -> None:
     assert refusal(SIMPLE, outputs=("NOPE",)) == "unexpected inference output 'NOPE' for model 'simple'"
 
