@@ -130,14 +130,15 @@ class ModelStatistics:
             self._queue_ns += compute_start_ns - pending.enqueue_ns
             _add(self._compute, 1, input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
             if self._latencies is not None:
-                self._latencies.observe_many(pending, compute_start_ns, input_end_ns, first_ns, end_ns, now_ms)
+                self._latencies.observe_many(pending, compute_start_ns, input_end_ns, first_ns, end_ns, end_ns, now_ms)
 
     def record_composed(
-        self, pending: PendingRequest, end_ns: int, input_ns: int, infer_ns: int, output_ns: int
+        self, pending: PendingRequest, first_ns: int, end_ns: int, input_ns: int, infer_ns: int, output_ns: int
     ) -> None:
         """Count one request that succeeded as a whole for an ensemble; the durations are those of its steps, summed.
 
-        It is one execution and never waits in a queue of its own, as in Triton.
+        It is one execution and never waits in a queue of its own, as in Triton. `first_ns` is when the first of several
+        responses was made, 0 for one response.
         """
         items, now_ms = pending.batch_size or 1, self._wall_clock() // 1_000_000
         with self._lock:
@@ -153,9 +154,14 @@ class ModelStatistics:
             _add(batch, 1, input_ns, infer_ns, output_ns)
             if self._latencies is not None:
                 start_ns = pending.enqueue_ns
-                self._latencies.observe_batch(
-                    (pending,), start_ns, start_ns + input_ns, start_ns + input_ns + infer_ns, end_ns, now_ms
-                )
+                input_end_ns = start_ns + input_ns
+                output_start_ns = input_end_ns + infer_ns
+                if first_ns:
+                    self._latencies.observe_many(
+                        pending, start_ns, input_end_ns, first_ns, output_start_ns, end_ns, now_ms
+                    )
+                else:
+                    self._latencies.observe_batch((pending,), start_ns, input_end_ns, output_start_ns, end_ns, now_ms)
 
     def record_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
         """Count the response with `index` within its request, which a sender sent."""

@@ -53,6 +53,7 @@ class LatencyMeters:
         compute_start_ns: int,
         input_end_ns: int,
         first_ns: int,
+        output_start_ns: int,
         end_ns: int,
         now_ms: int,
     ) -> None:
@@ -60,7 +61,7 @@ class LatencyMeters:
         if self._histograms is not None:
             self._histograms.observe_many(pending, compute_start_ns, first_ns, end_ns, now_ms)
         if self._summaries is not None:
-            self._summaries.observe((pending,), compute_start_ns, input_end_ns, end_ns, end_ns)
+            self._summaries.observe((pending,), compute_start_ns, input_end_ns, output_start_ns, end_ns)
 
     def observe_hit(self, request_id: str, duration_ns: int, now_ns: int, now_ms: int) -> None:
         """Count a request that the response cache answered at `now_ns`."""

@@ -23,19 +23,21 @@ if TYPE_CHECKING:
 
 
 class DecoupledRequest(EnsembleRequest):
-    """Sends a response when the outputs of a flow are there, and an empty one at the end.
+    """Sends a response when the outputs of a flow are there. The last one is final if it is made when no step is left;
+    otherwise an empty one follows.
 
     A response of a decoupled step counts as taken when the steps after it are done and the client has taken what came
     of it. So a slow client or a slow step holds the decoupled model back.
     """
 
-    __slots__ = ("_is_sending", "_sent", "_unsent", "_untaken")
+    __slots__ = ("_first_ns", "_is_sending", "_sent", "_unsent", "_untaken")
 
     def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
         super().__init__(scheduler, pending, plan)
-        # --- guarded by the lock: the number of responses that were made, those that wait to be sent, and the flows of
-        # those that the client has not taken
+        # --- guarded by the lock: the number of responses that were made and when the first one was, those that wait to
+        # be sent, and the flows of those that the client has not taken
         self._sent = 0
+        self._first_ns = 0
         self._is_sending = False
         self._unsent: deque[tuple[InferenceResponse, Flow | None]] = deque()
         self._untaken: deque[Flow] = deque()
@@ -68,16 +70,14 @@ class DecoupledRequest(EnsembleRequest):
                 self._running.discard(part)
                 self._unfinished -= 1
                 _settle(part.flow, 1, finished)
-            is_over = not self._unfinished
+            if not self._unfinished:
+                self._conclude()
         if response.final:
             self._scheduler.leave(part.step)
         if flow is not None:
             for index in ready:
                 self._scheduler.put(self, self.plan.steps[index], flow)
-        if is_over:
-            self._finish()
-        else:
-            self._send()
+        self._send()
         for each in finished:
             each.take()
 
@@ -105,25 +105,35 @@ class DecoupledRequest(EnsembleRequest):
         """Make the response of a flow whose outputs are all there. Under the lock."""
         flow.unwritten = -1
         flow.unfinished += 1
+        if not self._sent:
+            self._first_ns = self._scheduler.clock()
         self._sent += 1
         self._unsent.append((self._scheduler.response(self, flow), flow))
 
     def _finish(self) -> None:
+        with self._lock:
+            self._conclude()
+        self._send()
+
+    def _conclude(self) -> None:
+        """Make the final response, because no step is left. Under the lock; called once."""
         pending, scheduler = self.pending, self._scheduler
         pending.on_cancel = None
         error = self._error
         if error is None and pending.cancelled and not self._sent:
             error = RequestCancelled("", model=pending.request.model_name)
-        with self._lock:
-            if error is None and not self._flow.unwritten:  # nothing but inputs was asked for
-                self._write(self._flow)
-            if error is None:
-                last = scheduler.empty_response(self)
-                scheduler.count(self, last)
-            else:
-                last = scheduler.failure(self, error)
+        if error is not None:
+            self._unsent.append((scheduler.failure(self, error), None))
+            return
+        if not self._flow.unwritten:  # nothing but inputs was asked for
+            self._write(self._flow)
+        if self._unsent:
+            last, _ = self._unsent[-1]
+            last.final = True
+        else:
+            last = scheduler.empty_response(self)
             self._unsent.append((last, None))
-        self._send()
+        scheduler.count(self, last, self._first_ns)
 
     def _send(self) -> None:
         """Send what waits, in order and on one thread at a time."""
@@ -134,7 +144,7 @@ class DecoupledRequest(EnsembleRequest):
                     return
                 self._is_sending = True
                 response, flow = self._unsent.popleft()
-                if flow is not None and isinstance(pending, StreamedRequest):
+                if flow is not None and not response.final and isinstance(pending, StreamedRequest):
                     self._untaken.append(flow)
             if response.final and isinstance(pending, StreamedRequest):
                 pending.on_take = None

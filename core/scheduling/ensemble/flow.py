@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.inference.request import Parameter
+from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
 from core.scheduling.ensemble.passing import Sources
 from core.scheduling.ensemble.plan import Plan
-from core.scheduling.ensemble.sequence_part import SequencePart
+from core.scheduling.ensemble.sequence_part import SequencePart, place_of
 
 if TYPE_CHECKING:
     from core.scheduling.ensemble.step_request import StepRequest
@@ -47,9 +47,9 @@ class Flow:
             if not missing[reader]:
                 ready.append(reader)
 
-    def response_parameters(self) -> dict[str, Parameter] | None:
-        """The place in a sequence that came with an output, as parameters of the response."""
+    def place(self, request: InferenceRequest) -> SequencePart:
+        """The place in a sequence that came with an output, or that of `request`, which began all."""
         if self.parts is not None:
             for index in sorted(self._plan.writers.intersection(self.parts)):
-                return self.parts[index].parameters()
-        return None
+                return self.parts[index]
+        return place_of(request)

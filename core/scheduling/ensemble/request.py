@@ -22,7 +22,7 @@ from core.inference.times import InferenceTimes
 from core.scheduling.delivery import deliver
 from core.scheduling.ensemble.flow import Flow
 from core.scheduling.ensemble.plan import REQUEST, Plan, PlannedStep
-from core.scheduling.ensemble.sequence_part import sequence_part
+from core.scheduling.ensemble.sequence_part import place_of, sequence_part
 from core.scheduling.ensemble.step_request import StepRequest
 
 if TYPE_CHECKING:
@@ -192,8 +192,9 @@ class EnsembleRequest:
 def fill(flow: Flow, part: StepRequest, response: InferenceResponse, ready: list[int]) -> None:
     """Put the outputs of a response to `part` into `flow`. Raises InvalidRequest for a wrong place in a sequence."""
     index = part.step.index
-    if response.parameters:
-        place = sequence_part(response.parameters, part.request)
-        if place is not None:
-            flow.parts = {**(flow.parts or {}), index: place}
+    place = sequence_part(response.parameters, part.request) if response.parameters else None
+    if place is None and flow.parts is not None and any(source in flow.parts for source in part.step.sources):
+        place = place_of(part.request)  # a step before it has changed it
+    if place is not None:
+        flow.parts = {**(flow.parts or {}), index: place}
     flow.add(index, response.outputs, ready)

@@ -203,7 +203,7 @@ class EnsembleScheduler:
             spec.version,
             outputs,
             id=request.pending.request.id,
-            parameters=flow.response_parameters() if flow.parts is not None else None,
+            parameters=flow.place(request.pending.request).parameters(),
             final=not spec.decoupled,
         )
 
@@ -211,8 +211,11 @@ class EnsembleScheduler:
         """The last response of a decoupled ensemble, which only says that it is the last."""
         return InferenceResponse(self._spec.name, self._spec.version, [], id=request.pending.request.id)
 
-    def count(self, request: EnsembleRequest, response: InferenceResponse | None) -> None:
-        """Count a request that succeeded, and add the times of its steps to its response, if there is one for them."""
+    def count(self, request: EnsembleRequest, response: InferenceResponse, first_ns: int = 0) -> None:
+        """Count a request that succeeded, and add the times of its steps to its final response.
+
+        `first_ns` is when its first response was made, 0 if that is the final one.
+        """
         pending = request.pending
         queue_ns = input_ns = infer_ns = output_ns = 0
         for queue, gather, infer, split, *_ in request.times:
@@ -220,8 +223,8 @@ class EnsembleScheduler:
             input_ns += gather
             infer_ns += infer
             output_ns += split
-        self._statistics.record_composed(pending, self.clock(), input_ns, infer_ns, output_ns)
-        if response is not None and (self._notes_times or pending.wants_times):
+        self._statistics.record_composed(pending, first_ns, self.clock(), input_ns, infer_ns, output_ns)
+        if self._notes_times or pending.wants_times:
             response.times = InferenceTimes(queue_ns, input_ns, infer_ns, output_ns, pending.batch_size or 1)
             if self._tells_clients and asks_for_times(pending.request):
                 response.parameters = {**(response.parameters or {}), **response.times.parameters()}

@@ -1,4 +1,6 @@
-"""The place in a sequence that a step's response gives to the steps after it.
+"""The place in a sequence of a request for an ensemble, which a step's response may change for the steps after it.
+
+Each response of an ensemble names it, as in Triton.
 
 Source: docs/spec/schedulers.md section 3.5.
 """
@@ -22,8 +24,15 @@ class SequencePart(NamedTuple):
     end: bool
 
     def parameters(self) -> dict[str, Parameter]:
-        """The place as parameters of a response."""
-        return dict(zip(_NAMES, self, strict=True))
+        """The place as parameters of a response: a large number as the signed one with the same bits, as in Triton."""
+        id = self.correlation_id
+        if type(id) is int and id >= 1 << 63:
+            id -= 1 << 64
+        return {"sequence_id": id, "sequence_start": self.start, "sequence_end": self.end}
+
+
+def place_of(request: InferenceRequest) -> SequencePart:
+    return SequencePart(request.correlation_id, request.sequence_start, request.sequence_end)
 
 
 def sequence_part(parameters: Mapping[str, Parameter], request: InferenceRequest) -> SequencePart | None:

@@ -44,10 +44,11 @@ def execute(self, requests):
     for request in requests:
         sender = request.get_response_sender()
         (text,) = pb_utils.get_input_tensor_by_name(request, "TEXT").as_numpy().reshape(-1)
-        for word in text.split():
+        words = text.split()
+        for number, word in enumerate(words, 1):
             counts = np.array([[len(word), 0]], np.float32)
-            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("features", counts)]))
-        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+            flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if number == len(words) else 0
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("features", counts)]), flags=flags)
     return None
 """
 RAW_TEXT = [("raw_text", "TYPE_STRING", [1])]
@@ -102,12 +103,18 @@ def test_text_becomes_logits(server: ServerProcess, protocol: str, texts: list[b
 
 
 def test_as_json(server: ServerProcess) -> None:
+    document: dict[str, object]
     document = {"inputs": [{"name": "raw_text", "datatype": "BYTES", "shape": [1, 1], "data": ["a b c"]}]}
     answer = server.json("POST", "/v2/models/text_classifier/infer", document)
     assert answer["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [1, 3], "data": [5.0, 2.0, 16.0]}]
+    assert answer["parameters"] == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    document["parameters"] = {"sequence_id": 2**64 - 5, "sequence_end": True}
+    answer = server.json("POST", "/v2/models/text_classifier/infer", document)
+    assert answer["parameters"] == {"sequence_id": -5, "sequence_start": False, "sequence_end": True}
 
 
 def test_each_response_of_a_decoupled_step_is_a_response(server: ServerProcess) -> None:
+    """The last one is marked as final, and each one says what it belongs to."""
     config = server.json("GET", "/v2/models/each_word/config")
     assert config["model_transaction_policy"] == {"decoupled": True}
     found: list[list[float]] = []
@@ -117,13 +124,16 @@ def test_each_response_of_a_decoupled_step_is_a_response(server: ServerProcess) 
         given = triton_grpc.InferInput("raw_text", [1, 1], "BYTES")
         text = b"one two three four " * 50
         given.set_data_from_numpy(np.array([[text]], dtype=object))
-        client.async_stream_infer("each_word", [given], enable_empty_final_response=True)
+        client.async_stream_infer("each_word", [given], sequence_id=5, sequence_start=True)
         while True:
             result, error = responses.get(timeout=30)
             assert error is None, error
             response = result.get_response()  # type: ignore[attr-defined]
+            found.append(result.as_numpy("logits").tolist()[0])  # type: ignore[attr-defined]
+            assert response.parameters["sequence_id"].int64_param == 5
+            assert response.parameters["sequence_start"].bool_param
+            assert not response.parameters["sequence_end"].bool_param
             if response.parameters["triton_final_response"].bool_param:
                 break
-            found.append(result.as_numpy("logits").tolist()[0])  # type: ignore[attr-defined]
     wanted = [(np.array([len(word), 0], np.float32) @ WEIGHTS).tolist() for word in text.split()]
     assert sorted(found) == sorted(wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -103,6 +104,7 @@ class Bench:
         batching: dict[str, int] | None = None,
         max_in_flight: int = 0,
         times_for: TimesFor = TimesFor.NOBODY,
+        clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.models: dict[str, Step] = {}
         graph: list[EnsembleStep] = []
@@ -130,6 +132,7 @@ class Bench:
             self.statistics,
             max_in_flight=max_in_flight,
             times_for=times_for,
+            clock=clock,
         )
         self.responses: list[InferenceResponse] = []
 

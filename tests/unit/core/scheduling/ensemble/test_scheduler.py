@@ -18,6 +18,9 @@ from core.errors import (
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, ReceivedOutput
 from core.inference.times import InferenceTimes, TimesFor
+from core.observability.latencies.buckets import DEFAULT_BUCKETS, FIRST_RESPONSE
+from core.observability.latencies.meters import LatencyMeters
+from core.observability.latencies.options import LatencyOptions
 from core.observability.statistics import FailureReason
 from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step
 from tests.waiting import until
@@ -119,6 +122,11 @@ def test_a_response_may_give_the_steps_after_it_another_place_in_a_sequence() ->
     found = bench.b.requests[-1]
     assert (found.correlation_id, found.sequence_start, found.sequence_end) == ("s", True, False)
     assert bench.c.requests[-1].correlation_id == 0
+    bench.c.answer(Y=1)
+    bench.b.answer(Y=3)
+    assert bench.responses[-1].parameters == {"sequence_id": "s", "sequence_start": True, "sequence_end": False}
+    bench.submit(i=1)
+    bench.a.answer(Y=2, parameters={"sequence_id": "s", "sequence_start": True})
     bench.c.answer(Y=1)
     bench.b.answer(Y=3, parameters={"sequence_end": True})
     assert bench.responses[-1].parameters == {"sequence_id": "s", "sequence_start": False, "sequence_end": True}
@@ -343,8 +351,7 @@ def test_each_response_of_a_decoupled_step_runs_the_steps_after_it() -> None:
     bench.a.answer(0)
     assert len(bench.responses) == 2
     bench.b.answer(2, Y=31)
-    assert [r.final for r in bench.responses] == [False, False, False, True]
-    assert [int(r.outputs[0].array[0]) for r in bench.responses[:3]] == [21, 11, 31]
+    assert [(int(r.outputs[0].array[0]), r.final) for r in bench.responses] == [(21, False), (11, False), (31, True)]
     assert bench.scheduler.in_flight == 0
 
 
@@ -355,7 +362,7 @@ def test_callers_are_flushed_after_every_response() -> None:
     bench.a.answer(Y=2)
     bench.b.answer(Y=3, final=False)
     bench.b.answer(Y=4)
-    assert flushed == [1, 3]
+    assert flushed == [1, 2]
 
 
 def test_a_decoupled_step_at_the_end_gives_its_responses() -> None:
@@ -364,8 +371,30 @@ def test_a_decoupled_step_at_the_end_gives_its_responses() -> None:
     bench.a.answer(Y=2)
     bench.b.answer(Y=3, final=False)
     bench.b.answer(Y=4)
-    assert [[int(o.array[0]) for o in r.outputs] for r in bench.responses] == [[3], [4], []]
-    assert bench.responses[-1].final
+    assert [(int(r.outputs[0].array[0]), r.final) for r in bench.responses] == [(3, False), (4, True)]
+
+
+def test_an_empty_response_is_final_if_another_one_could_have_followed() -> None:
+    bench = Bench("i", "o", *CHAIN, decoupled="b")
+    bench.submit(i=1)
+    bench.a.answer(Y=2)
+    bench.b.answer(Y=3, final=False)
+    bench.b.answer()
+    assert [(len(r.outputs), r.final) for r in bench.responses] == [(1, False), (0, True)]
+
+
+def test_the_first_of_several_responses_is_measured() -> None:
+    now = [1]
+    bench = Bench("i", "o", *CHAIN, decoupled="b", clock=lambda: now[0])
+    bench.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), DEFAULT_BUCKETS))
+    bench.submit(i=1)
+    bench.a.answer(Y=2)
+    for milliseconds, final in [(7, False), (5000, True)]:
+        now[0] = 1 + milliseconds * 1_000_000
+        bench.b.answer(Y=3, final=final)
+    assert bench.statistics.snapshot().request_ns == 5_000_000_000
+    sums = {each.name: each.sum for each in bench.statistics.latencies(now[0]).histograms}
+    assert sums[FIRST_RESPONSE] == 7
 
 
 def test_no_response_at_all_is_an_empty_one() -> None:
