@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from core.config.ensemble.graph import EnsembleStep
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.config.problem import Problem
+from core.config.validation.scheduling import decoupled_cache_problem
 from core.inference.tensors import Datatype, Shape, shape_text
 
 _STEPS = "ensemble_scheduling.step"
@@ -32,6 +33,10 @@ def compose(ensemble: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence
         problems += _input_problems(ensemble.name, index, step, model, tensors)
         problems += _output_problems(ensemble.name, index, step, model, tensors)
     is_decoupled, mixed = _decoupling(ensemble, steps, models)
+    if is_decoupled and ensemble.response_cache:
+        decoupled = next(model.name for model in models if model.decoupled)
+        hint = f"the model '{decoupled}' of one of its steps is decoupled"
+        mixed.append(decoupled_cache_problem(ensemble.name, hint))
     return Composition((*problems, *mixed), is_decoupled)
 
 

@@ -77,11 +77,21 @@ def _ordering_problems(batching: ModelDynamicBatching, model_name: str) -> list[
 def _cache_problems(config: ModelConfig, model_name: str) -> list[Problem]:
     if not config.response_cache.enable:
         return []
-    start = f"Response Cache does not currently support model {model_name} with "
-    end = ". Please disable the response cache."
     problems: list[Problem] = []
     if config.model_transaction_policy.decoupled:
-        problems.append(Problem("response_cache", f"{start}'decoupled' transaction policy{end}"))
+        problems.append(decoupled_cache_problem(model_name))
     if config.HasField("sequence_batching"):
-        problems.append(Problem("response_cache", f"{start}sequence batching scheduler{end}"))
+        problems.append(_cache_problem(model_name, "sequence batching scheduler"))
     return problems
+
+
+def decoupled_cache_problem(model_name: str, hint: str = "") -> Problem:
+    """That of a model with a response cache that may answer a request more than once."""
+    return _cache_problem(model_name, "'decoupled' transaction policy", hint)
+
+
+def _cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
+    text = (
+        f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
+    )
+    return Problem("response_cache", text, hint)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.errors import ServerStopping
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerStopping
 from core.frontend.version_text import version_number
 from core.grpc.messages.health import flag_message, health_message
 from core.grpc.messages.model_query import read_model_query
@@ -33,9 +33,14 @@ def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
 
 
 def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Whether a version that is loaded can serve now. Raises the lookup errors of `Engine.model`."""
-    name, version = read_model_query(message)
-    return flag_message(front_end.engine.is_model_ready(name, version_number(version)))
+    """Whether a version is loaded and can serve now; a model that cannot be found is not ready, and no error."""
+    name, version_text = read_model_query(message)
+    version = version_number(version_text)
+    try:
+        is_ready = front_end.engine.is_model_ready(name, version)
+    except (ModelNotFound, ModelNotReady, InvalidRequest):  # the lookup errors of `Engine.model`
+        is_ready = False
+    return flag_message(is_ready)
 
 
 def check(front_end: GrpcFrontEnd, message: Buffer) -> bytes:

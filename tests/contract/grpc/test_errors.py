@@ -255,7 +255,6 @@ def test_typed_contents_and_all_parameters_are_taken(stub: Any) -> None:
 
 
 BAD_CALLS = {
-    "ModelReady": (pb.ModelReadyRequest(name="nope"), NOT_FOUND, "Request for unknown model: 'nope' is not found"),
     "ModelMetadata": (
         pb.ModelMetadataRequest(name="simple", version="9"),
         NOT_FOUND,

@@ -36,7 +36,6 @@ SHARED_MEMORY_OFF = "Client shared memory is disabled. Start the server with '--
 # The calls that this server answers otherwise on purpose: the status and the answer.
 OTHERWISE: dict[int, tuple[str, str]] = {
     2: ("OK", "ready: true\n"),  # the recorded server had models that cannot be loaded
-    5: ("NOT_FOUND", "Request for unknown model: 'nope' is not found"),
     43: ("UNIMPLEMENTED", SHARED_MEMORY_OFF),
     44: ("UNIMPLEMENTED", SHARED_MEMORY_OFF),
 }

@@ -84,7 +84,10 @@ def test_metadata_configuration_and_statistics() -> None:
 def test_an_unknown_model_and_a_bad_version(method: str) -> None:
     engine = FakeEngine()
     unknown = pb.ModelReadyRequest(name="nope")
-    assert refused(engine, method, unknown) == (NOT_FOUND, "Request for unknown model: 'nope' is not found")
+    if method == "ModelReady":
+        assert asked(engine, method, unknown, pb.ModelReadyResponse).ready is False
+    else:
+        assert refused(engine, method, unknown) == (NOT_FOUND, "Request for unknown model: 'nope' is not found")
     status, text = refused(engine, method, pb.ModelReadyRequest(name="simple", version="one"))
     assert status == INVALID_ARGUMENT
     assert text.startswith("failed to get model version from specified version string 'one'")

@@ -9,6 +9,7 @@ import pytest
 from core.config.ensemble.composition import compose, may_match
 from core.config.ensemble.graph import EnsembleStep
 from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.problem import Problem
 from core.inference.tensors import BY_NAME, Shape
 
 Tensor = tuple[str, str, Shape]
@@ -117,6 +118,18 @@ def test_an_ensemble_with_a_decoupled_step_is_decoupled() -> None:
         found = compose(E, steps, models)
         assert found.is_decoupled
         assert found.problems == ()
+
+
+def test_answers_of_an_ensemble_with_a_decoupled_step_are_not_kept() -> None:
+    cached = replace(E, response_cache=True)
+    assert problems(cached, (FIRST, A), (SECOND, B)) == []
+    (problem,) = compose(cached, [FIRST, SECOND], [A, replace(B, decoupled=True)]).problems
+    assert problem == Problem(
+        "response_cache",
+        "Response Cache does not currently support model e with 'decoupled' transaction policy. Please disable the "
+        "response cache.",
+        "the model 'b' of one of its steps is decoupled",
+    )
 
 
 def test_responses_of_different_decoupled_models_do_not_meet() -> None:
