@@ -14,7 +14,7 @@ from core.observability.latencies.buckets import DEFAULT_BUCKETS, FIRST_RESPONSE
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.latencies.options import LatencyOptions
 from core.observability.metrics.exposition import MetricFamily
-from core.observability.metrics.families import metric_families
+from core.observability.metrics.families import log_family, metric_families
 from core.observability.metrics.options import MetricsOptions
 from core.observability.metrics.snapshot import (
     DownloadMetrics,
@@ -148,6 +148,12 @@ for the answer to an equal one is a hit.
 
 Where requests can be [traced](tracing.md): a server with a trace file, or in the mode `opentelemetry`.
 """,
+    "trident_log_": """\
+## Log
+
+Nothing that serves waits for the log: lines for which there is no room until its reader goes on are dropped, and
+counted over all processes of the server. The log itself says how many when there is room again.
+""",
     "trident_resource_": """\
 ## Resources
 
@@ -253,6 +259,7 @@ NOTES = {
     "nv_cache_miss_duration_per_model": "looking up, and keeping the answer",
     "trident_trace_lost_total": "`reason` is one of queue_full (a disk or a collector is slow), not_written (a "
     "disk is full, a collector is gone)",
+    "trident_log_lines_dropped_total": "more than 256 KiB waited for the reader, or the disk is full",
     "trident_response_cache_faults_total": "`kind` is one of late (no answer within the budget), left_out (not asked, "
     "being gone or slow), lost (the connection broke), damaged (what was found is no answer of this server) and "
     "unwritten (an answer that was not kept)",
@@ -348,7 +355,7 @@ def families_of(model: ModelMetrics) -> list[MetricFamily]:
         traces=TraceCounts().metrics(),
         resources=(ResourceMetrics(resource="r", device="0", limit=1, held=1, waiting=0),),
     )
-    return list(metric_families(snapshot, MetricsOptions()))
+    return [*metric_families(snapshot, MetricsOptions()), log_family()]
 
 
 def _row(family: MetricFamily) -> Row:

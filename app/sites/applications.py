@@ -22,7 +22,7 @@ from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 from core.http.request_log import RequestLog
 from core.http.response_counts import ResponseCounts
 from core.observability.metrics.exposition import render
-from core.observability.metrics.families import metric_families
+from core.observability.metrics.families import log_family, metric_families
 from core.observability.metrics.options import MetricsOptions
 
 # Renders the HTTP requests of a front end for the metrics page, in OpenMetrics if the second argument is true.
@@ -122,7 +122,7 @@ class Applications:
 
         def page(openmetrics: bool) -> bytes:
             own = front_end()
-            families = metric_families(self._engine.metrics(), self._metrics_options)
+            families = (*metric_families(self._engine.metrics(), self._metrics_options), log_family())
             pause = Turns(own.bridge.give_way)
             return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 
-from app.process.captured_stderr import CapturedStderr, capture_stderr
+from app.process.captured_output import CapturedOutput, capture_output
 from app.process.end import EXIT_FAILED, exit_now
 from app.process.mapped_libraries import release_library_pages
 from app.supervisor.engine_child import EngineChild
@@ -41,13 +41,13 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     _checked_at = 0.0
     _resumed_at = float("-inf")
     engines: tuple[EngineChild, ...] = ()
-    _next_stderr: CapturedStderr | None = None
+    _next_output: CapturedOutput | None = None
     _has_settled = False
 
     def setup(self, app: Any) -> None:
         super().setup(app)
         self._restarts = Restarts()
-        self._stderr: dict[int, CapturedStderr] = {}
+        self._output: dict[int, CapturedOutput] = {}
         self._failure_note = app.failure_note
         self.engines = app.engines
 
@@ -77,7 +77,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         """In an engine's process: close the ports, which would stay open as long as it has them."""
         for engine in self.engines:
             if engine is not own:
-                engine.leave_stderr()
+                engine.leave_output()
         for listener in self.LISTENERS:
             listener.sock.close()
         for worker in self.WORKERS.values():
@@ -85,7 +85,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self._leave_siblings()
 
     def _leave_siblings(self) -> None:
-        for captured in self._stderr.values():
+        for captured in self._output.values():
             captured.close()
 
     def spawn_worker(self) -> Any:
@@ -93,11 +93,11 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         self._has_settled = False
         arbiter_pid = os.getpid()
         hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
-        self._next_stderr = captured = capture_stderr()
+        self._next_output = captured = capture_output()
         try:
             pid = super().spawn_worker()
             if captured is not None:
-                self._stderr[pid] = captured
+                self._output[pid] = captured
             return pid
         except OSError:  # no memory or no process is free
             if captured is not None:
@@ -114,8 +114,8 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def worker_forked(self) -> None:
         """In a new worker, before anything else."""
         self._leave_siblings()
-        if self._next_stderr is not None:
-            self._next_stderr.begin()
+        if self._next_output is not None:
+            self._next_output.begin()
 
     def murder_workers(self) -> None:
         """Kill workers without a heartbeat, unless the whole server was paused.
@@ -147,7 +147,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             if engine is not None:
                 self._engine_ended(engine, os.waitstatus_to_exitcode(status))
             elif worker is not None:
-                if (captured := self._stderr.pop(pid, None)) is not None:
+                if (captured := self._output.pop(pid, None)) is not None:
                     captured.end(pid)
                 worker.tmp.close()
                 self._worker_ended(pid, os.waitstatus_to_exitcode(status))

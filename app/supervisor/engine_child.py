@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.process.captured_stderr import CapturedStderr, capture_stderr
+from app.process.captured_output import CapturedOutput, capture_output
 from app.process.end import EXIT_FAILED, exit_now
 from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
 from core.interprocess.process_end import end_text
@@ -45,7 +45,7 @@ class EngineChild:
         self._name = name
         self._clean_up = clean_up
         self._restarts = Restarts()
-        self._stderr: CapturedStderr | None = None
+        self._output: CapturedOutput | None = None
         self.pid = 0
 
     def start_if_due(self, leave_behind: Callable[[], None]) -> None:
@@ -54,14 +54,14 @@ class EngineChild:
             return
         self._restarts.started()
         hold_stop_signals()
-        self._stderr = capture_stderr()
+        self._output = capture_output()
         try:
             self.pid = os.fork()
             if not self.pid:
                 self._run_child(leave_behind)
         except OSError as error:  # no memory or no process is free: retry later
-            if self._stderr is not None:
-                self._stderr.close()
+            if self._output is not None:
+                self._output.close()
             _log.error("%s cannot be started: %s; the next try is in %d s", self._name, error, self._restarts.ended())
         finally:
             release_stop_signals()
@@ -71,8 +71,8 @@ class EngineChild:
         try:
             _reset_signals()
             leave_behind()
-            if self._stderr is not None:
-                self._stderr.begin()
+            if self._output is not None:
+                self._output.begin()
             status = self._run()
         except BaseException:
             _log.exception("the engine's process failed")
@@ -120,16 +120,16 @@ class EngineChild:
                 until = float("inf")
             time.sleep(_POLL_S)
 
-    def leave_stderr(self) -> None:
+    def leave_output(self) -> None:
         """In another child: leave what this process prints to those whom it concerns."""
-        if self._stderr is not None:
-            self._stderr.close()
+        if self._output is not None:
+            self._output.close()
 
     def _leave(self) -> None:
         """Log what the ended process left behind, and forget it."""
-        if self._stderr is not None:
-            self._stderr.end(self.pid)
-            self._stderr = None
+        if self._output is not None:
+            self._output.end(self.pid)
+            self._output = None
         self.pid = 0
 
     def _signal(self, number: signal.Signals) -> None:

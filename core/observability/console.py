@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import select
 import sys
 from typing import TextIO
 
+_stdout: TextIO | None = None
 _stderr: TextIO | None = None
+
+
+def stdout() -> TextIO:
+    """The stdout that this program was started with, though descriptor 1 may be another file by now."""
+    return _stdout or sys.stdout
 
 
 def stderr() -> TextIO:
@@ -13,17 +21,44 @@ def stderr() -> TextIO:
     return _stderr or sys.stderr
 
 
-def set_stderr(stream: TextIO) -> None:
-    """Remember `stream` as the stderr that this program was started with."""
-    global _stderr
-    _stderr = stream
+def set_streams(out: TextIO, err: TextIO) -> None:
+    """Remember the stdout and stderr that this program was started with."""
+    global _stdout, _stderr
+    _stdout, _stderr = out, err
+
+
+def has_descriptor(stream: TextIO) -> bool:
+    """Whether it is a file of the system, not memory of this program."""
+    try:
+        stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True
 
 
 def print_line(text: str, stream: TextIO) -> None:
-    """Write `text` and its line end in one write, and flush. Any thread. Raises OSError.
+    """Write `text` and its line end in one write. Any thread. Raises OSError.
 
     `print` writes the line end separately. With PYTHONUNBUFFERED, which images commonly set, another process or thread
-    writes to the same stream in between.
+    writes to the same stream in between. A file is written past the buffer of the stream: whoever waits for its reader
+    must not have the lock of the buffer, which the end of the process needs.
     """
-    stream.write(f"{text}\n")
-    stream.flush()
+    line = f"{text}\n"
+    if has_descriptor(stream):
+        stream.flush()
+        write_all(stream.fileno(), line.encode(stream.encoding or "utf-8", "backslashreplace"))
+    else:
+        stream.write(line)
+        stream.flush()
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of `content`, also to a pipe that does not block its writers. Raises OSError."""
+    left = memoryview(content)
+    while left:
+        try:
+            left = left[os.write(descriptor, left) :]
+        except BlockingIOError:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLOUT)
+            poll.poll()

@@ -1,28 +1,27 @@
-"""The file of the log: written line by line, and opened again when it was moved away or removed.
+"""The file of the log: appended to, and opened again when it was moved away or removed.
 
-Several processes append to it. Each event is one write to the end of the file, so that no event is torn by another.
+Several processes append to it. Each write of whole lines is one to the end of the file, so that no line is torn by
+another.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 
 from core.errors import ConfigInvalid
 
 
-class LogFile(logging.Handler):
-    """The file at `path`. Raises ConfigInvalid if it cannot be opened.
+class LogFile:
+    """The file at `path`. Raises ConfigInvalid if it cannot be opened. One thread, but for `ask_to_reopen`.
 
-    `on_failure` is told why events are lost, or the file is not opened again, each time.
+    `on_failure` is told why the file is not opened again, each time. `is_asked`: the next write opens it again.
     """
 
     def __init__(self, path: str, on_failure: Callable[[str], None]) -> None:
-        super().__init__()
         self._path = path
         self._on_failure = on_failure
-        self._is_asked = False
+        self.is_asked = False
         self._is_torn = False
         try:
             self._descriptor = _open(path)
@@ -30,46 +29,30 @@ class LogFile(logging.Handler):
             raise ConfigInvalid(f"cannot open the log file {path}: {error.strerror}") from error
 
     def ask_to_reopen(self) -> None:
-        """Have the file at the path opened before the next event, or by `reopen_if_asked`. In a signal handler, too."""
-        self._is_asked = True
+        """Have the file at the path opened before the next write. In a signal handler, too."""
+        self.is_asked = True
 
-    def reopen_if_asked(self) -> None:
-        """Any thread."""
-        with self.lock:  # type: ignore[union-attr]
-            if self._is_asked:
-                self._reopen()
+    def write(self, lines: bytes) -> None:
+        """Raises OSError; a part of the lines may be in the file then, and the next write begins on a line of its own.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            line = f"{self.format(record)}\n".encode("utf-8", "backslashreplace")
-        except Exception:
-            self.handleError(record)
-            return
+        Without lines only a file that was moved away is left.
+        """
         # A file that was removed takes events with it: a link count of 0 says so in less than a microsecond.
-        if self._is_asked or not os.fstat(self._descriptor).st_nlink:
+        if self.is_asked or not os.fstat(self._descriptor).st_nlink:
             self._reopen()
-        try:
-            self._write(line)
-        except OSError as error:
-            self._on_failure(f"the log cannot be written: {error}; its events are lost")
-
-    def close(self) -> None:
-        with self.lock:  # type: ignore[union-attr]
-            if self._descriptor >= 0:
-                os.close(self._descriptor)
-                self._descriptor = -1
-        super().close()
-
-    def _write(self, line: bytes) -> None:
-        """Raises OSError; a part of the line may be in the file then, and the next one begins on a line of its own."""
-        left = memoryview(b"\n" + line if self._is_torn else line)
+        left = memoryview(b"\n" + lines if self._is_torn and lines else lines)
         while left:
             size = os.write(self._descriptor, left)
             left = left[size:]
             self._is_torn = bool(left)
 
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
     def _reopen(self) -> None:
-        self._is_asked = False
+        self.is_asked = False
         try:
             opened = _open(self._path)
         except OSError as error:  # the events go on into the file that is open
@@ -81,4 +64,7 @@ class LogFile(logging.Handler):
 
 
 def _open(path: str) -> int:
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    # A named pipe that nobody has opened for reading is an error, not something to wait for.
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    os.set_blocking(descriptor, True)
+    return descriptor

@@ -8,14 +8,13 @@ Source: docs/spec/trace-and-log.md section 6.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-import sys
 from dataclasses import dataclass, fields, replace
 from typing import TextIO
 
 from core.errors import ConfigInvalid
 from core.observability import console
+from core.observability.line_writer import FILE_WRITE, FLUSH_S, LineWriter
 from core.observability.log_file import LogFile
 from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
 
@@ -74,10 +73,10 @@ def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: Te
     `out` and `err` replace stdout and stderr. Call it before the workers are forked. Raises ConfigInvalid if the log
     file cannot be opened; the log then goes to the console.
     """
-    out, err = out or sys.stdout, err or console.stderr()
+    out, err = out or console.stdout(), err or console.stderr()
     unopened = None
     try:
-        sinks: list[_Sink | LogFile] = _file_sinks(options, err) if options.file else _console_sinks(out, err)
+        sinks: list[_Sink] = _file_sinks(options, err) if options.file else _console_sinks(out, err)
     except ConfigInvalid as error:
         sinks, unopened = _console_sinks(out, err), error
     root = logging.getLogger()
@@ -115,13 +114,21 @@ def log_failure(reason: str, hint: str | None = None) -> None:
     )
 
 
-def move_stderr(stream: TextIO) -> None:
-    """Let the log write to `stream` what it wrote to stderr so far."""
-    before = console.stderr()
-    console.set_stderr(stream)
+def move_console(out: TextIO, err: TextIO) -> None:
+    """Let the log write to `out` and `err` what it wrote to stdout and stderr so far."""
+    moves = ((console.stdout(), out), (console.stderr(), err))
+    console.set_streams(out, err)
     for sink in _sinks():
-        if isinstance(sink, _Sink) and sink.stream is before:
-            sink.setStream(stream)
+        for before, now in moves:
+            if sink.target is before:
+                sink.move_to(now)
+
+
+def flush_log(within_s: float = FLUSH_S) -> None:
+    """Wait until the events so far are written, but no longer than `within_s` for each stream, and not at all for a
+    reader that has not read for that long."""
+    for sink in _sinks():
+        sink.flush(within_s)
 
 
 def close_log() -> None:
@@ -136,34 +143,85 @@ def ask_to_reopen_log() -> None:
     """Have this process open the log file again, which another program has moved away: before its next event, or by
     `reopen_log_if_asked`. May be called in a signal handler."""
     for sink in _sinks():
-        if isinstance(sink, LogFile):
-            sink.ask_to_reopen()
+        sink.ask_to_reopen()
 
 
 def reopen_log_if_asked() -> None:
     """Leave a log file that was moved away also in a process that has nothing to log. Any thread."""
     for sink in _sinks():
-        if isinstance(sink, LogFile):
-            sink.reopen_if_asked()
+        sink.reopen_if_asked()
 
 
-def _sinks() -> list[_Sink | LogFile]:
-    return [each for each in logging.getLogger().handlers if isinstance(each, _Sink | LogFile)]
+def _sinks() -> list[_Sink]:
+    return [each for each in logging.getLogger().handlers if isinstance(each, _Sink)]
 
 
-class _Sink(logging.StreamHandler[TextIO]):
-    """A stream of the log."""
+class _Sink(logging.Handler):
+    """The log file, or a stream of the console. A stream without a descriptor, such as a StringIO, cannot stall and is
+    written at once."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
+    def __init__(self, target: LogFile | TextIO) -> None:
+        super().__init__()
         self._failures = _Failures()
+        self.move_to(target)
+        size = {"write_size": FILE_WRITE} if isinstance(target, LogFile) else {}
+        self._writer = LineWriter(self._write, self._tell_failure, self._tell_dropped, **size)
 
-    def handleError(self, record: logging.LogRecord) -> None:
-        error = sys.exc_info()[1]
-        if isinstance(error, OSError):
-            self._failures.tell(f"the log cannot be written: {error}; its events are lost")
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = f"{self.format(record)}\n"
+        except Exception:
+            self.handleError(record)
+            return
+        if self._may_stall:
+            self._writer.put(line.encode(self._encoding, "backslashreplace"))
+            if record.levelno >= logging.CRITICAL:  # the process may be about to end
+                self._writer.flush()
+            return
+        try:
+            self._write(line.encode(self._encoding, "backslashreplace"))
+        except (OSError, ValueError) as error:
+            self._tell_failure(str(error))
+
+    def flush(self, within_s: float = FLUSH_S) -> None:
+        self._writer.flush(within_s)
+
+    def close(self) -> None:
+        if self._writer.close() and isinstance(self.target, LogFile):
+            self.target.close()
+        super().close()
+
+    def ask_to_reopen(self) -> None:
+        if isinstance(self.target, LogFile):
+            self.target.ask_to_reopen()
+
+    def reopen_if_asked(self) -> None:
+        if isinstance(self.target, LogFile) and self.target.is_asked:
+            self._writer.put(b"")
+
+    def move_to(self, target: LogFile | TextIO) -> None:
+        """Write to `target` from now on. When nothing waits to be written, as right after a fork."""
+        self.target = target
+        self._may_stall = isinstance(target, LogFile) or console.has_descriptor(target)
+        self._encoding = "utf-8" if isinstance(target, LogFile) else target.encoding or "utf-8"
+
+    def _write(self, lines: bytes) -> None:
+        if isinstance(self.target, LogFile):
+            self.target.write(lines)
+        elif self._may_stall:
+            console.write_all(self.target.fileno(), lines)
         else:
-            super().handleError(record)
+            self.target.write(lines.decode(self._encoding))
+            self.target.flush()
+
+    def _tell_failure(self, error: str) -> None:
+        self._failures.tell(f"the log cannot be written: {error}; its events are lost")
+
+    def _tell_dropped(self, count: int) -> None:
+        text = "%d log lines were dropped because the reader of the log did not keep up"
+        record = _server_log.makeRecord(_server_log.name, logging.WARNING, __file__, 0, text, (count,), None)
+        with contextlib.suppress(OSError, ValueError):
+            self._write(f"{self.format(record)}\n".encode())
 
 
 class _Failures:
@@ -195,19 +253,15 @@ def _formatter(options: LogOptions) -> logging.Formatter:
     return TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape)
 
 
-def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink | LogFile]:
-    for stream in (out, err):
-        # An event must not be lost because the console cannot show one of its characters.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:
     quiet, loud = _Sink(out), _Sink(err)
     quiet.addFilter(lambda record: record.levelno < logging.WARNING)
     loud.setLevel(logging.WARNING)
     return [quiet, loud]
 
 
-def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink | LogFile]:
-    file = LogFile(options.file, _Failures().tell)
+def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink]:
+    file = _Sink(LogFile(options.file, _Failures().tell))
     # Who starts a server looks at stderr, and must see there why it ends.
     loudest = _Sink(err)
     loudest.setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Lines that native libraries write to stderr, as events of the log.
+"""Lines that native libraries write to stdout and stderr, as events of the log.
 
 ONNX Runtime's lines, for example, look like this; terminals get them in colours:
 
@@ -24,18 +24,20 @@ _LEVELS = {"V": logging.DEBUG, "I": logging.DEBUG, "W": logging.WARNING, "E": lo
 _OTHER = "trident.native"
 
 
-def log_native_line(line: str, pid: int) -> None:
-    """Log a line that process `pid` wrote. The level of a line in an unknown form is WARNING."""
+def log_native_line(line: str, pid: int, level_of_others: int = logging.WARNING) -> None:
+    """Log a line that process `pid` wrote: at `level_of_others`, INFO for stdout, if it is in no known form."""
     text = _COLOURS.sub("", line).rstrip()
     if not text:
         return
     found = _KNOWN.match(text)
     logger = logging.getLogger(f"trident.{found['library']}" if found else _OTHER)
-    level = _LEVELS[found["level"]] if found else logging.WARNING
+    level = _LEVELS[found["level"]] if found else level_of_others
     if not logger.isEnabledFor(level):
         return
     if found is None:
-        record = logger.makeRecord(logger.name, level, "stderr", 0, "%s", (text,), None)
+        record = logger.makeRecord(
+            logger.name, level, "stderr" if level > logging.INFO else "stdout", 0, "%s", (text,), None
+        )
     else:
         place, number = PurePath(found["file"]).name, int(found["line"])
         extra = {"session": found["id"]} if found["id"] else None

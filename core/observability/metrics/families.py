@@ -14,6 +14,7 @@ from functools import cache
 from core.observability.hardware.cpu_meter import CpuReading
 from core.observability.hardware.gauges import HardwareReading, PinnedMemory
 from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.line_writer import lines_dropped
 from core.observability.metrics.bucket_families import bucket_families
 from core.observability.metrics.custom_families import custom_families
 from core.observability.metrics.exposition import MetricFamily, Sample
@@ -217,6 +218,12 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     if snapshot.traces is not None:
         yield from _trace_families(snapshot.traces)
     yield from custom_families(snapshot.custom)
+
+
+def log_family() -> MetricFamily:
+    """The lines that the log has lost, in all processes of the server: any of them knows."""
+    text = "Lines of the log that were dropped because its reader or its disk did not keep up"
+    return _family("trident_log_lines_dropped_total", "counter", text, [({}, lines_dropped())])
 
 
 def is_reserved(name: str) -> bool:

@@ -6,20 +6,19 @@ Source: docs/spec/metrics-log.md.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 import time
 from collections.abc import Callable
 from typing import Protocol, TextIO
 
-from core.observability.console import print_line
+from core.observability.console import print_line, stdout
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.metrics_log.intervals import Intervals
 from core.observability.metrics_log.report import Report
 
 _log = logging.getLogger("trident.observability")
 
-_CLOSE_WITHIN_S = 5.0
+_CLOSE_WITHIN_S = 2.0
 
 
 class Format(Protocol):
@@ -28,7 +27,10 @@ class Format(Protocol):
 
 
 class MetricsLog:
-    """Writes from `start` to `close`, on one native daemon thread. Made in the process that has the engine."""
+    """Writes from `start` to `close`, on one native daemon thread. Made in the process that has the engine.
+
+    While nobody reads stdout, the thread waits, and nothing else; the next interval is as long as it has waited.
+    """
 
     def __init__(
         self,
@@ -78,7 +80,7 @@ class MetricsLog:
         now_ns = self._wall_clock()
         try:
             for report in reports:
-                print_line(self._format.line(report, now_ns), self._out or sys.stdout)
+                print_line(self._format.line(report, now_ns), self._out or stdout())
         except (OSError, ValueError) as error:  # a closed pipe, a full disk; a closed stream
             if not self._is_broken:
                 _log.error("the metrics cannot be written to stdout: %s; they are lost until they can", error)

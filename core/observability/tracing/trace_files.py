@@ -76,7 +76,7 @@ class TraceFiles:
 
     def _append_whole(self, texts: list[str]) -> None:
         if self._file is None:
-            self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115
+            self._file = open(self._path, "wb", buffering=0, opener=_opener)  # noqa: SIM115
         content = (("," if self._size else "[") + ",".join(texts)).encode()
         file = self._file
         file.seek(self._size)
@@ -120,12 +120,17 @@ def _is_full(setting: Setting) -> bool:
 def _write_file(path: str, content: bytes) -> None:
     """Raises OSError; then there is no such file."""
     try:
-        with open(path, "wb", buffering=0) as file:
+        with open(path, "wb", buffering=0, opener=_opener) as file:
             _write_all(file, content)
     except OSError:
         if os.path.exists(path):
             os.unlink(path)
         raise
+
+
+def _opener(path: str, flags: int) -> int:
+    # A named pipe that nobody has opened for reading is an error, not something to wait for.
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 def _write_all(file: BinaryIO, content: bytes) -> None:

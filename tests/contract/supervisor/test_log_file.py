@@ -99,6 +99,7 @@ def test_a_file_that_was_removed_is_made_again(logging_server: LoggingServer) ->
     for number in range(8):
         logging_server.infer(str(number))
     wanted = [str(number) for number in range(8)]
+    until(logging_server.file.exists)
     until(lambda: sorted(request_ids(logging_server.file)) == wanted)
 
 

@@ -173,7 +173,7 @@ def provoke_options(texts: ProvokedTexts, folder: Path) -> None:
     (folder / "moved.log").unlink()
     (folder / "moved.log").mkdir()
     log_file.ask_to_reopen()
-    log_file.reopen_if_asked()
+    log_file.write(b"")
     log_file.close()
     texts.raised_by(scan_repository, folder / "none")
     with pytest.MonkeyPatch.context() as nowhere:

@@ -76,6 +76,8 @@ ONLY_IN_SOURCE = {
     "'…' is no longer in its repository",
     "no GPU metrics: …",
     "the metrics cannot be written to stdout: …",
+    "… log lines were dropped because the reader of the log did not keep up",
+    "the log cannot be written: …; its events are lost",
     "failed to load '…', no version is available",
     "Server not ready",
     "there is no memory for a message of … bytes",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,31 +22,22 @@ def sink(tmp_path: Path, told: list[str]) -> Iterator[LogFile]:
     made.close()
 
 
-def log(sink: LogFile, text: str) -> None:
-    sink.handle(logging.LogRecord("trident", logging.INFO, "", 1, "%s", (text,), None))
-
-
-def test_events_are_appended_as_utf_8(sink: LogFile, tmp_path: Path) -> None:
-    log(sink, "Größe \udc80")
-    assert (tmp_path / "log").read_bytes() == "Größe \\udc80\n".encode()
-
-
-def test_a_moved_file_is_left_at_the_next_event_or_before(sink: LogFile, tmp_path: Path) -> None:
-    log(sink, "one")
+def test_a_moved_file_is_left_at_the_next_write_also_of_nothing(sink: LogFile, tmp_path: Path) -> None:
+    sink.write(b"one\n")
     (tmp_path / "log").rename(tmp_path / "log.1")
-    log(sink, "two")
+    sink.write(b"two\n")
     sink.ask_to_reopen()
-    log(sink, "three")
+    sink.write(b"three\n")
     (tmp_path / "log").rename(tmp_path / "log.2")
     sink.ask_to_reopen()
-    sink.reopen_if_asked()
+    sink.write(b"")
     assert (tmp_path / "log").read_text() == ""
     assert ((tmp_path / "log.1").read_text(), (tmp_path / "log.2").read_text()) == ("one\ntwo\n", "three\n")
 
 
 def test_a_removed_file_takes_no_event_with_it(sink: LogFile, tmp_path: Path) -> None:
     (tmp_path / "log").unlink()
-    log(sink, "one")
+    sink.write(b"one\n")
     assert (tmp_path / "log").read_text() == "one\n"
 
 
@@ -55,22 +45,20 @@ def test_the_file_from_before_is_kept_if_there_is_no_other(sink: LogFile, tmp_pa
     (tmp_path / "log").rename(tmp_path / "log.1")
     (tmp_path / "log").mkdir()
     sink.ask_to_reopen()
-    log(sink, "one")
-    log(sink, "two")
+    sink.write(b"one\n")
+    sink.write(b"two\n")
     assert (tmp_path / "log.1").read_text() == "one\ntwo\n"
     assert len(told) == 1
     assert "Is a directory" in told[0]
     assert "the log goes on in the file from before" in told[0]
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-def test_events_that_cannot_be_written_are_told(told: list[str]) -> None:
-    sink = LogFile("/dev/full", told.append)
-    log(sink, "one")
-    assert told == ["the log cannot be written: [Errno 28] No space left on device; its events are lost"]
-    sink.close()
-
-
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, told: list[str]) -> None:
     with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
         LogFile(str(tmp_path / "missing" / "log"), told.append)
+
+
+def test_a_pipe_without_a_reader_is_not_waited_for(tmp_path: Path, told: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*pipe: No such device or address"):
+        LogFile(str(tmp_path / "pipe"), told.append)

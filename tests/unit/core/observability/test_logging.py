@@ -3,17 +3,20 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from core.errors import ConfigInvalid
+from core.observability.line_writer import lines_dropped
 from core.observability.logging import (
     LogLevels,
     LogOptions,
     change_log,
     close_log,
     configure_logging,
+    flush_log,
     log_options,
     log_table,
     verbose_level,
@@ -65,6 +68,7 @@ def test_a_log_file_gets_all_messages_and_is_appended_to(tmp_path: Path) -> None
     configure_logging(LogOptions(file=str(file)), out=out, err=err)
     log.info("information")
     log.error("Größe \udc80")
+    flush_log()
     lines = file.read_text("utf-8").splitlines()
     assert lines[0] == "before"
     assert [line.split("] ")[1] for line in lines[1:]] == ['"information"', '"Größe \\udc80"']
@@ -138,6 +142,16 @@ def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> No
     log.warning("still heard")
     assert capsys.readouterr().err == "the log cannot be written: [Errno 32] Broken pipe; its events are lost\n"
     assert err.getvalue().endswith('"still heard"\n')
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_lines_that_the_disk_does_not_take_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    before = lines_dropped()
+    configure_logging(LogOptions(file="/dev/full"), err=io.StringIO())
+    log.info("one")
+    flush_log()
+    told = "the log cannot be written: [Errno 28] No space left on device; its events are lost\n"
+    assert (capsys.readouterr().err, lines_dropped() - before) == (told, 1)
 
 
 def test_a_malformed_message_is_reported_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:

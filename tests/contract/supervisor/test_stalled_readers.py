@@ -1,0 +1,125 @@
+"""A server whose log nobody reads: it serves and stops as always, and says afterwards how many lines it dropped.
+
+Source: docs/spec/trace-and-log.md "In Trident".
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import PATH, assert_still_serves, good_body
+from tests.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+REQUESTS = 2000
+CLIENTS = 4
+# Far below the time that a supervisor waits before it kills, far above what a busy machine takes.
+STOP_S = 30.0
+
+
+class StalledPipe:
+    """A named pipe that has a reader, which does not read until `text` is called."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        self._read = b""
+
+    def text(self) -> str:
+        """Everything that was written so far."""
+        try:
+            while found := os.read(self._reader, 1 << 16):
+                self._read += found
+        except BlockingIOError:
+            pass
+        return self._read.decode()
+
+    def close(self) -> None:
+        os.close(self._reader)
+
+
+class SilentServer(ServerProcess):
+    """Its output is a pipe; reading it would let it go on."""
+
+    def log_text(self) -> str:
+        return "(the log is a pipe that is not read)"
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Iterator[StalledPipe]:
+    made = StalledPipe(tmp_path / "pipe")
+    yield made
+    made.close()
+
+
+def ask_many(server: ServerProcess, body: bytes, status: int) -> None:
+    """Several connections, so that every front end has some."""
+    clients = [http.client.HTTPConnection(HOST, server.http_port, timeout=60) for _ in range(CLIENTS)]
+    for number in range(REQUESTS):
+        client = clients[number % CLIENTS]
+        client.request("POST", PATH, body)
+        response = client.getresponse()
+        response.read()
+        assert response.status == status
+    for client in clients:
+        client.close()
+
+
+def dropped(server: ServerProcess) -> int:
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    found = re.search(r"^trident_log_lines_dropped_total (\d+)$", page, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def stop_in_time(server: ServerProcess) -> None:
+    began = time.monotonic()
+    assert server.stop() == 0
+    assert time.monotonic() - began < STOP_S
+
+
+def test_a_log_that_nobody_reads_stops_nothing(http_workers: str, shipped_models: Path, pipe: StalledPipe) -> None:
+    options = ("--shutdown-grace-secs=0", "--log-access=true")
+    with SilentServer(shipped_models, pipe.path, *options) as server:
+        assert dropped(server) == 0
+        ask_many(server, b"{}", 400)
+        ask_many(server, good_body(), 200)
+        assert_still_serves(server)
+        assert server.request("GET", "/v2/health/ready")[0] == 200
+        count = dropped(server)
+        assert count > 0
+        until(lambda: re.search(r"(\d+) log lines were dropped", pipe.text()))
+        ask_many(server, good_body(), 200)  # with a reader, each front end has room and says what it dropped
+        told = until(lambda: sum(map(int, re.findall(r"(\d+) log lines were dropped", pipe.text()))) >= count)
+        assert told
+        server.stop()
+        assert "Exiting" not in pipe.text()
+
+
+def test_a_server_whose_log_nobody_reads_stops(http_workers: str, shipped_models: Path, pipe: StalledPipe) -> None:
+    options = ("--shutdown-grace-secs=0", "--log-access=true", "--metrics-log=emf", "--metrics-log-interval-secs=1")
+    with SilentServer(shipped_models, pipe.path, *options) as server:
+        ask_many(server, b"{}", 400)
+        stop_in_time(server)
+
+
+@pytest.mark.parametrize("option", ["--log-file={}", "--trace-config=triton,file={}"])
+def test_a_file_that_is_a_pipe_which_nobody_reads(
+    http_workers: str, shipped_models: Path, pipe: StalledPipe, tmp_path: Path, option: str
+) -> None:
+    options = (option.format(pipe.path), "--trace-config=level=TIMESTAMPS", "--trace-config=rate=1", "--log-access=all")
+    given = options if "trace" in option else (options[0], options[-1])
+    with ServerProcess(shipped_models, tmp_path / "console", "--shutdown-grace-secs=0", *given) as server:
+        ask_many(server, good_body(), 200)
+        assert_still_serves(server)
+        stop_in_time(server)
