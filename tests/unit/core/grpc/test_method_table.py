@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from core.errors import ModelLoadFailed
+from core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.observability.logging import LogLevels, change_log
 from tests.unit.core.grpc.grpc_client import Client, with_client
@@ -83,14 +83,21 @@ def test_metadata_configuration_and_statistics() -> None:
 @pytest.mark.parametrize("method", ["ModelReady", "ModelMetadata", "ModelConfig"])
 def test_an_unknown_model_and_a_bad_version(method: str) -> None:
     engine = FakeEngine()
-    unknown = pb.ModelReadyRequest(name="nope")
-    if method == "ModelReady":
-        assert asked(engine, method, unknown, pb.ModelReadyResponse).ready is False
-    else:
+    if method != "ModelReady":
+        unknown = pb.ModelReadyRequest(name="nope")
         assert refused(engine, method, unknown) == (NOT_FOUND, "Request for unknown model: 'nope' is not found")
     status, text = refused(engine, method, pb.ModelReadyRequest(name="simple", version="one"))
     assert status == INVALID_ARGUMENT
     assert text.startswith("failed to get model version from specified version string 'one'")
+
+
+@pytest.mark.parametrize("lookup_error", [ModelNotFound, ModelNotReady, ModelLoading, InvalidRequest])
+def test_a_model_that_is_unknown_failed_loading_or_ambiguous_is_not_ready(lookup_error: type[ServerError]) -> None:
+    class Engine(FakeEngine):
+        def is_model_ready(self, name: str, version: int = -1) -> bool:
+            raise lookup_error("no")
+
+    assert not asked(Engine(), "ModelReady", pb.ModelReadyRequest(name="m"), pb.ModelReadyResponse).ready
 
 
 def test_statistics_of_an_unknown_model() -> None:
