@@ -54,9 +54,10 @@ class StartProgress:
         """`failure` is why the model could not be loaded, or ""."""
         with self._lock:
             self._loading.remove(name)
-            self._done += 1
             if failure:
                 self._failures[name] = failure
+            else:
+                self._done += 1
 
     def fail(self, what: str, reason: str) -> None:
         """Record a failure of a model, or of anything else that the start needs."""
@@ -79,7 +80,8 @@ class StartProgress:
     def serving_phase(self, models: Models) -> ServingPhase:
         """The phase in detail.
 
-        After the start, `model` and `failures` are the models that are not what their repository has now, whether or
+        `done` counts the models of the start that were loaded, not those that failed. After the start, `model` and
+        `failures` are the models that are not what their repository has now, whether or
         not they keep the server unready, and what the start did not find.
         That looks at every model, so it is not for a hot path.
         """
@@ -90,6 +92,7 @@ class StartProgress:
             # A model that failed at the start may serve by now.
             unready = models.unready()
             known = models.names()
+            done += sum(what in known and what not in unready for what in failures)
             loading = [model for model, reason in unready.items() if not reason]
             failures = {what: reason for what, reason in failures.items() if what not in known}
             failures |= {model: reason for model, reason in unready.items() if reason}

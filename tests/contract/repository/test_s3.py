@@ -206,9 +206,8 @@ def test_missing_bucket_is_named(emulator: S3Emulator) -> None:
     with pytest.raises(RepositoryUnavailable) as caught:
         list(open_store(emulator, "missing/models").folders())
     assert caught.value.message.startswith(
-        "Unable to create S3 filesystem client. Check account credentials. Exception: 'NoSuchBucket' Message: "
+        f"the bucket 'missing' does not exist: s3:ListBucket on s3://{emulator.address}/missing/models as access key …"
     )
-    assert f"s3:ListBucket on s3://{emulator.address}/missing/models as access key …MPLE" in caught.value.message
 
 
 def test_bucket_without_models_is_an_empty_repository(emulator: S3Emulator) -> None:

@@ -14,6 +14,10 @@ _MASK = "[secret]"
 
 # Triton's text when it cannot open the bucket. Source: docs/spec/repository.md section 1.10.
 _NO_CLIENT = "Unable to create S3 filesystem client. Check account credentials."
+_NO_BUCKET = "NoSuchBucket"
+# The ends of botocore's names for a storage that cannot be reached.
+_UNREACHABLE = ("ConnectionError", "TimeoutError", "ConnectionClosedError", "SSLError")
+_NO_STORAGE = "the storage cannot be reached: check the endpoint with its port and http(s), the network and the proxy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class S3Call:
     """A call as its error messages name it.
 
     `action` is the name of the permission. `shown` is the URI for a reader. `key` is the whole key, empty for a call on
-    the bucket itself. `opening` marks the first listing of the bucket: its failure begins with Triton's text.
+    the bucket itself. `opening` marks the first listing of the bucket: its refusal begins with Triton's text.
     """
 
     action: str
@@ -40,19 +44,26 @@ class S3Call:
         """The statement that a policy must allow."""
         return _one_line(f"{self.action} on arn:aws:s3:::{self.bucket}{'/' + self.key if self.key else ''}")
 
-    def failed(self, identity: str, exception: str, message: str, hint: str | None = None) -> RepositoryUnavailable:
-        """The error for a failure that `exception` and `message` describe; both without secrets, see `safe_text`."""
-        who = f"{self.action} on {self.target} as {identity}"
-        what = f"Exception: '{exception}' Message: '{message}'"
-        return RepositoryUnavailable(
-            f"{_NO_CLIENT} {what} ({who})" if self.opening else f"{who} failed. {what}", hint=hint
-        )
+    def failed(self, identity: str, exception: str, message: str) -> RepositoryUnavailable:
+        """The error for a failure that `exception` and `message` describe; both without secrets, see `safe_text`.
+
+        It is none of the credentials: Triton's text, which sends people to them, is for refusals.
+        """
+        text = f"{self.action} on {self.target} as {identity} failed. Exception: '{exception}' Message: '{message}'"
+        if exception == _NO_BUCKET:
+            return RepositoryUnavailable(
+                f"the bucket '{self.bucket}' does not exist: {text}",
+                hint="check the name of the bucket, and that the endpoint is the one that has it",
+            )
+        return RepositoryUnavailable(text, hint=_NO_STORAGE if exception.endswith(_UNREACHABLE) else None)
 
     def refused(self, identity: str, exception: str, message: str) -> AccessRefused:
         """The error for a missing permission or credential; arguments as in `failed`."""
-        error = self.failed(identity, exception, message)
+        who = f"{self.action} on {self.target} as {identity}"
+        what = f"Exception: '{exception}' Message: '{message}'"
+        text = f"{_NO_CLIENT} {what} ({who})" if self.opening else f"{who} failed. {what}"
         return AccessRefused(
-            f"{error.message}; it needs the permission {self.permission}",
+            f"{text}; it needs the permission {self.permission}",
             hint=f"grant {self.permission} to this identity, or give credentials of one that has it",
         )
 

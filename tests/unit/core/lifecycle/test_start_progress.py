@@ -50,6 +50,18 @@ def test_a_start_that_cannot_list_ends(progress: StartProgress) -> None:
     assert progress.wait_listed(0.0)
 
 
+@pure_python_only
+def test_a_model_that_failed_is_not_counted_until_it_serves(progress: StartProgress) -> None:
+    progress.begin(2)
+    for name, failure in (("a", ""), ("b", "why")):
+        progress.begin_model(name)
+        progress.end_model(name, failure)
+    progress.end()
+    failed = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"b": "why"})
+    assert progress.serving_phase(KnownModels(b="why")) == failed
+    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.FAILED, done=2, total=2)
+
+
 @pytest.mark.parametrize(("failure", "phase"), [("", Phase.READY), ("why", Phase.FAILED)])
 def test_a_failed_model_fails_the_start(progress: StartProgress, failure: str, phase: Phase) -> None:
     progress.begin(1)
