@@ -208,7 +208,7 @@ class Model:
             self._publish()
 
     def note_duplicate(self, *, required: bool = False) -> None:
-        """Record that several repositories have it, so that it is neither loaded nor unloaded."""
+        """Record that several repositories have it, so that it is not loaded."""
         if self.problem != NOT_UNIQUE:
             _log.error("failed to poll model '%s': not unique across all model repositories", self.key.name)
         self.problem = NOT_UNIQUE

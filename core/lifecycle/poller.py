@@ -58,7 +58,7 @@ class Poller:
         for location, error in scan.failures.items():
             _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
         for name in sorted(scan.duplicates):
-            self._models.add(ModelKey(name)).note_duplicate()
+            self._refuse_duplicate(self._models.add(ModelKey(name)))
         with self._lock:
             self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
         for located in scan.models.values():
@@ -68,6 +68,14 @@ class Poller:
             if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
                 self._queue(model, located)
         self._unload_missing(scan)
+
+    def _refuse_duplicate(self, model: Model) -> None:
+        """Unload a model that several repositories have: nobody can say which of them is meant."""
+        if model.is_busy:
+            return
+        if model.serving:
+            self._unload(model, LoadCause.POLL.value)
+        model.note_duplicate()
 
     def _queue(self, model: Model, located: Located) -> None:
         """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""

@@ -31,13 +31,15 @@ class IndexEntry:
 
 
 def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], ready_only: bool) -> list[IndexEntry]:
-    """The entries by model and version. `names` maps every model directory to why it cannot be loaded, or to ""."""
+    """The entries by model and version. `names` maps every model directory to why it cannot be loaded, or to "": that
+    is said of a model that does not serve.
+    """
     entries: dict[ModelKey, list[IndexEntry]] = {}
     if not ready_only:
         entries = {key: [_without_version(key, problem)] for key, problem in names.items()}
     for model in models:
         versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
-        if versions:
+        if versions and (model.serving or not names.get(model.key)):
             entries[model.key] = [index_entry(model, version) for version in versions]
         elif model.problem and not model.versions and not ready_only:
             entries[model.key] = [_without_version(model.key, model.problem)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InvalidRequest, ModelNotFound
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.poller import seconds_until_poll
 from tests.unit import onnx_models
@@ -166,36 +166,26 @@ def test_a_repository_that_vanishes_keeps_its_models(tmp_path: Path) -> None:
         assert bench.ask("m") == 3
 
 
-def test_a_name_that_another_repository_has_too_is_neither_loaded_nor_unloaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("removed", ["copy", "original"])
+def test_a_model_that_is_copied_into_another_repository_is_unloaded(tmp_path: Path, removed: str) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     write(first, "m", 1)
     second.mkdir()
     with polling(first, second) as bench:
-        write(second, "m", 2)
-        put(first / "m" / "1" / "model.fake", "3")
+        shutil.copytree(first / "m", second / "m")
         bench.poll()
-        assert bench.index() == [f"m 1 READY {NOT_UNIQUE}"]
+        bench.poll()
+        assert bench.index() == [f"m UNAVAILABLE {NOT_UNIQUE}"]
+        assert bench.engine.is_ready()
+        with pytest.raises(ModelNotReady, match=NOT_UNIQUE):
+            bench.ask("m")
+        shutil.rmtree((second if removed == "copy" else first) / "m")
+        bench.poll()
+        assert bench.index() == ["m 1 READY"]
         assert bench.ask("m") == 1
-        assert bench.backend.loads == ["m:1=1"]
-        # Even if it is removed from the repository that it was loaded from.
-        shutil.rmtree(second / "m")
+        assert bench.backend.loads == ["m:1=1", "m:1=1"]
         bench.poll()
-        assert bench.index() == ["m 1 READY"]
-        assert bench.ask("m") == 3
-
-
-def test_a_duplicate_name_is_forgotten_when_it_is_unique_again(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    write(first, "m", 1)
-    second.mkdir()
-    with polling(first, second) as bench:
-        write(second, "m", 2)
-        bench.poll()
-        assert bench.index() == [f"m 1 READY {NOT_UNIQUE}"]
-        shutil.rmtree(second / "m")
-        bench.poll()
-        assert bench.index() == ["m 1 READY"]
-        assert bench.backend.loads == ["m:1=1"]
+        assert len(bench.backend.loads) == 2
 
 
 def test_a_slow_load_delays_no_other(bench: Bench, tmp_path: Path) -> None:
