@@ -20,7 +20,8 @@ LIMIT_S = 5.0
 class ReadinessQuestion:
     """Over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
 
-    Any thread. Those who ask at the same time share one answer.
+    Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
+    earlier question, whose time is over, gets the answer to that one.
     """
 
     def __init__(self, sock: socket.socket, instance: str, limit_s: float = LIMIT_S) -> None:
@@ -30,7 +31,8 @@ class ReadinessQuestion:
         self._changed = threading.Condition()
         self._is_asking = False
         self._answer: str | None = None
-        self._number = 0
+        # Whether the model has not answered the last question that was sent.
+        self._is_open = False
         self._received = b""
 
     def ask(self) -> None:
@@ -54,25 +56,33 @@ class ReadinessQuestion:
 
     def _ask(self) -> str | None:
         """Why the model is not ready; None if it is."""
-        self._number = (self._number + 1) % 256
         unhealthy = f"Stub process '{self._instance}' is not healthy."
         end = time.monotonic() + self._limit_s
         try:
-            self._sock.send(bytes((self._number,)))
-            while True:
-                line, newline, rest = self._received.partition(b"\n")
-                if newline:
-                    self._received = rest
-                    number, is_ready, reason = orjson.loads(line)
-                    if number != self._number:  # an answer that came too late
-                        continue
-                    failed = f"Model '{self._instance}' is not ready (user-defined check failed)."
-                    return None if is_ready else reason or failed
-                if not wait_readable(self._sock.fileno(), max(0.0, end - time.monotonic())):
+            self._receive(0)  # an answer that came when nobody waited says nothing about now
+            if not self._is_open:
+                self._is_open = True
+                self._sock.send(b"?")
+            while (answer := self._receive(end - time.monotonic())) is None:
+                if time.monotonic() >= end:
                     return "Timed out waiting for user-defined is_ready() response"
-                received = self._sock.recv(1 << 16)
-                if not received:
-                    return unhealthy
-                self._received += received
         except (OSError, ValueError):
             return unhealthy
+        is_ready, reason = answer
+        failed = f"Model '{self._instance}' is not ready (user-defined check failed)."
+        return None if is_ready else reason or failed
+
+    def _receive(self, within_s: float) -> tuple[bool, str] | None:
+        """The answer to the open question; None if it has not come within `within_s` seconds. Raises OSError."""
+        if not (self._is_open and wait_readable(self._sock.fileno(), max(0.0, within_s))):
+            return None
+        received = self._sock.recv(1 << 16)
+        if not received:
+            raise ConnectionResetError("the stub process closed its socket")
+        line, newline, self._received = (self._received + received).partition(b"\n")
+        if not newline:
+            self._received = line
+            return None
+        self._is_open = False
+        is_ready, reason = orjson.loads(line)
+        return is_ready, reason

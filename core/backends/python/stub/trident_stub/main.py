@@ -7,6 +7,7 @@ whoever lists processes.
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import json
 import os
@@ -24,6 +25,10 @@ _F_SETSIG = 10
 def main() -> None:
     """Serve until the server says STOP or is gone. Does not return."""
     sock, memory, readiness, lifeline = map(int, sys.argv[1:5])
+    # As in Triton: a model, or what it imports, may parse the command line, which is not its own.
+    sys.argv = [""]
+    # What a crash of native code writes is in the server's log, and names the line of the model.
+    faulthandler.enable(all_threads=False)
     _die_with_the_server(lifeline)
     status = 0
     try:
@@ -100,14 +105,11 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
 
 
 def _answer_readiness(sock: socket.socket, host: Any) -> None:
-    """Answer each byte of the server with a line of JSON: [the byte, whether the model is ready, why it is not]."""
-    while True:
-        question = sock.recv(1)
-        if not question:
-            return
+    """Answer each byte of the server with a line of JSON: [whether the model is ready, why it is not]."""
+    while sock.recv(1):
         reason = ""
         try:
             is_ready = host.is_ready()
         except Exception as error:
             is_ready, reason = False, str(error)
-        sock.sendall(json.dumps([question[0], is_ready, reason]).encode() + b"\n")
+        sock.sendall(json.dumps([is_ready, reason]).encode() + b"\n")

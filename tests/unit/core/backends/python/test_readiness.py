@@ -20,11 +20,19 @@ class Stub:
         self._theirs = theirs
         self.question = ReadinessQuestion(theirs, "m_0", limit_s)
 
-    def receive(self) -> int:
-        return self.ours.recv(1)[0]
+    def answer(self, is_ready: bool, reason: str = "") -> None:
+        self.ours.sendall(json.dumps([is_ready, reason]).encode() + b"\n")
 
-    def answer(self, number: int, is_ready: bool, reason: str = "") -> None:
-        self.ours.sendall(json.dumps([number, is_ready, reason]).encode() + b"\n")
+    @property
+    def questions(self) -> int:
+        """How many have come since the last look."""
+        self.ours.setblocking(False)
+        try:
+            return len(self.ours.recv(100))
+        except BlockingIOError:
+            return 0
+        finally:
+            self.ours.setblocking(True)
 
     def close(self) -> None:
         self.ours.close()
@@ -41,7 +49,8 @@ def stub() -> Iterator[Stub]:
 def test_a_ready_model(stub: Stub) -> None:
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(stub.question.ask)
-        stub.answer(stub.receive(), True)
+        assert stub.ours.recv(1)
+        stub.answer(True)
         asked.result(60)
 
 
@@ -52,33 +61,42 @@ def test_a_ready_model(stub: Stub) -> None:
 def test_a_model_that_is_not_ready(stub: Stub, given: str, shown: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         asked = threads.submit(stub.question.ask)
-        stub.answer(stub.receive(), False, given)
+        assert stub.ours.recv(1)
+        stub.answer(False, given)
         with pytest.raises(ModelNotReady) as caught:
             asked.result(60)
     assert caught.value.message == shown
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_the_next() -> None:
+def test_who_asks_while_the_model_thinks_does_not_ask_again() -> None:
     stub = Stub(limit_s=0.05)
-    with pytest.raises(ModelNotReady, match=r"Timed out waiting for user-defined is_ready\(\) response"):
+    for _ in range(3):
+        with pytest.raises(ModelNotReady, match=r"Timed out waiting for user-defined is_ready\(\) response"):
+            stub.question.ask()
+    assert stub.questions == 1
+    stub.close()
+
+
+def test_an_answer_that_came_when_nobody_waited_says_nothing_about_now() -> None:
+    stub = Stub(limit_s=0.05)
+    with pytest.raises(ModelNotReady, match="Timed out"):
         stub.question.ask()
-    stub.answer(stub.receive(), False, "late")
-    stub.answer(2, True)
-    stub.question.ask()
+    stub.answer(True)
+    with pytest.raises(ModelNotReady, match="Timed out"):
+        stub.question.ask()
+    assert stub.questions == 2
     stub.close()
 
 
 def test_those_who_ask_at_the_same_time_share_an_answer(stub: Stub) -> None:
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(stub.question.ask) for _ in range(8)]
-        number = stub.receive()
+        assert stub.ours.recv(1)
         until(lambda: stub.question._changed._waiters and len(stub.question._changed._waiters) == 7)  # type: ignore[attr-defined]
-        stub.answer(number, True)
+        stub.answer(True)
         for each in asked:
             each.result(60)
-    stub.ours.setblocking(False)
-    with pytest.raises(BlockingIOError):
-        stub.receive()
+    assert stub.questions == 0
 
 
 def test_a_process_that_is_gone(stub: Stub) -> None:
