@@ -5,6 +5,8 @@ Source: docs/spec/python-backend.md section 4.3.
 
 from __future__ import annotations
 
+from .text import text_of
+
 
 class TritonModelException(Exception):
     """A call of the library failed. Its text is the reason."""
@@ -28,13 +30,11 @@ class TritonError:
     ALREADY_EXISTS = 6
     CANCELLED = 7
 
-    def __init__(self, message: str, code: int = INTERNAL) -> None:
-        """Raises TypeError for a message that is not a str, and for an unknown code."""
-        if not isinstance(message, str):
-            raise TypeError(f"TritonError(): the message must be a str, not {type(message).__name__}")
+    def __init__(self, message: str | bytes, code: int = INTERNAL) -> None:
+        """Raises TypeError for a message that is no text, and for an unknown code."""
         if type(code) is not int or not 0 <= code <= 7:
             raise TypeError("TritonError(): the code must be one of TritonError's, such as TritonError.INTERNAL")
-        self._message = message
+        self._message = text_of(message, "TritonError(): the message")
         self._code = code
 
     def code(self) -> int:

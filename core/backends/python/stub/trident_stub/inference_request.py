@@ -18,6 +18,7 @@ from .parameters import checked_parameters
 from .preferred_memory import MemoryType, PreferredMemory
 from .response_sender import MADE_HERE, InferenceResponseSender
 from .tensor import Tensor
+from .text import text_of
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -47,11 +48,11 @@ class InferenceRequest:
 
     def __init__(
         self,
-        request_id: str = "",
-        correlation_id: int | str = 0,
+        request_id: str | bytes = "",
+        correlation_id: int | str | bytes = 0,
         inputs: Sequence[Tensor] | None = None,
-        requested_output_names: Sequence[str] | None = None,
-        model_name: str | None = None,
+        requested_output_names: Sequence[str | bytes] | None = None,
+        model_name: str | bytes | None = None,
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -63,10 +64,10 @@ class InferenceRequest:
 
         `timeout` is in µs. Raises TypeError for wrong types, TritonModelException for wrong parameters.
         """
-        _check("request_id", request_id, str)
+        request_id = text_of(request_id, "InferenceRequest(): 'request_id'")
         if not isinstance(correlation_id, (int, str)):
-            raise TypeError("InferenceRequest(): 'correlation_id' must be an int or a str")
-        _check("model_name", model_name, str)
+            correlation_id = text_of(correlation_id, "InferenceRequest(): 'correlation_id', if not an int,")
+        model_name = text_of(model_name, "InferenceRequest(): 'model_name'")
         numbers = {"model_version": model_version, "flags": flags, "timeout": timeout}
         _check("preferred_memory", preferred_memory, PreferredMemory)
         _check("trace", trace, InferenceTrace)
@@ -191,7 +192,7 @@ def _index(name: str, value: SupportsIndex) -> int:
         raise TypeError(f"InferenceRequest(): '{name}' must be an int, not {type(value).__name__}") from None
 
 
-def _checked_inputs(inputs: Sequence[Tensor] | None, request_id: str, model_name: str | None) -> list[Tensor]:
+def _checked_inputs(inputs: Sequence[Tensor] | None, request_id: str, model_name: str) -> list[Tensor]:
     if inputs is None:
         raise TypeError("InferenceRequest(): 'inputs' must be a list of Tensor objects")
     checked = list(inputs)
@@ -205,8 +206,7 @@ def _checked_inputs(inputs: Sequence[Tensor] | None, request_id: str, model_name
     return checked
 
 
-def _checked_names(names: Sequence[str] | None) -> list[str]:
-    checked = [] if names is None else list(names)
-    if names is None or isinstance(names, str) or not all(isinstance(name, str) for name in checked):
+def _checked_names(names: Sequence[str | bytes] | None) -> list[str]:
+    if names is None or isinstance(names, (str, bytes)):
         raise TypeError("InferenceRequest(): 'requested_output_names' must be a list of str")
-    return checked
+    return [text_of(name, "InferenceRequest(): each of 'requested_output_names'") for name in names]

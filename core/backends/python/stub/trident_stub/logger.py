@@ -10,6 +10,7 @@ import sys
 from enum import Enum
 
 from . import server
+from .text import text_of
 
 
 class LogLevel(Enum):
@@ -34,29 +35,28 @@ class Logger:
     VERBOSE = LogLevel.VERBOSE
 
     @staticmethod
-    def log(message: str, level: _Level = _Level.INFO) -> None:
+    def log(message: str | bytes, level: _Level = _Level.INFO) -> None:
         _write(message, level)
 
     @staticmethod
-    def log_info(message: str) -> None:
+    def log_info(message: str | bytes) -> None:
         _write(message, _Level.INFO)
 
     @staticmethod
-    def log_warn(message: str) -> None:
+    def log_warn(message: str | bytes) -> None:
         _write(message, _Level.WARNING)
 
     @staticmethod
-    def log_error(message: str) -> None:
+    def log_error(message: str | bytes) -> None:
         _write(message, _Level.ERROR)
 
     @staticmethod
-    def log_verbose(message: str) -> None:
+    def log_verbose(message: str | bytes) -> None:
         _write(message, _Level.VERBOSE)
 
 
-def _write(message: str, level: LogLevel) -> None:
-    if not isinstance(message, str):
-        raise TypeError(f"Logger: the message must be a str, not {type(message).__name__}")
+def _write(message: str | bytes, level: LogLevel) -> None:
+    message = text_of(message, "Logger: the message")
     if not isinstance(level, LogLevel):
         raise TypeError("Logger: the level must be one of Logger.INFO, WARNING, ERROR and VERBOSE")
     # This function, the method, and who called it.

@@ -16,6 +16,7 @@ from typing import Any
 
 from . import server
 from .errors import TritonModelException
+from .text import text_of
 
 
 class MetricKind(Enum):
@@ -99,10 +100,10 @@ class MetricFamily:
     GAUGE = MetricKind.GAUGE
     HISTOGRAM = MetricKind.HISTOGRAM
 
-    def __init__(self, name: str, description: str, kind: MetricKind) -> None:
+    def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
         """The family of that name, which exists once. Raises TritonModelException if it exists with another kind."""
-        if not isinstance(name, str) or not isinstance(description, str):
-            raise TypeError("MetricFamily(): name and description must be str")
+        name = text_of(name, "MetricFamily(): the name")
+        description = text_of(description, "MetricFamily(): the description")
         if not isinstance(kind, MetricKind):
             raise TypeError("MetricFamily(): the kind must be one of MetricFamily.COUNTER, GAUGE and HISTOGRAM")
         self._kind = kind
@@ -110,16 +111,18 @@ class MetricFamily:
         answer = server.current().call("metric_family", {"name": name, "description": description, "kind": kind.name})
         self._number: int = answer["family"]
 
-    def Metric(self, labels: dict[str, str] | None = None, buckets: list[float] | None = None) -> Metric:
+    def Metric(
+        self, labels: dict[str | bytes, str | bytes] | None = None, buckets: list[float] | None = None
+    ) -> Metric:
         """The metric with those labels; several may be the same time series. Raises TritonModelException."""
         if labels is not None and not isinstance(labels, dict):
             raise TritonModelException("Failed to create metric. Labels must be a dictionary.")
-        if not all(isinstance(text, str) for pair in (labels or {}).items() for text in pair):
-            raise TypeError("MetricFamily.Metric(): names and values of labels must be str")
+        where = "MetricFamily.Metric(): the {} of a label".format
+        texts = {text_of(name, where("name")): text_of(of, where("value")) for name, of in (labels or {}).items()}
         drop_unused()
         answer = server.current().call(
             "metric_create",
-            {"family": self._number, "labels": labels or {}, "buckets": self._checked_buckets(buckets)},
+            {"family": self._number, "labels": texts, "buckets": self._checked_buckets(buckets)},
         )
         return Metric(answer["metric"], self._kind, self)
 

@@ -11,34 +11,34 @@ from typing import Any
 
 from . import server
 from .errors import TritonModelException
+from .text import text_of
 
 
-def load_model(model_name: str, config: str = "", files: dict[str, bytes] | None = None) -> None:
+def load_model(
+    model_name: str | bytes, config: str | bytes = "", files: dict[str | bytes, bytes] | None = None
+) -> None:
     """Load a model, or load it again, with a configuration and files in place of those of the repository.
 
     `files` are contents by `file:PATH`. Raises TritonModelException with the reason.
     """
-    _check("model_name", model_name, str)
-    _check("config", config, str)
+    fields = {"model_name": text_of(model_name, "'model_name'"), "config": text_of(config, "'config'")}
+    encoded = {}
     for path, content in (files or {}).items():
-        _check("files", path, str)
         _check(f"files[{path!r}]", content, bytes)
-    encoded = {path: base64.b64encode(content).decode() for path, content in (files or {}).items()}
-    _call("Failed to load model: ", "load_model", {"model_name": model_name, "config": config, "files": encoded})
+        encoded[text_of(path, "'files'")] = base64.b64encode(content).decode()
+    _call("Failed to load model: ", "load_model", {**fields, "files": encoded})
 
 
-def unload_model(model_name: str, unload_dependents: bool = False) -> None:
+def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
     """Begin to unload a model. Raises TritonModelException with the reason."""
-    _check("model_name", model_name, str)
     _check("unload_dependents", unload_dependents, bool)
-    fields = {"model_name": model_name, "unload_dependents": unload_dependents}
+    fields = {"model_name": text_of(model_name, "'model_name'"), "unload_dependents": unload_dependents}
     _call("Failed to unload model: ", "unload_model", fields)
 
 
-def is_model_ready(model_name: str, model_version: str = "") -> bool:
+def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
     """Whether a model serves, in that version or in any. Raises TritonModelException for an invalid version."""
-    _check("model_name", model_name, str)
-    _check("model_version", model_version, str)
+    model_name, model_version = text_of(model_name, "'model_name'"), text_of(model_version, "'model_version'")
     prefix = "Failed to check model readiness: "
     if model_version and not (model_version.isascii() and model_version.isdigit() and int(model_version) > 0):
         raise TritonModelException(

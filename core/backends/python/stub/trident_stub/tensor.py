@@ -15,6 +15,7 @@ from .device_memory import copy_to_host
 from .dlpack import CPU, Device, DeviceTensor, capsule_of, tensor_of
 from .errors import TritonModelException
 from .strings import deserialize_bytes_tensor, serialize_byte_tensor
+from .text import text_of
 
 Array = np.ndarray[Any, Any]
 
@@ -42,13 +43,13 @@ class Tensor:
     # Where the elements are, if numpy cannot reach them.
     _device: DeviceTensor | None
 
-    def __init__(self, name: str, numpy_array: Array) -> None:
+    def __init__(self, name: str | bytes, numpy_array: Array) -> None:
         """Keeps a view of `numpy_array` if it is contiguous and has numbers, else a copy.
 
         Raises TypeError for other types, and TritonModelException for an empty name and for a dtype without a datatype.
         """
         if not isinstance(name, str):
-            raise TypeError(f"Tensor(): the name must be a str, not {type(name).__name__}")
+            name = text_of(name, "Tensor(): the name")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         if not isinstance(numpy_array, np.ndarray):
@@ -95,10 +96,9 @@ class Tensor:
         return tensor
 
     @classmethod
-    def from_dlpack(cls, name: str, tensor: Any) -> Tensor:
+    def from_dlpack(cls, name: str | bytes, tensor: Any) -> Tensor:
         """A tensor on the memory of a DLPack capsule, or of an object that has one. Raises TritonModelException."""
-        if not isinstance(name, str):
-            raise TypeError(f"Tensor.from_dlpack(): the name must be a str, not {type(name).__name__}")
+        name = text_of(name, "Tensor.from_dlpack(): the name")
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         found = tensor_of(tensor)

@@ -136,5 +136,5 @@ def test_wrong_values(value: Any) -> None:
 
 
 def test_labels_are_text() -> None:
-    with pytest.raises(TypeError, match="labels must be str"):
+    with pytest.raises(TypeError, match="the value of a label must be a str, not int"):
         MetricFamily("f", "d", MetricFamily.GAUGE).Metric(labels={"a": 1})  # type: ignore[dict-item]
