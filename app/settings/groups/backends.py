@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import FOLDER, TEXT, BadValue, Kind, number
+from app.settings.option_types import FLAG, FOLDER, TEXT, BadValue, Kind, number
 
 _SECTION = "Backends"
 
@@ -57,6 +57,15 @@ class BackendSettings:
         "Folder of the backends that are written in Python, NAME/model.py each.",
         section=_SECTION,
     )
+    strict_python_outputs: bool = option(
+        False,
+        "strict-python-outputs",
+        FLAG,
+        "Fail a request to a Python model whose outputs have a name, datatype, shape or number of rows that the "
+        "configuration does not have; without it, the log warns once.",
+        section=_SECTION,
+        own=True,
+    )
     min_supported_compute_capability: float = option(
         6.0,
         "min-supported-compute-capability",
@@ -77,7 +86,12 @@ class BackendSettings:
 
     @property
     def backend_settings(self) -> dict[str, dict[str, str]]:
-        """The values of --backend-config by backend, and the backend directory; those for all backends are under ""."""
+        """The values of --backend-config by backend, and of the options that are settings of a backend.
+
+        Those for all backends are under "".
+        """
         settings = split_backend_settings(self.backend_config)
         settings.setdefault("", {}).setdefault("backend-directory", self.backend_directory)
+        if self.strict_python_outputs:
+            settings.setdefault("python", {}).setdefault("strict-outputs", "true")
         return settings

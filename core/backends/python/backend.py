@@ -20,6 +20,7 @@ from core.backends.python.environment.preparation import prepare
 from core.backends.python.model import PythonModel
 from core.backends.python.model_limits import ModelLimits
 from core.backends.python.model_process import LaunchPlan, ModelProcess
+from core.backends.python.output_check import OutputCheck
 from core.backends.python.settings import PythonSettings
 from core.backends.python.watcher import Watcher
 from core.config.config_json import config_json
@@ -111,6 +112,7 @@ class PythonBackend:
             directory=path.parent,
             config=orjson.dumps(config_json(config)).decode(),
             spec=spec,
+            outputs=OutputCheck(spec, self._settings.strict_outputs),
             limits=ModelLimits.read(parameters),
             finalize_limit_s=self._settings.finalize_limit_s,
         )

@@ -35,7 +35,7 @@ def complete(config: ModelConfig, launch: Callable[[], ModelProcess]) -> None:
     try:
         completed = parse_config_override(process.complete()["config"])
     except StubGone as gone:
-        how = process.end(reason=str(gone))
+        how = process.end(reason=str(gone), is_ending=True)
         raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how, model=config.name) from None
     finally:
         process.end()

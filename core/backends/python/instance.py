@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 
 from core.backends.base import Execution, OnChange
+from core.backends.python.model_limits import EXECUTION_LIMIT
 from core.backends.python.model_process import ModelProcess
-from core.backends.python.stub_channel import StubGone
+from core.backends.python.stub_channel import StubGone, StubSilent
 from core.backends.tensors.gatherer import batch_total
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
@@ -98,7 +99,7 @@ class PythonInstance:
                 self._check_open()
                 self._move(SERVING)
         except StubGone as gone:
-            raise self._failure(process, str(gone)) from None
+            raise self._failure(process, gone) from None
         except BaseException:
             process.end()
             raise
@@ -145,9 +146,9 @@ class PythonInstance:
         if process is None or self._state is not SERVING:
             process = self._serving()
         try:
-            return process.execute(requests, senders, self._limit_s)
+            return process.execute(requests, batch_sizes, senders, self._limit_s)
         except StubGone as gone:
-            raise self._lose(process, str(gone)) from None
+            raise self._lose(process, gone) from None
 
     def close(self) -> None:
         """Let the model finalize, and end the process."""
@@ -183,9 +184,11 @@ class PythonInstance:
         """The process ended between executions. On the watcher's thread, which must not wait."""
         process = self._process
         if process is not None and self._state is SERVING:
-            threading.Thread(target=self._lose, args=(process, ""), name="trident-python-end", daemon=True).start()
+            threading.Thread(
+                target=self._lose, args=(process, StubGone()), name="trident-python-end", daemon=True
+            ).start()
 
-    def _lose(self, process: ModelProcess, reason: str) -> ServerError:
+    def _lose(self, process: ModelProcess, gone: StubGone) -> ServerError:
         """SERVING -> DOWN, once for each process. Returns the error of the requests in flight."""
         with self._changed:
             if self._process is process and self._state is SERVING:
@@ -193,7 +196,7 @@ class PythonInstance:
                 is_first = True
             else:
                 is_first = False
-        error = self._failure(process, reason)
+        error = self._failure(process, gone)
         if is_first:
             self._reason = error.hint or ""
             pause_s = self._pauses.ended()
@@ -208,10 +211,16 @@ class PythonInstance:
             threading.Thread(target=self._restart, args=(pause_s,), name=name, daemon=True).start()
         return error
 
-    def _failure(self, process: ModelProcess, reason: str) -> BackendFailed:
+    def _failure(self, process: ModelProcess, gone: StubGone) -> BackendFailed:
         """End the process, and answer what it has open. Returns the error of requests that it had."""
-        text = f"Stub process '{self.placement.name}' is not healthy."
-        how = process.end(lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason)
+        text, reason = f"Stub process '{self.placement.name}' is not healthy.", str(gone)
+        is_silent = isinstance(gone, StubSilent)
+        if is_silent:
+            reason = f"an execution took longer than {EXECUTION_LIMIT} ({self._limit_s:g} s) allows"
+            text = f"The process of model instance '{self.placement.name}' was killed, because {reason}."
+        how = process.end(
+            lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason, is_ending=not is_silent
+        )
         return BackendFailed(text, hint=how, model=self._spec.name)
 
     def _restart(self, pause_s: int) -> None:

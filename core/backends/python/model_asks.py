@@ -21,7 +21,6 @@ from core.backends.python.stub.trident_stub.wire import (
     CALL,
     DECOUPLED,
     DROP,
-    EMPTY,
     FAILED,
     FINAL,
     INFER,
@@ -34,7 +33,6 @@ from core.backends.python.stub.trident_stub.wire import (
     frame_of,
     text_frame,
     write_failure,
-    write_mark,
     write_record,
 )
 from core.backends.python.stub_channel import OnFrame, StubChannel
@@ -182,8 +180,6 @@ def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumber
     flags = FINAL if response.final else 0
     if response.error is not None:
         write_failure(records, number, _CODES[response.error.code], response.error.message, flags)
-    elif not response.outputs and response.final:
-        write_mark(records, number, flags | EMPTY)
     else:
         outputs = list(response.outputs)
         key = tuple([(output.name, output.datatype, output.shape) for output in outputs])

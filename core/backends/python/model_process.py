@@ -16,6 +16,7 @@ from core.backends.model_door import ModelDoor
 from core.backends.python.model_asks import ModelAsks
 from core.backends.python.model_limits import ModelLimits
 from core.backends.python.model_log import ModelLog
+from core.backends.python.output_check import OutputCheck
 from core.backends.python.readiness import ReadinessQuestion
 from core.backends.python.stub_channel import StubChannel
 from core.backends.python.stub_process import StubProcess
@@ -48,6 +49,7 @@ class LaunchPlan:
     directory: Path
     config: str
     spec: ModelSpec
+    outputs: OutputCheck
     limits: ModelLimits = field(default_factory=ModelLimits)
     finalize_limit_s: float = 30.0
     models: ModelDoor | None = None
@@ -77,7 +79,7 @@ class ModelProcess:
         self._process = StubProcess(
             placement.name, plan.interpreter, plan.variables, plan.memory_bytes, watcher, self._log.printed, on_gone
         )
-        self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher)
+        self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher, plan.outputs)
         self._channel.on_lost = on_gone
         self._metrics = plan.metrics.owner()
         asks = ModelAsks(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
@@ -114,10 +116,14 @@ class ModelProcess:
         return self._channel.start(order, still_starting, _PROGRESS_EVERY_S)
 
     def execute(
-        self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender], limit_s: float | None
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender],
+        limit_s: float | None,
     ) -> Execution:
         """Raises StubGone."""
-        outcomes = self._channel.execute(requests, senders, limit_s)
+        outcomes = self._channel.execute(requests, batch_sizes, senders, limit_s)
         return Execution(outcomes, self._channel.sent_ns, monotonic_ns())
 
     @property
@@ -147,14 +153,17 @@ class ModelProcess:
                 )
         self.end()
 
-    def end(self, failure: Callable[[str], ServerError] | None = None, reason: str = "") -> str:
+    def end(
+        self, failure: Callable[[str], ServerError] | None = None, reason: str = "", *, is_ending: bool = False
+    ) -> str:
         """Kill the process and its children if they still run, and answer what is open with `failure(how)`.
 
-        Returns how the process ended, with its last lines; so does a later call.
+        `reason` is why it is killed; `is_ending`: it is about to end by itself. Returns how the process ended, with its
+        last lines; so does a later call.
         """
         with self._ending:
             if self._how is None:
-                how = self._process.end()
+                how = self._process.end(is_ending)
                 lines = "\\n".join(self._process.last_lines)
                 self._how = (how or f"was killed because {reason or 'it is not needed'}") + (
                     f"; its last lines were: {lines}" if lines else ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 import orjson
 
+from core.backends.python.output_check import OutputCheck
 from core.backends.python.stub.trident_stub.wire import AGAIN as MARKED_AGAIN
 from core.backends.python.stub.trident_stub.wire import (
     EMPTY,
@@ -54,6 +56,11 @@ _ERRORS: tuple[type[ServerError], ...] = (
 )
 
 
+# Numbers of rows that say something else.
+ANY: Final = -1
+UNEQUAL: Final = -2
+
+
 class Outcome(NamedTuple):
     """What a record says of a request: outputs, an error, or neither. `waits`: its sender waits for credit."""
 
@@ -73,50 +80,73 @@ class AskedRequest(NamedTuple):
 
 
 class _Outputs:
-    """A layout of outputs, as the client sees them. `layout` is as the stub sent it.
+    """A layout that the stub has sent; `judge` makes it one of outputs, as the client sees them.
 
     `packed` is that of outputs which follow each other in a record; None if some of them are not in the configuration
-    and are dropped.
+    and are dropped. `rows` is the number of rows of each; ANY if they need not have that of the batch, otherwise
+    UNEQUAL if they differ. `fault` is why they are refused; "" if they are not.
     """
 
-    def __init__(self, tensors: tuple[Description, ...], requested: tuple[str, ...], spec: ModelSpec) -> None:
+    def __init__(self, tensors: tuple[Description, ...], requested: tuple[str, ...]) -> None:
         self.layout = layout = Layout(tensors, requested)
         self.size = layout.size
         self.sizes = layout.sizes
+        self.is_judged = False
         self.tensors: list[tuple[str, str, Shape] | None] = []
-        for name, datatype, shape in tensors:
-            output = spec.outputs.get(name)
-            known = None if output is None else (name, datatype, client_shape(output, shape, spec.max_batch_size > 0))
-            self.tensors.append(known)
         self.packed: TensorLayout | None = None
+        self.rows = ANY
+        self.fault = ""
+
+    def judge(self, spec: ModelSpec, check: OutputCheck) -> None:
+        self.is_judged = True
+        has_batch = spec.max_batch_size > 0
+        rows: set[int] = set()
+        for name, datatype, shape in self.layout.tensors:
+            self.fault = self.fault or check.fault(name, datatype, shape)
+            output = spec.outputs.get(name)
+            known = None if output is None else (name, datatype, client_shape(output, shape, has_batch))
+            self.tensors.append(known)
+            if known is not None and has_batch and not spec.decoupled and shape:
+                rows.add(shape[0])
+        if rows:
+            self.rows = rows.pop() if len(rows) == 1 else UNEQUAL
         described = [(*each, size) for each, size in zip(self.tensors, self.sizes, strict=True) if each is not None]
-        if layout.size >= 0 and len(described) == len(tensors):
+        if self.layout.size >= 0 and len(described) == len(self.tensors) and not self.fault:
             self.packed = layout_of(described)
 
 
 class OutcomeReader:
     """Reads the records of one stub. One thread at a time."""
 
-    def __init__(self, spec: ModelSpec, view_of: ViewOf) -> None:
+    def __init__(self, spec: ModelSpec, view_of: ViewOf, check: OutputCheck) -> None:
         self._model = spec.name
+        self._spec = spec
         self._view_of = view_of
-        self._table = LayoutTable(lambda tensors, requested: _Outputs(tensors, requested, spec))
+        self._check = check
+        self._table = LayoutTable(_Outputs)
 
-    def result(self, content: memoryview, count: int) -> list[Outcome | Later]:
-        """The outcome of each of `count` requests of a batch. Raises BadFrame."""
+    def result(self, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | Later]:
+        """The outcome of each request of a batch, of which these are the sizes. Raises BadFrame."""
         records, at = self._table.read_head(content)
-        if records != count:
-            raise BadFrame(f"{records} outcomes for {count} requests")
+        if records != len(batch_sizes):
+            raise BadFrame(f"{records} outcomes for {len(batch_sizes)} requests")
         layouts, unpack = self._table.layouts, RECORD.unpack_from
         found: list[Outcome | Later] = []
         end = len(content)
-        for _ in range(count):
+        for batch_size in batch_sizes:
             if end - at < 32:
                 raise BadFrame("a result that ends too early")
             _, number, flags, places, text, fields, size = unpack(content, at)
             if flags == FINAL and not (places or text or fields):
                 layout = layouts.get(number)
-                if layout is not None and layout.packed is not None and layout.size == size:
+                if layout is not None and not layout.is_judged:
+                    layout.judge(self._spec, self._check)
+                if (
+                    layout is not None
+                    and layout.packed is not None
+                    and layout.size == size
+                    and (layout.rows == batch_size or layout.rows == ANY)
+                ):
                     start = at + 32
                     at = (start + size + 15) & -16
                     if at > end:
@@ -127,7 +157,7 @@ class OutcomeReader:
             if record.flags & (MARKED_LATER | MARKED_AGAIN):
                 found.append(AGAIN if record.flags & MARKED_AGAIN else LATER)
             else:
-                found.append(self.outcome(record))
+                found.append(self.outcome(record, batch_size))
         return found
 
     def response(self, content: memoryview) -> Outcome:
@@ -143,17 +173,31 @@ class OutcomeReader:
         contents = self._contents(record, known)
         return AskedRequest(record, list(zip(known.layout.tensors, contents, strict=True)), known.layout.requested)
 
-    def outcome(self, record: Record) -> Outcome:
+    def outcome(self, record: Record, batch_size: int = ANY) -> Outcome:
         is_final, waits = bool(record.flags & FINAL), bool(record.flags & WAITS)
         if record.flags & FAILED:
             return Outcome(None, self._error(record), None, is_final, waits)
         if record.flags & EMPTY:
             return Outcome(None, None, None, is_final)
-        parameters = orjson.loads(record.fields) if record.fields else None
-        return Outcome(self._outputs(record), None, parameters, is_final, waits)
-
-    def _outputs(self, record: Record) -> Outputs:
         layout = self._known(record)
+        if not layout.is_judged:
+            layout.judge(self._spec, self._check)
+        fault = layout.fault
+        if not fault and batch_size != ANY and layout.rows not in (ANY, batch_size):
+            fault = self._rows_fault(layout, batch_size)
+        if fault:
+            return Outcome(None, BackendFailed(fault, model=self._model), None, is_final, waits)
+        parameters = orjson.loads(record.fields) if record.fields else None
+        return Outcome(self._outputs(record, layout), None, parameters, is_final, waits)
+
+    def _rows_fault(self, layout: _Outputs, batch_size: int) -> str:
+        fault = ""
+        for name, _, shape in layout.layout.tensors:
+            if name in self._spec.outputs and shape and shape[0] != batch_size:
+                fault = fault or self._check.rows_fault(name, shape[0], batch_size)
+        return fault
+
+    def _outputs(self, record: Record, layout: _Outputs) -> Outputs:
         if not record.places and layout.packed is not None and layout.size == len(record.run):
             return PackedOutputs(layout.packed, record.run)
         contents = self._contents(record, layout)

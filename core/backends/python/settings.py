@@ -9,13 +9,14 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameter_values import integer
+from core.backends.parameter_values import boolean, integer
 from core.backends.python.environment.environment_settings import EnvironmentSettings
 from core.errors import ConfigInvalid
 from core.interprocess.shared_memory_block import LARGEST
 
 _log = logging.getLogger("trident.backends.python")
 
+_STRICT_OUTPUTS = "strict-outputs"
 _MEMORY = "shared-memory-byte-size"
 _TIMEOUT = "stub-timeout-seconds"
 _SMALLEST_MEMORY = 1 << 20
@@ -37,12 +38,13 @@ _REGION_PREFIX = "shm-region-prefix-name"
 class PythonSettings:
     """`memory_bytes` is the size of the memory that the server shares with each process: half of it for requests, half
     for responses. `finalize_limit_s` is how long a model may take to finalize, in seconds. `environments` concerns
-    the Python environments of models.
+    the Python environments of models. `strict_outputs`: an output that is not as configured is an error.
     """
 
     environments: EnvironmentSettings
     memory_bytes: int = _DEFAULT_MEMORY
     finalize_limit_s: float = _DEFAULT_TIMEOUT_S
+    strict_outputs: bool = False
 
     @classmethod
     def read(cls, settings: Mapping[str, str]) -> PythonSettings:
@@ -60,5 +62,8 @@ class PythonSettings:
         if seconds <= 0:
             raise ConfigInvalid(f"{_TIMEOUT} {_NOT_POSITIVE}")
         return cls(
-            environments=EnvironmentSettings.read(settings), memory_bytes=memory, finalize_limit_s=float(seconds)
+            environments=EnvironmentSettings.read(settings),
+            memory_bytes=memory,
+            finalize_limit_s=float(seconds),
+            strict_outputs=boolean(settings.get(_STRICT_OUTPUTS, "false")),
         )

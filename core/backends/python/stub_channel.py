@@ -13,12 +13,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from time import monotonic_ns
+from time import monotonic, monotonic_ns
 from typing import Any, Protocol
 
 import numpy as np
 
 from core.backends.python.outcome_reader import AskedRequest, Outcome, OutcomeReader
+from core.backends.python.output_check import OutputCheck
 from core.backends.python.request_writer import RequestWriter
 from core.backends.python.stub.trident_stub.wire import (
     CANCEL,
@@ -97,7 +98,14 @@ class _OpenRequest:
 class StubChannel:
     """`start` and `execute` on one thread at a time; any thread calls the other methods."""
 
-    def __init__(self, sock: socket.socket, memory: SharedMemoryBlock, spec: ModelSpec, watcher: Watcher) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        memory: SharedMemoryBlock,
+        spec: ModelSpec,
+        watcher: Watcher,
+        check: OutputCheck,
+    ) -> None:
         """Takes ownership of both. `sock` blocks."""
         self._sock = sock
         self._memory = memory
@@ -109,14 +117,14 @@ class StubChannel:
         self._writing = threading.Lock()
         self._numbers = LayoutNumbers()
         self._writer = RequestWriter(spec, self._numbers, self._share)
-        self._outcomes = OutcomeReader(spec, self._borrow)
+        self._outcomes = OutcomeReader(spec, self._borrow, check)
         self._outbox = Outbox(sock, self._blocked)
         self._to_release: deque[int] = deque()
         # Held by the thread that reads.
         self._reading = threading.Lock()
         self._watched: Watched = watcher.watch(sock.fileno(), self._readable, self._flush)
         self._next = 1
-        self._requests: Sequence[InferenceRequest] = ()
+        self._batch_sizes: Sequence[int] = ()
         self._senders: Sequence[ResponseSender] = ()
         self._first = 0
         self._finished: set[int] = set()
@@ -156,7 +164,11 @@ class StubChannel:
         return result
 
     def execute(
-        self, requests: Sequence[InferenceRequest], senders: Sequence[ResponseSender], limit_s: float | None
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender],
+        limit_s: float | None,
     ) -> list[Outputs | Exception | Later]:
         """Execute a batch, and block until the outcome of each request is known.
 
@@ -165,7 +177,7 @@ class StubChannel:
         self._watched.disarm()
         try:
             with self._reading:
-                self._first, self._requests, self._senders = self._next, requests, senders
+                self._first, self._batch_sizes, self._senders = self._next, batch_sizes, senders
                 self._next += len(requests)
                 with self._writing:
                     self._outbox.append(self._writer.write(self._first, self._first, requests))
@@ -173,13 +185,14 @@ class StubChannel:
                 self.sent_ns = monotonic_ns()
                 return self._outcomes_of(self._next_result(limit_s))
         finally:
-            self._requests = self._senders = ()
+            self._batch_sizes = self._senders = ()
             self._finished.clear()
             self._watched.arm()
 
     def _next_result(self, limit_s: float | None) -> list[Outcome | Later]:
+        end = None if limit_s is None else monotonic() + limit_s
         while True:
-            self._read(limit_s)
+            self._read(None if end is None else max(0.0, end - monotonic()))
             result, self._result = self._result, None
             if result is not None:
                 return result
@@ -362,7 +375,7 @@ class StubChannel:
         with _ONE_FLUSH:
             for kind, flags, _, number, content in self._reader.feed(bytes(self._view[:size])):
                 if kind == RESULT:
-                    self._result = self._outcomes.result(content, len(self._requests))
+                    self._result = self._outcomes.result(content, self._batch_sizes)
                 elif kind == RESPONSE:
                     self._respond(flags, number, content)
                 elif kind == RELEASED:
@@ -394,7 +407,7 @@ class StubChannel:
             self._sock.close()
             # The channel refers to itself, so that it may stay for a while, but nothing else with it.
             self._buffer, self._view = bytearray(), memoryview(b"")
-            self._requests = self._senders = ()
+            self._batch_sizes = self._senders = ()
             self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _nothing
         self._memory.close()
 

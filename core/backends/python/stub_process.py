@@ -23,7 +23,7 @@ from core.interprocess.shared_memory_block import SharedMemoryBlock
 _log = logging.getLogger("trident.backends.python")
 
 _PROGRAM = Path(__file__).with_name("stub")
-_KEPT_LINES = 5
+_KEPT_LINES = 8
 _LONGEST_LINE = 1 << 16
 # A process that closed its socket is about to end: how it ends is worth this wait.
 _LAST_BREATH_S = 1.0
@@ -91,7 +91,8 @@ class StubProcess:
         self._watched.arm()
 
     def _line(self, level: int, text: str) -> None:
-        if level >= logging.WARNING:
+        # In the traceback of a crash, the frames of this server's program say nothing of the model.
+        if level >= logging.WARNING and str(_PROGRAM) not in text and "<frozen runpy>" not in text:
             self.last_lines.append(text)
         self._on_line(level, text)
 
@@ -100,13 +101,16 @@ class StubProcess:
         # The process stays a zombie until `end`, so that its number remains that of its group.
         return self._has_ended or wait_readable(self._pidfd, timeout_s)
 
-    def end(self) -> str:
-        """Kill the process and its children, and free all. Returns how it ended, "" if it was killed here."""
+    def end(self, is_ending: bool = False) -> str:
+        """Kill the process and its children, and free all. Returns how it ended, "" if it was killed here.
+
+        `is_ending`: it has closed its socket, so that it gets a moment to end by itself.
+        """
         with self._ending:
             if self._has_ended:
                 return ""
             self._has_ended = True
-        has_ended = self.wait(_LAST_BREATH_S)
+        has_ended = wait_readable(self._pidfd, _LAST_BREATH_S if is_ending else 0)
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         code = self._process.wait()

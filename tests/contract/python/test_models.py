@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import queue
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,10 @@ def test_errors(client: triton_http.InferenceServerClient, name: str, reason: st
     [
         ("fine", [0, 1, 2, 3]),
         ("by_sender", [0, 1, 2, 3]),
+        ("two_responses", [0, 1, 2, 3]),
+        ("has_no_arguments", [0, 1, 2, 3]),
+        # As many outputs as the responses have: the last one only says that they are all.
+        ("asks_in_bytes", [1, 1, 1, 0]),
         ("wrong_dtype", [0.0, 1.0, 2.0, 3.0]),
         ("wrong_shape", [[0] * 3] * 2),
         ("unordered", [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]),
@@ -313,6 +318,29 @@ def test_errors(client: triton_http.InferenceServerClient, name: str, reason: st
 )
 def test_unusual_models_work(client: triton_http.InferenceServerClient, name: str, expected: list[Any]) -> None:
     assert case(client, name).as_numpy("OUT").tolist() == expected
+
+
+def test_outputs_that_are_not_as_configured(server: ServerProcess, tmp_path: Path) -> None:
+    faults = {
+        "wrong_dtype": "output 'OUT' of model 'cases' has the datatype FP64, but the configuration says INT32",
+        "wrong_shape": "output 'OUT' of model 'cases' has the shape [2, 3], but the configuration says [4]",
+    }
+    with triton_http.InferenceServerClient(server.address) as client:
+        for name, text in faults.items():
+            for _ in range(2):
+                case(client, name)
+            until(lambda text=text: server.log_text().count(text) == 1, server.log_text)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "cases").symlink_to(MODELS / "cases")
+    with (
+        ServerProcess(tmp_path / "models", tmp_path / "log", "--strict-python-outputs") as strict,
+        triton_http.InferenceServerClient(strict.address) as client,
+    ):
+        for name, text in faults.items():
+            with pytest.raises(InferenceServerException) as caught:
+                case(client, name)
+            assert caught.value.message() == f"{text} (--strict-python-outputs)"
+        assert case(client, "fine").as_numpy("OUT").tolist() == [0, 1, 2, 3]
 
 
 def test_a_missing_output_is_absent(client: triton_http.InferenceServerClient) -> None:
@@ -336,7 +364,7 @@ def test_a_sender_that_is_used_after_its_end(client: triton_http.InferenceServer
 
 
 def test_a_request_that_nobody_answers(client: triton_http.InferenceServerClient) -> None:
-    with pytest.raises(InferenceServerException, match="the model dropped its response sender before the final resp"):
+    with pytest.raises(InferenceServerException, match="execute returned None, and the model sent no response"):
         case(client, "answers_never")
 
 
@@ -347,8 +375,18 @@ def test_lines_of_the_log(server: ServerProcess, client: triton_http.InferenceSe
         until(lambda expected=expected: expected in server.log_text(), server.log_text)
 
 
+def test_the_log_has_what_the_client_does_not_hear(
+    server: ServerProcess, client: triton_http.InferenceServerClient
+) -> None:
+    case(client, "two_responses")
+    fault = "Unable to send response. Non-decoupled model cannot send more than one response."
+    until(lambda: fault in server.log_text(), server.log_text)
+
+
 @pytest.mark.parametrize("name", ["dies", "segmentation_fault"])
-def test_a_model_that_dies_is_started_again(client: triton_http.InferenceServerClient, name: str) -> None:
+def test_a_model_that_dies_is_started_again(
+    server: ServerProcess, client: triton_http.InferenceServerClient, name: str
+) -> None:
     with pytest.raises(InferenceServerException) as caught:
         case(client, name)
     assert caught.value.message() == "Stub process 'cases_0_0' is not healthy."
@@ -360,3 +398,5 @@ def test_a_model_that_dies_is_started_again(client: triton_http.InferenceServerC
             return False
 
     until(serves, "the model")
+    if name == "segmentation_fault":
+        assert re.search(rf"was ended by SIGSEGV.*model\.py.*in {name}", server.log_text())

@@ -135,7 +135,11 @@ def dying(server: ServerProcess) -> str:
 @pytest.mark.parametrize("first", [101, 102, 103, 104])
 def test_a_process_that_dies_or_hangs_is_started_again(server: ServerProcess, dying: str, first: int) -> None:
     before = restarts(server, dying)
-    assert ask(server, dying, first) == (500, "Stub process 'dying_0_0' is not healthy.")
+    reason = "an execution took longer than EXECUTION_LIMIT_SECONDS (0.5 s) allows"
+    is_limit = first > 102
+    error = f"The process of model instance 'dying_0_0' was killed, because {reason}."
+    assert ask(server, dying, first) == (500, error if is_limit else "Stub process 'dying_0_0' is not healthy.")
+    assert not is_limit or f"the process of model instance 'dying_0_0' was killed because {reason}" in server.log_text()
     until(lambda: restarts(server, dying) == before + 1, server.log_text)
     until(lambda: is_ready(server, dying), server.log_text)
     assert_adds(server, dying, seed=1)

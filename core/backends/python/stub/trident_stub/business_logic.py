@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 class ResponseIterator:
     """The responses to a request with `decoupled=True`, in their order, as they come. One thread at a time.
 
+    A model that ends its responses without another one gives a last response that is empty, as in Triton.
     It may be iterated again from the beginning after its end, so that it keeps the responses.
     """
 

@@ -17,9 +17,10 @@ from .exception_text import exception_text
 from .inference_request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
 from .inference_response import InferenceResponse
 from .logger import LogLevel
+from .lookups import using_decoupled_model_transaction_policy
 from .model_config import ModelConfig
 from .model_module import ModelFailed, import_model
-from .response_sender import CLOSED_SENDER, InferenceResponseSender
+from .response_sender import CLOSED_SENDER, InferenceResponseSender, SenderState
 from .running_model import Phase, RunningModel
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ class ModelHost:
         self._args = args
         self._file = model_file
         self._instance_name = args["model_instance_name"]
-        policy = json.loads(args["model_config"]).get("model_transaction_policy") or {}
-        self._decoupled = bool(policy.get("decoupled"))
+        config = json.loads(args["model_config"])
+        self._decoupled = using_decoupled_model_transaction_policy(config)
         self._model = RunningModel(
             name=args["model_name"],
             directory=os.path.join(args["model_repository"], args["model_version"]),
             decoupled=self._decoupled,
+            outputs=frozenset(output["name"] for output in config.get("output", ())),
         )
         running_model.start(self._model)
         self._loop = EventLoop()
@@ -104,6 +106,9 @@ class ModelHost:
             self._check(requests, returned, responses)
         except BaseException as error:
             responses = self._failed(requests, error, responses)
+            if None in responses:
+                # Some clients have their answers, and do not hear of it.
+                self._log(_reason(error))
         metrics.drop_unused()
         return responses
 
@@ -154,7 +159,7 @@ class ModelHost:
         """
         if returned is None:
             for request in requests:
-                _leave_open(request)
+                _leave_open(request, "returned None")
             responses += [None] * len(requests)
             return
         if self._decoupled:
@@ -179,20 +184,27 @@ class ModelHost:
                     _answer_through(request._sender)
                 response = response._with_outputs(request._requested)
             else:
-                _leave_open(request)
+                _leave_open(request, "returned None in its list for this request")
             responses.append(response)
 
     def _failed(
         self, requests: list[InferenceRequest], error: BaseException, responses: Responses
     ) -> list[InferenceResponse | None]:
-        """The same error for each request that is still open, or was closed for one of `responses`, which drop out."""
+        """The same error for each request that is still open, or was closed for one of `responses`, which drop out.
+
+        A request that has its one response, but not the end, gets that.
+        """
         reason = f"Failed to process the request(s) for model '{self._instance_name}', message: {_reason(error)}"
         failure = InferenceResponse(error=TritonError(reason))
         kept = [*responses, *[None] * (len(requests) - len(responses))]
-        return [
-            failure if answer or _close(request) or _take_back(request) else None
-            for request, answer in zip(requests, kept)
-        ]
+        outcomes: list[InferenceResponse | None] = []
+        for request, answer in zip(requests, kept):
+            was = _close(request)
+            is_open = was is SenderState.OPEN or _take_back(request)
+            outcomes.append(failure if answer or is_open else None)
+            if was is SenderState.ANSWERED:
+                server.current().send(request._number, None, True)
+        return outcomes
 
     def _end_in_background(self, future: Future[Any], requests: list[InferenceRequest]) -> None:
         """On the thread of the event loop."""
@@ -221,10 +233,16 @@ def _check_element(request: InferenceRequest, response: object) -> None:
         )
 
 
-def _leave_open(request: InferenceRequest) -> None:
-    """`execute` has returned no response for `request`: its sender answers it or, if it is given back, that is over."""
+def _leave_open(request: InferenceRequest, how: str) -> None:
+    """`execute` has returned no response for `request`: its sender answers it or, if it is given back, that is over.
+
+    `how` says what it returned.
+    """
+    was_asked_for = request._sender is not None
     sender = request.get_response_sender()  # it notices when nobody can answer any more
-    if request._release_flags == RELEASE_RESCHEDULE and sender._close():
+    if not was_asked_for:
+        sender._unused = how
+    if request._release_flags == RELEASE_RESCHEDULE and sender._close() is not SenderState.CLOSED:
         request._sender = CLOSED_SENDER
 
 
@@ -247,12 +265,12 @@ def _answer_through(sender: InferenceResponseSender) -> None:
         raise BrokenContract(str(error)) from error
 
 
-def _close(request: InferenceRequest) -> bool:
-    """Close the sender of `request`, whether it exists or not; false if it was closed."""
+def _close(request: InferenceRequest) -> SenderState:
+    """Close the sender of `request`, whether it exists or not. Returns its state before."""
     if request._sender is not None:
         return request._sender._close()
     request._sender = CLOSED_SENDER
-    return True
+    return SenderState.OPEN
 
 
 def _reason(error: BaseException) -> str:

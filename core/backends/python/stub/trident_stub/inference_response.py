@@ -11,6 +11,7 @@ from typing import Any
 
 from .errors import TritonError, TritonModelException
 from .parameters import Parameters, checked_parameters
+from .running_model import running_model
 from .tensor import Tensor
 
 _NO_PARAMETERS: Parameters = {}
@@ -55,13 +56,18 @@ class InferenceResponse:
         return json.dumps(self._parameters)
 
     def _with_outputs(self, requested: Sequence[str]) -> InferenceResponse:
-        """This response with the requested outputs only. Nothing else of it is copied."""
+        """This response without the outputs that were not requested. Nothing else of it is copied.
+
+        One that the configuration does not have stays: the server says so.
+        """
         for tensor in self._outputs:
             if tensor._name not in requested:
                 break
         else:
             return self
-        kept = InferenceResponse([tensor for tensor in self._outputs if tensor._name in requested], self._error)
+        known = running_model().outputs
+        outputs = [tensor for tensor in self._outputs if tensor._name in requested or tensor._name not in known]
+        kept = InferenceResponse(outputs, self._error)
         kept._parameters = self._parameters
         return kept
 

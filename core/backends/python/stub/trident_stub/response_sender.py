@@ -41,13 +41,15 @@ class InferenceResponseSender:
     without one if it has the one response that its client waits for. (In Triton the client waits for ever.)
     """
 
-    __slots__ = ("_number", "_requested", "_state")
+    __slots__ = ("_number", "_requested", "_state", "_unused")
 
     def __init__(self, number: int, requested: Sequence[str], state: SenderState = SenderState.OPEN) -> None:
         """`number` is the request's at the server; MADE_HERE: the model made it, and nobody can answer it."""
         self._number = number
         self._requested = requested
         self._state = state
+        # What `execute` returned for a request whose sender the model had not asked for.
+        self._unused = ""
 
     def send(self, response: InferenceResponse | None = None, flags: int = NO_FLAGS) -> None:
         """Send `response`, and with the flag FINAL end the request. Blocks while the client is behind.
@@ -81,31 +83,36 @@ class InferenceResponseSender:
         if self._number >= 0 and self._state is not SenderState.CLOSED:
             # The garbage collector may have come in the middle of anything, where this thread must not send.
             with suppress(RuntimeError):
-                threading.Thread(target=_end_dropped, args=(self._number, self._state), daemon=True).start()
+                threading.Thread(
+                    target=_end_dropped, args=(self._number, self._state, self._unused), daemon=True
+                ).start()
 
     def _advance(self, has_response: bool, final: bool) -> None:
         """Note a response, or raise TritonModelException."""
         with _lock:
             self._state = _state_after(self._state, has_response, final, running_model().decoupled)
 
-    def _close(self) -> bool:
-        """Close it; false if it was closed."""
+    def _close(self) -> SenderState:
+        """Close it. Returns its state before."""
         with _lock:
-            was_open = self._state is not SenderState.CLOSED
-            self._state = SenderState.CLOSED
-        return was_open
+            was, self._state = self._state, SenderState.CLOSED
+        return was
 
 
 CLOSED_SENDER = InferenceResponseSender(-2, (), SenderState.CLOSED)
 """That of every request that `execute` answered without a sender."""
 
 
-def _end_dropped(number: int, state: SenderState) -> None:
+def _end_dropped(number: int, state: SenderState, unused: str) -> None:
     response = None
     if state is SenderState.OPEN:
-        response = InferenceResponse(
-            error=TritonError("the model dropped its response sender before the final response")
-        )
+        text = "the model dropped its response sender before the final response"
+        if unused:
+            text = f"execute {unused}, and the model sent no response: "
+            if not running_model().decoupled:
+                text += "return a list with one InferenceResponse for each request, or "
+            text += "send it with request.get_response_sender() and the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+        response = InferenceResponse(error=TritonError(text))
     with suppress(RuntimeError):
         server.current().send(number, response, True)
 

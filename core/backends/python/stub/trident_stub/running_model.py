@@ -5,7 +5,7 @@ Source: docs/spec/python-backend.md sections 4.1 and 4.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -21,11 +21,12 @@ class Phase(Enum):
 
 @dataclass
 class RunningModel:
-    """`directory` is that of the version. Set by ModelHost."""
+    """`directory` is that of the version, `outputs` are the names in the configuration. Set by ModelHost."""
 
     name: str = ""
     directory: str = ""
     decoupled: bool = False
+    outputs: frozenset[str] = field(default_factory=frozenset)
     phase: Phase = Phase.LOADING
 
 

@@ -264,11 +264,9 @@ class ServerCalls:
             del self._replies[number]
         replies.add(self._response_of(record), bool(record.flags & FINAL))
 
-    def _response_of(self, record: Record) -> InferenceResponse | None:
+    def _response_of(self, record: Record) -> InferenceResponse:
         if record.flags & FAILED:
             return InferenceResponse(error=TritonError(record.text, record.layout))
-        if record.flags & EMPTY:
-            return None
         parameters = json.loads(record.fields) if record.fields else None
         layout: Layout = self._channel.layouts.layouts[record.layout]
         return InferenceResponse(self.tensors(layout, record), parameters=parameters)
@@ -289,14 +287,13 @@ class Replies:
     def __init__(self, channel: Channel, number: int) -> None:
         self._channel = channel
         self._number = number
-        self._arrived: deque[InferenceResponse | None] = deque()
+        self._arrived: deque[InferenceResponse] = deque()
         self._is_over = False
         self._listeners: list[Callable[[], None]] = []
 
-    def add(self, response: InferenceResponse | None, final: bool) -> None:
+    def add(self, response: InferenceResponse, final: bool) -> None:
         """On the thread that reads the channel."""
-        if response is not None:
-            self._arrived.append(response)
+        self._arrived.append(response)
         self._is_over = final
         listeners, self._listeners = self._listeners, []
         for listener in listeners:

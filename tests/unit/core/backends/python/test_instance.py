@@ -41,7 +41,9 @@ class FakeProcess:
         if self.failure is not None:
             raise self.failure
 
-    def execute(self, requests: Sequence[Any], senders: Sequence[Any], limit_s: float | None) -> Execution:
+    def execute(
+        self, requests: Sequence[Any], batch_sizes: Sequence[int], senders: Sequence[Any], limit_s: float | None
+    ) -> Execution:
         if self.dies_in_execute:
             raise StubGone("it closed its socket")
         return Execution([[] for _ in requests], 1, 2)
@@ -51,7 +53,9 @@ class FakeProcess:
     def stop(self, within_s: float) -> None:
         self.stopped_within = within_s
 
-    def end(self, failure: Callable[[str], ServerError] | None = None, reason: str = "") -> str:
+    def end(
+        self, failure: Callable[[str], ServerError] | None = None, reason: str = "", *, is_ending: bool = False
+    ) -> str:
         self.has_ended = True
         return "was ended by SIGKILL"
 

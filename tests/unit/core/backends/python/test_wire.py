@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from core.backends.python.outcome_reader import Outcome, OutcomeReader
+from core.backends.python.output_check import OutputCheck
 from core.backends.python.request_writer import RequestWriter
 from core.backends.python.stub.trident_stub.wire import (
     AGAIN,
@@ -189,18 +190,22 @@ def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     assert array.shape == (1, 2, 2)
 
 
+def numpy_datatype(array: np.ndarray[Any, Any]) -> str:
+    return next(each.name for each in BY_NAME.values() if each.dtype == array.dtype)
+
+
 class Answers:
     """What a stub writes, and how the server reads it."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, *, strict: bool = False, **changes: Any) -> None:
         self.memory = Memory()
         self.numbers = LayoutNumbers()
-        self.reader = OutcomeReader(spec(**changes), self.memory.view)
+        self.reader = OutcomeReader(spec(**changes), self.memory.view, OutputCheck(spec(**changes), strict))
         self.records: list[Any] = []
         self.count = 0
 
     def add(self, *outputs: tuple[str, np.ndarray[Any, Any]], flags: int = FINAL, fields: bytes = b"") -> None:
-        described = tuple((name, "FP32", array.shape) for name, array in outputs)
+        described = tuple((name, numpy_datatype(array), array.shape) for name, array in outputs)
         found = self.numbers.find(described) or self.numbers.add(described, described)
         contents = [array.tobytes() for _, array in outputs]
         write_record(self.records, self.count, found, contents, self.memory.share, flags=flags, fields=fields)
@@ -222,7 +227,7 @@ def test_the_outcomes_of_a_batch() -> None:
     write_mark(answers.records, 3, AGAIN)
     answers.add(("X", x), fields=b'{"took": 3}')
     answers.count = 5
-    first, failed, later, again, last = answers.reader.result(answers.content, 5)
+    first, failed, later, again, last = answers.reader.result(answers.content, [1] * 5)
 
     assert isinstance(first, Outcome)
     assert first.outputs is not None
@@ -238,16 +243,57 @@ def test_the_outcomes_of_a_batch() -> None:
 def test_outputs_that_the_configuration_does_not_have_are_dropped() -> None:
     answers = Answers()
     answers.add(("Z", np.ones((1, 2), np.float32)), ("Y", np.zeros((1, 1), np.float32)))
-    (outcome,) = answers.reader.result(answers.content, 1)
+    (outcome,) = answers.reader.result(answers.content, [1])
     assert isinstance(outcome, Outcome)
     assert outcome.outputs is not None
     assert [(output.name, output.array.tolist()) for output in outcome.outputs] == [("Y", [[0]])]
 
 
+@pytest.mark.parametrize(
+    ("name", "array", "fault"),
+    [
+        ("Z", np.zeros((2, 2), np.float32), "is not in the configuration, whose outputs are: 'X', 'Y'"),
+        ("X", np.zeros((2, 2), np.float64), "has the datatype FP64, but the configuration says FP32"),
+        ("Y", np.zeros((2, 3), np.float32), "has the shape [2, 3], but the configuration says [-1, 2]"),
+        ("Y", np.zeros((2, 2, 1), np.float32), "has the shape [2, 2, 1], but the configuration says [-1, 2]"),
+        ("X", np.zeros((1, 2), np.float32), "has 1 rows, but its request has a batch of 2"),
+    ],
+)
+def test_outputs_that_are_not_as_configured(
+    name: str, array: np.ndarray[Any, Any], fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outputs = {
+        "X": OutputSpec(name="X", datatype=FP32, dims=(-1,)),
+        "Y": OutputSpec(name="Y", datatype=FP32, dims=(4,), model_dims=(2,)),
+    }
+    text = f"output '{name}' of model 'm' {fault}"
+    answers, strict = Answers(outputs=outputs), Answers(outputs=outputs, strict=True)
+    for _ in range(2):
+        answers.add((name, array))
+        (outcome,) = answers.reader.result(answers.content, [2])
+        assert isinstance(outcome, Outcome)
+        assert outcome.outputs is not None
+        assert [output.array.tolist() for output in outcome.outputs] == ([] if name == "Z" else [array.tolist()])
+        strict.add((name, array))
+        (refused,) = strict.reader.result(strict.content, [2])
+        assert isinstance(refused, Outcome)
+        assert refused.error is not None
+        assert refused.error.message == f"{text} (--strict-python-outputs)"
+    (record,) = caplog.records
+    assert record.getMessage().startswith(text)
+
+
+def test_a_request_of_the_model_is_no_output(caplog: pytest.LogCaptureFixture) -> None:
+    answers = Answers(strict=True)
+    answers.add(("IN", np.ones(1, np.float32)))
+    assert answers.reader.asked(answers.content).inputs[0][0] == ("IN", "FP32", (1,))
+    assert not caplog.records
+
+
 def test_outputs_get_the_shape_of_the_client() -> None:
     answers = Answers(outputs={"X": OutputSpec(name="X", datatype=FP32, dims=(4,), model_dims=(2, 2))})
     answers.add(("X", np.ones((1, 2, 2), np.float32)))
-    (outcome,) = answers.reader.result(answers.content, 1)
+    (outcome,) = answers.reader.result(answers.content, [1])
     assert isinstance(outcome, Outcome)
     assert outcome.outputs is not None
     assert [output.shape for output in outcome.outputs] == [(1, 4)]
@@ -257,7 +303,7 @@ def test_large_outputs_are_read_from_shared_memory() -> None:
     answers = Answers()
     large = np.arange(LARGE, dtype=np.float32).reshape(1, -1)
     answers.add(("X", large), ("Y", np.ones((1, 1), np.float32)))
-    (outcome,) = answers.reader.result(answers.content, 1)
+    (outcome,) = answers.reader.result(answers.content, [1])
     assert isinstance(outcome, Outcome)
     assert outcome.outputs is not None
     assert np.array_equal(outcome.outputs[0].array, large)
@@ -289,9 +335,9 @@ def test_records_that_say_more_than_they_have_end_the_connection() -> None:
     whole = bytes(answers.content)
     for size in range(len(whole)):
         with pytest.raises(BadFrame):
-            Answers().reader.result(memoryview(whole[:size]), 1)
+            Answers().reader.result(memoryview(whole[:size]), [1])
     with pytest.raises(BadFrame, match="1 outcomes for 2 requests"):
-        Answers().reader.result(memoryview(whole), 2)
+        Answers().reader.result(memoryview(whole), [1, 1])
 
 
 def test_a_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
@@ -300,7 +346,7 @@ def test_a_tensor_of_another_size_than_its_shape_ends_the_connection() -> None:
     write_record(answers.records, 0, found, [bytes(LARGE)], answers.memory.share, flags=FINAL)
     answers.count = 1
     with pytest.raises(BadFrame, match=f"a tensor of {LARGE} bytes whose shape has {4 * LARGE}"):
-        answers.reader.result(answers.content, 1)
+        answers.reader.result(answers.content, [1])
 
 
 def test_an_unknown_layout_ends_the_connection() -> None:
@@ -308,7 +354,7 @@ def test_an_unknown_layout_ends_the_connection() -> None:
     write_record(answers.records, 0, (9, True), [b""], answers.memory.share, flags=FINAL)
     answers.count = 1
     with pytest.raises(BadFrame, match="layout 9"):
-        answers.reader.result(answers.content, 1)
+        answers.reader.result(answers.content, [1])
 
 
 def test_a_failure_is_a_flag_of_its_own() -> None:

@@ -50,6 +50,27 @@ class TritonPythonModel:
         sender.send(self.answer(PLAIN)[0])
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
+    def two_responses(self, requests):
+        sender = requests[0].get_response_sender()
+        for number in range(2):
+            sender.send(self.answer(PLAIN + number)[0])
+
+    def has_no_arguments(self, requests):
+        assert sys.argv == [""]
+        return self.answer(PLAIN)
+
+    def asks_in_bytes(self, requests):
+        request = pb_utils.InferenceRequest(
+            request_id=b"id",
+            correlation_id=b"sequence",
+            model_name=b"repeat",
+            requested_output_names=[b"OUT"],
+            inputs=[pb_utils.Tensor(b"IN", np.array([3], np.int32))],
+        )
+        responses = list(request.exec(decoupled=True))
+        assert not any(response.has_error() for response in responses)
+        return self.answer(np.array([len(response.output_tensors()) for response in responses], np.int32))
+
     def answers_never(self, requests):
         pass
 

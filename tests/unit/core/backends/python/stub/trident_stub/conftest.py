@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from trident_stub import running_model, server
 from trident_stub.host import ModelHost
+from trident_stub.running_model import Phase, RunningModel
 
 from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
 
@@ -23,10 +24,10 @@ def memory_server() -> Iterator[MemoryServer]:
     """The connected server. The library believes that its model serves."""
     made = MemoryServer()
     server.connect(made)
-    running_model.start(running_model.RunningModel("model", "/models/model/1", phase=running_model.Phase.SERVING))
+    running_model.start(RunningModel("model", "/models/model/1", outputs=frozenset("AB"), phase=Phase.SERVING))
     yield made
     server.connect(None)
-    running_model.start(running_model.RunningModel())
+    running_model.start(RunningModel())
 
 
 @pytest.fixture

@@ -65,20 +65,21 @@ def test_a_life(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path
                 for request in requests:
                     x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()
                     responses.append(pb_utils.InferenceResponse([
-                        pb_utils.Tensor("A", scale(x)), pb_utils.Tensor("not requested", x)]))
+                        pb_utils.Tensor("A", scale(x)), pb_utils.Tensor("B", x)]))
                 return responses
             def is_ready(self):
                 return self.config["name"] == "model"
             def finalize(self):
                 pb_utils.Logger.log_info(f"over: {__name__} {pb_utils.get_model_dir()} {sorted(self.args)}")
-        """
+        """,
+        output=[{"name": "A"}, {"name": "B"}],
     )
     (tmp_path / "1" / "beside.py").write_text("def scale(x):\n    return x * 2\n")
     host.initialize()
     assert host.is_ready()
     wire = np.arange(3, dtype=np.float32).tobytes()
     requests = [
-        InferenceRequest._arrived(number, [Tensor._view("X", "FP32", (3,), memoryview(wire))], ("A", "B"))
+        InferenceRequest._arrived(number, [Tensor._view("X", "FP32", (3,), memoryview(wire))], ("A",))
         for number in range(2)
     ]
     for response in host.execute(requests):
@@ -112,10 +113,6 @@ def test_a_life(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path
             "requests[1].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)\nreturn answers",
             "Expected a None object in the execute function return list for reschduled request, found type "
             "'<class 'trident_stub.inference_response.InferenceResponse'>'.",
-        ),
-        (
-            "requests[1].get_response_sender().send(answers[1])\nreturn answers",
-            "Unable to send response. Non-decoupled model cannot send more than one response.",
         ),
     ],
 )
@@ -193,14 +190,53 @@ def test_none_leaves_all_to_the_senders(make_host: MakeHost, memory_server: Memo
     assert [number for number, _, _ in memory_server.sent] == [0, 1]
 
 
-@pytest.mark.parametrize("execute", ["pass", "return [None] * len(requests)"])
-def test_requests_that_nobody_can_answer_fail(make_host: MakeHost, memory_server: MemoryServer, execute: str) -> None:
-    host = make_host(model(execute))
+RETURN = "return a list with one InferenceResponse for each request, or "
+SEND = "send it with request.get_response_sender() and the flag TRITONSERVER_RESPONSE_COMPLETE_FINAL"
+
+
+@pytest.mark.parametrize(
+    ("execute", "decoupled", "text"),
+    [
+        ("pass", False, f"execute returned None, and the model sent no response: {RETURN}{SEND}"),
+        ("pass", True, f"execute returned None, and the model sent no response: {SEND}"),
+        (
+            "return [None] * len(requests)",
+            False,
+            f"execute returned None in its list for this request, and the model sent no response: {RETURN}{SEND}",
+        ),
+        (
+            "for request in requests:\n    request.get_response_sender()",
+            False,
+            "the model dropped its response sender before the final response",
+        ),
+    ],
+)
+def test_requests_that_nobody_can_answer_fail(
+    make_host: MakeHost, memory_server: MemoryServer, execute: str, decoupled: bool, text: str
+) -> None:
+    host = make_host(model(execute), **(DECOUPLED if decoupled else {}))
     host.initialize()
     assert list(host.execute(batch())) == [None, None]
     until(lambda: len(memory_server.sent) == 2, "the ends of the requests")
-    text = "the model dropped its response sender before the final response"
     assert [error_of(response)[0] for _, response, _ in memory_server.sent] == [text] * 2
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("second", ["requests[1].get_response_sender().send(answers[1])", "return answers"])
+def test_the_first_of_two_responses_is_delivered(
+    make_host: MakeHost, memory_server: MemoryServer, kind: str, second: str
+) -> None:
+    host = make_host(model(f"requests[1].get_response_sender().send(answers[1])\n{second}", kind))
+    host.initialize()
+    text = "Unable to send response. Non-decoupled model cannot send more than one response."
+    other, twice = host.execute(batch())
+    assert text in error_of(other)[0]
+    assert twice is None
+    assert [(number, response is None, final) for number, response, final in memory_server.sent] == [
+        (1, False, False),
+        (1, True, True),
+    ]
+    assert [text in line for _, line, _, _ in memory_server.lines] == [True]
 
 
 def test_a_request_that_was_answered_is_not_answered_again(make_host: MakeHost, memory_server: MemoryServer) -> None:

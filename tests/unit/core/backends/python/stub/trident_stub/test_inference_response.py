@@ -29,11 +29,14 @@ def test_outputs_errors_and_parameters() -> None:
     assert json.loads(failed.parameters()) == {"a": True, "b": 1, "c": ""}
 
 
+@pytest.mark.usefixtures("memory_server")
 def test_what_was_not_requested_is_dropped() -> None:
     response = InferenceResponse([A, B], parameters={"p": 1})
     assert response._with_outputs(("B", "A", "C")) is response
     kept = response._with_outputs(("B",))
     assert kept.output_tensors() == [B]
+    unknown = Tensor("not configured", np.zeros(1))
+    assert InferenceResponse([A, B, unknown])._with_outputs(("B",)).output_tensors() == [B, unknown]
     assert kept.parameters() == response.parameters()
     assert response.output_tensors() == [A, B]
 
