@@ -38,7 +38,7 @@ _X86_ONLY = ("tensorflow", "torch")
 # It names exact versions of the CUDA wheels, which take the place of the stage's own.
 _BRINGS_CUDA = ("torch",)
 _GLIBC_MINORS = range(17, 37)
-# These compile gunicorn-h1c, the only dependency without wheels. Its build is not isolated, so that hashes apply.
+# These make the project's wheel. Its build is not isolated, so that hashes apply.
 _BUILD = ("setuptools>=77", "wheel")
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s\\]+)", re.MULTILINE)
 

@@ -70,9 +70,11 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
     @classmethod
     def check_config(cls, cfg: Any, log: Any) -> None:
-        """Refuse TLS, which this worker does not support. The arbiter calls this before it forks."""
+        """Refuse what this worker does not support. The arbiter calls this before it forks."""
         if cfg.is_ssl:
             raise RuntimeError("app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
+        if cfg.proxy_protocol != "off":
+            raise RuntimeError("app.worker.worker.TridentWorker does not read the PROXY protocol: leave it off")
 
     def patch(self) -> None:
         """Unwrap the listening sockets, instead of monkey-patching the process."""
@@ -80,11 +82,6 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self.sockets = [listener.sock for listener in listeners]
 
     def init_process(self) -> None:
-        # Requests that are not plain go to gunicorn's own parser, because the C parser of the installed gunicorn_h1c
-        # accepts bare line feeds and folded headers.
-        self.cfg.set("http_parser", "python")
-        # Header names with underscores are accepted here; StrictRequest keeps them out of the environ.
-        self.cfg.set("header_map", "dangerous")
         keep_freed_memory()
         share_interpreter_lock()
         self._stop = Event()

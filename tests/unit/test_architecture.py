@@ -43,7 +43,6 @@ PLACES: dict[str, tuple[str, ...]] = {
     "gevent": ("app/",),
     "greenlet": ("app/", "core/waiting/greenlet_waiter.py"),
     "gunicorn": ("app/",),
-    "gunicorn_h1c": ("app/",),
     "grpc": ("app/", "core/grpc/"),
     "openvino": ("core/backends/openvino/",),
     "tensorrt": ("core/backends/tensorrt/",),

@@ -11,16 +11,14 @@ import time
 from io import BytesIO
 from typing import Any, Final
 
-import gunicorn_h1c
-
 from app.worker.body_input import BodyInput
 from app.worker.client_gone import ClientGone
 from app.worker.connection import NEVER, Connection
-from app.worker.http1.refusal import NO_MEMORY, PLAIN_TEXT, Refusal, check_length
-from app.worker.http1.request_head import HEAD_END, RequestHead
+from app.worker.http1.chunked_body import ChunkedBody
+from app.worker.http1.refusal import NO_MEMORY, PLAIN_TEXT, Refusal
+from app.worker.http1.request_head import HEAD_END, MAX_HEAD_SIZE, RequestHead
 from app.worker.http1.response import Response
 from app.worker.http1.service import Http1Service
-from app.worker.http1.strict_request import StrictRequest
 from app.worker.phase import APPLICATION, IDLE, Phase
 from app.worker.tls import TlsSocket, is_plain_http
 from core.frontend.request_body import RequestBody
@@ -32,8 +30,10 @@ from core.inference.caller import Caller
 log = logging.getLogger("trident.http")
 
 _RECEIVE_SIZE: Final = 16384
-_MAX_HEAD_SIZE: Final = 65536
+# Of a chunk, in one step.
+_RECEIVE_MOST: Final = 1 << 20
 _MAX_DISCARDED: Final = 64 << 20
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # Enough of a request for its line in the access log.
 _SHOWN: Final = 2048
 
@@ -112,12 +112,17 @@ class Http1Connection(Connection):
         if head is None:
             self._buffer = buffer
             head = self._read_head()
-            if head is None:
-                return self._serve_strictly()
             buffer = self._buffer
             end = buffer.find(HEAD_END) + 4
         environ = head.environ.copy()
         environ["REMOTE_ADDR"], environ["REMOTE_PORT"] = self._peer
+        if not head.is_plain:
+            if head.expects_continue:
+                self.send([_CONTINUE], len(_CONTINUE))
+            if head.is_chunked:
+                environ[BODY_KEY] = self._receive_chunks(buffer[end:])
+                environ["CONTENT_LENGTH"] = str(len(environ[BODY_KEY]))
+                return self._answer(head, environ)
         body_end = end + head.length
         self._buffer = buffer[body_end:]
         if len(buffer) >= body_end:
@@ -126,8 +131,8 @@ class Http1Connection(Connection):
             environ[BODY_KEY] = self._receive_body(head.length, buffer[end:], self._service.binary_offset(environ))
         return self._answer(head, environ)
 
-    def _read_head(self) -> RequestHead | None:
-        """The plain head at the start of the buffer, completed from the socket; None if gunicorn must judge it."""
+    def _read_head(self) -> RequestHead:
+        """The head at the start of the buffer, completed from the socket."""
         heads = self._service.heads
         self.begin(Phase.HEAD)
         checked = 0
@@ -136,15 +141,10 @@ class Http1Connection(Connection):
             if end > 3:
                 return heads.parse(self._buffer[:end])
             size = len(self._buffer)
-            if size > _MAX_HEAD_SIZE:
-                raise Refusal(431, f"request head exceeds the maximum of {_MAX_HEAD_SIZE} bytes")
-            if size >= 2 * checked:  # a client may send single bytes: do not check after each of them
+            # A client may send single bytes: do not check after each of them.
+            if size >= 2 * checked or size > MAX_HEAD_SIZE:
                 checked = size
-                try:
-                    if not heads.is_incomplete(self._buffer):
-                        return None
-                except gunicorn_h1c.ParseError as error:
-                    raise Refusal.of(error) from error
+                heads.check_part(self._buffer)
             part = self.receive(_RECEIVE_SIZE)
             if not part:
                 raise ClientGone("the request head is incomplete")
@@ -152,28 +152,17 @@ class Http1Connection(Connection):
             if self._access is not None:
                 self._received = self._buffer[:_SHOWN]
 
-    def _serve_strictly(self) -> bool:
-        """Serve the request at the start of the buffer with gunicorn's parser. The next request may be plain again."""
-        service, peer = self._service, self._peer
-        request = StrictRequest(self, service.cfg, peer)
-        head = request.head(self._sock, peer, service.address)
-        check_length(head.length, service.limits.max_body_size)
-        if request.expects_continue:
-            self.send([b"HTTP/1.1 100 Continue\r\n\r\n"], 25)
-        environ = head.environ
-        environ["wsgi.url_scheme"] = service.scheme
+    def _receive_chunks(self, part: bytes) -> bytes:
+        """A chunked body that begins with `part`. What follows it stays in the buffer."""
         self.begin(Phase.BODY)
-        if request.is_chunked:
-            environ[BODY_KEY] = whole = request.chunked_body(service.limits.max_body_size)
-            environ["CONTENT_LENGTH"] = str(len(whole))
-            self._buffer = request.rest() + self._buffer
-        else:
-            rest = request.rest() + self._buffer
-            self._buffer = rest[head.length :]
-            environ[BODY_KEY] = first = rest[: head.length]
-            if len(first) < head.length:
-                environ[BODY_KEY] = self._receive_body(head.length, first, service.binary_offset(environ))
-        return self._answer(head, environ)
+        body = ChunkedBody(self._service.limits.max_body_size)
+        while not body.feed(part):
+            part = self.receive(min(max(body.missing, _RECEIVE_SIZE), _RECEIVE_MOST))
+            if not part:
+                raise ClientGone(f"{len(body.content)} bytes of the body and not its end were received")
+            self.since = self._clock.now
+        self._buffer = body.rest
+        return bytes(body.content)
 
     def _receive_body(self, length: int, first: bytes, offset: int) -> memoryview:
         """A body of `length` bytes that begins with `first`, aligned at `offset`, straight from the socket."""
@@ -241,20 +230,6 @@ class Http1Connection(Connection):
     def is_closing(self) -> bool:
         """Whether the current request is the last one of this connection because the server stops."""
         return self._service.connections.closing
-
-    def recv(self, size: int) -> bytes:
-        """The source of a strict request: at least one byte and at most `size`, or none at the end.
-
-        Buffered bytes are returned in pieces too, because gunicorn's parser copies everything it holds at each step.
-        """
-        if self._buffer:
-            self.take_turn()
-            part, self._buffer = self._buffer[:size], self._buffer[size:]
-        else:
-            part = self.receive(size)
-            if self.phase is Phase.BODY:
-                self.since = self._clock.now
-        return part
 
     def _copy_shared(self) -> None:
         if self._body is not None:

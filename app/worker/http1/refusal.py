@@ -1,14 +1,11 @@
 """Error responses of the worker itself, to requests that cannot be given to an application.
 
-Source: docs/spec/http.md sections 1, 6 and 7; the statuses are gunicorn's own (`Worker.handle_error`).
+Source: docs/spec/http.md sections 1, 6 and 7; RFC 9110 section 15.
 """
 
 from __future__ import annotations
 
 import json
-
-import gunicorn_h1c
-from gunicorn.http import errors
 
 _MAX_INT32 = 2**31 - 1
 _CONTENT_LENGTH_RANGE = "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {}"
@@ -19,7 +16,6 @@ NO_MEMORY = "not enough memory to receive a request body of {} bytes"
 
 _REASONS = {
     400: "Bad Request",
-    403: "Forbidden",
     408: "Request Timeout",
     414: "URI Too Long",
     417: "Expectation Failed",
@@ -28,17 +24,6 @@ _REASONS = {
     501: "Not Implemented",
     503: "Service Unavailable",
 }
-# The most specific class comes first; a class that is not listed is a 400.
-_STATUSES: tuple[tuple[type[Exception], int], ...] = (
-    (errors.LimitRequestLine, 414),
-    (errors.LimitRequestHeaders, 431),
-    (errors.UnsupportedTransferCoding, 501),
-    (errors.ExpectationFailed, 417),
-    (errors.ForbiddenProxyRequest, 403),
-    (errors.ConfigurationProblem, 500),
-    (gunicorn_h1c.LimitRequestLine, 414),
-    (gunicorn_h1c.LimitRequestHeaders, 431),
-)
 
 
 class Refusal(Exception):
@@ -50,10 +35,9 @@ class Refusal(Exception):
         self.message = message
 
     @classmethod
-    def of(cls, error: Exception) -> Refusal:
-        """The refusal for an error of gunicorn's parsers."""
-        status = next((status for kind, status in _STATUSES if isinstance(error, kind)), 400)
-        return cls(status, f"{_REASONS[status]}: {error}")
+    def of(cls, status: int, fault: str) -> Refusal:
+        """The refusal of a request that is not well-formed: its message begins with the status in words."""
+        return cls(status, f"{_REASONS[status]}: {fault}")
 
     def response(self) -> bytes:
         """The whole HTTP response."""

@@ -1,6 +1,7 @@
-"""Request heads: plain ones are parsed once and remembered.
+"""Request heads: the one parser that judges how a request is framed. Equal heads are parsed once.
 
-Source: RFC 9112 sections 2 to 6; gunicorn's `http/message.py` for what is refused.
+Whatever two servers in a row could read in two ways is refused, so that no request hides in the body of another.
+Source: RFC 9112 sections 2 to 6; RFC 9110 sections 5 and 10.1.1.
 """
 
 from __future__ import annotations
@@ -9,130 +10,176 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-import gunicorn_h1c
-
-from app.worker.http1.refusal import check_length
+from app.worker.http1.refusal import Refusal, check_length
 from core.http.reply import RECEIVED_HEADERS_KEY
 from core.memo import Memo
 
 HEAD_END: Final = b"\r\n\r\n"
-_TARGET: Final = re.compile(rb"/(?!/)[\x21\x22\x24-\x7e]*")
-_LENGTH: Final = re.compile(rb"[0-9]{1,10}")
-_SINGLE: Final = frozenset({"HTTP_HOST", "CONTENT_TYPE", "CONTENT_LENGTH"})
-_UNUSUAL: Final = frozenset({"HTTP_TRANSFER_ENCODING", "HTTP_EXPECT", "HTTP_UPGRADE"})
+MAX_HEAD_SIZE: Final = 65536
 _KNOWN_HEAD_SIZE: Final = 2048
+# Of a name or a value in an error.
+_SHOWN: Final = 100
+# In the versions after 1.1 that have its major number, messages have the same form.
+_REQUEST_LINE: Final = re.compile(rb"([A-Z0-9!$%&'*+.^_`|~-]{3,20}) ([\x21-\x7e]+) HTTP/1\.([0-9])")
+_BEGUN_LINE: Final = re.compile(rb"[A-Z0-9!$%&'*+.^_`|~-]{0,20}(?: (?:[\x21-\x7e]+(?: [HTP/0-9.]*)?)?)?")
+# A path; or an address and its path, as proxies get them; or `*`. What follows `#` has no meaning for a server.
+_TARGET: Final = re.compile(rb"(?:(?=/)|[A-Za-z][A-Za-z0-9+.-]*://[^/?#]+)(/[^?#]*)?(?:\?([^#]*))?(?:#.*)?|(\*)")
+_FIELD: Final = re.compile(rb"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*)")
+_LENGTH: Final = re.compile("[0-9]{1,4000}")
+_CODINGS: Final = frozenset({"chunked", "compress", "deflate", "gzip", "identity"})
+_WITHOUT_PREFIX: Final = frozenset({"CONTENT_TYPE", "CONTENT_LENGTH"})
+# A second one would leave open which of them counts.
+_SINGLE: Final = frozenset({"HTTP_HOST", "HTTP_TRANSFER_ENCODING", "CONTENT_TYPE", "CONTENT_LENGTH"})
 
 
 class RequestHead:
     """A request without its body.
 
     `environ` is a template, of which each request gets a copy. It contains every key that a request sets, so that the
-    copy does not grow. `length` is the length of the body in bytes.
+    copy does not grow. `length` is the length of the body in bytes, 0 for a chunked one. A head that `is_plain` is
+    followed by `length` bytes; otherwise the body is chunked, or the client waits for 100 Continue.
     """
 
-    __slots__ = ("environ", "is_head_request", "keep_alive", "length", "minor_version")
+    __slots__ = (
+        "environ",
+        "expects_continue",
+        "is_chunked",
+        "is_head_request",
+        "is_plain",
+        "keep_alive",
+        "length",
+        "minor_version",
+    )
 
-    def __init__(self, environ: dict[str, Any], length: int, *, keep_alive: bool, minor_version: int = 1) -> None:
+    def __init__(self, environ: dict[str, Any], minor_version: int) -> None:
+        """Raises Refusal for a body whose length is ambiguous, and for an expectation that is unknown."""
         self.environ = environ
-        self.length = length
-        self.keep_alive = keep_alive
         self.minor_version = minor_version
         self.is_head_request = environ["REQUEST_METHOD"] == "HEAD"
+        options = [option.strip(" \t") for option in environ.get("HTTP_CONNECTION", "").lower().split(",")]
+        self.keep_alive = "close" not in options and (minor_version > 0 or "keep-alive" in options)
+        expected = environ.get("HTTP_EXPECT")
+        if expected is not None and expected.lower() != "100-continue":
+            raise Refusal.of(417, f"Expect: {expected[:_SHOWN]!r} is not known, only 100-continue")
+        self.expects_continue = expected is not None and minor_version > 0
+        self.is_chunked = self._is_chunked()
+        self.is_plain = not self.is_chunked and not self.expects_continue
+        self.length = int(environ.get("CONTENT_LENGTH", "0"))
+        if self.is_chunked:
+            environ["CONTENT_LENGTH"] = ""
+
+    def _is_chunked(self) -> bool:
+        coding: str | None = self.environ.get("HTTP_TRANSFER_ENCODING")
+        if coding is None:
+            return False
+        if "CONTENT_LENGTH" in self.environ:
+            raise Refusal.of(400, "a request has either Content-Length or Transfer-Encoding, not both")
+        if not self.minor_version:
+            raise Refusal.of(400, "HTTP/1.0 has no Transfer-Encoding")
+        if coding.lower() == "chunked":
+            return True
+        is_known = {each.strip(" \t") for each in coding.lower().split(",")} <= _CODINGS
+        raise Refusal.of(400 if is_known else 501, f"Transfer-Encoding is not 'chunked' but {coding[:_SHOWN]!r}")
 
 
 class RequestHeadParser:
-    """Parses the plain heads of one listener; for all others `parse` returns None.
+    """Parses the heads of one listener.
 
-    A plain head has HTTP/1.1, an origin-form target, at most one Content-Length of up to ten digits, no
-    Transfer-Encoding, Expect or Upgrade, and nothing that gunicorn's own parser would refuse. Other heads go to that
-    parser. `known` remembers the latest heads by their bytes, because clients repeat themselves.
+    `known` remembers the latest heads by their bytes, because clients repeat themselves.
     """
 
-    __slots__ = ("_base_environ", "_limits", "_max_body_size", "_set_aside", "known")
+    __slots__ = ("_base_environ", "_max_body_size", "_max_field", "_max_fields", "_max_line", "known")
 
     def __init__(
-        self, base_environ: dict[str, Any], limits: dict[str, int], set_aside: frozenset[str], max_body_size: int
+        self, base_environ: dict[str, Any], max_body_size: int, *, max_line: int, max_fields: int, max_field: int
     ) -> None:
-        """`limits` are the keyword arguments of the C parser. A head with a `set_aside` environ key (a header in which
-        a proxy gives the scheme) is not plain."""
+        """`max_line` and `max_field` are bytes of the request line and of each header field with its line break."""
         self._base_environ = base_environ
-        self._limits = limits
+        self._max_line = max_line
+        self._max_fields = max_fields
+        self._max_field = max_field
         self._max_body_size = max_body_size
-        self._set_aside = _UNUSUAL | set_aside
         self.known: Memo[bytes, RequestHead] = Memo(512)
 
-    def parse(self, head: bytes) -> RequestHead | None:
-        """The request of `head`, which ends with its empty line; None if it is not plain.
-
-        Raises Refusal for a body that is too large.
-        """
-        try:
-            # `parse_request_fast` takes half a microsecond less, but the classes of its errors are not public.
-            request = gunicorn_h1c.parse_request(head, **self._limits)
-        except (gunicorn_h1c.ParseError, gunicorn_h1c.IncompleteError):
-            return None
-        lines = len(request["headers"]) + 2
-        if (
-            request["consumed"] != len(head)
-            or request["minor_version"] != 1
-            or head.count(b"\n") != lines
-            or head.count(b"\r\n") != lines
-            or not _TARGET.fullmatch(request["path"])
-            or not head.startswith(b"%b %b HTTP/1.1\r\n" % (request["method"], request["path"]))
-            or request["method"] == b"CONNECT"
-        ):
-            return None
-        environ = self._environ(request)
-        if environ is None:
-            return None
-        length = int(environ.get("CONTENT_LENGTH", "0"))
-        check_length(length, self._max_body_size)
-        options = environ.get("HTTP_CONNECTION", "").lower().split(",")
-        plain = RequestHead(environ, length, keep_alive="close" not in [option.strip(" \t") for option in options])
-        if len(head) <= _KNOWN_HEAD_SIZE:
-            self.known[head] = plain
-        return plain
-
-    def is_incomplete(self, part: bytes) -> bool:
-        """Whether more bytes can complete this head. Raises the C parser's errors if they cannot."""
-        fields = self._limits["limit_request_fields"]
-        # For an incomplete head with too many fields the C parser reports a malformed head.
-        if part.count(b"\n") > fields + 1:
-            raise gunicorn_h1c.LimitRequestHeaders(f"more than {fields} header fields")
-        try:
-            gunicorn_h1c.parse_request(part, **self._limits)
-        except gunicorn_h1c.IncompleteError:
-            return True
-        return False
-
-    def _environ(self, request: dict[str, Any]) -> dict[str, Any] | None:
+    def parse(self, head: bytes) -> RequestHead:
+        """The request of `head`, which ends with its empty line. Raises Refusal."""
+        lines = self._lines(head[:-4])
+        request = _REQUEST_LINE.fullmatch(lines[0])
+        if request is None:
+            raise _not_a_request(lines[0])
         environ = self._base_environ.copy()
-        target = request["path"].decode("ascii")
-        path, _, query = target.partition("?")
-        environ["REQUEST_METHOD"] = request["method"].decode("ascii")
-        environ["RAW_URI"] = target
-        environ["PATH_INFO"] = unquote_to_bytes(path).decode("latin-1") if "%" in path else path
-        environ["QUERY_STRING"] = query
-        environ["SERVER_PROTOCOL"] = "HTTP/1.1"
-        received: list[tuple[str, str]] = []
-        for name, raw in request["headers"]:
-            if not name:
-                return None
-            if b"_" in name:
-                # Its environ key would be that of the name with hyphens, which a proxy may have set or checked.
-                received.append((name.decode("ascii"), raw.decode("latin-1")))
-                continue
-            key = "HTTP_" + name.decode("ascii").upper().replace("-", "_")
-            if key in ("HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"):
-                key = key[5:]
-            if key in self._set_aside or (key == "CONTENT_LENGTH" and not _LENGTH.fullmatch(raw)):
-                return None
-            value = raw.decode("latin-1")
-            received.append((name.decode("ascii"), value))
-            if key in environ:
-                if key in _SINGLE:
-                    return None
-                value = f"{environ[key]},{value}"
-            environ[key] = value
-        environ[RECEIVED_HEADERS_KEY] = received
-        return environ
+        _fill_request(environ, request[1], request[2])
+        environ["SERVER_PROTOCOL"] = "HTTP/1." + request[3].decode()
+        _fill_fields(environ, lines)
+        found = RequestHead(environ, int(request[3]))
+        check_length(found.length, self._max_body_size)
+        if len(head) <= _KNOWN_HEAD_SIZE:
+            self.known[head] = found
+        return found
+
+    def check_part(self, part: bytes) -> None:
+        """Raise Refusal if no bytes behind `part` can complete it to a head."""
+        lines = self._lines(part.removesuffix(b"\r"))
+        if not (_REQUEST_LINE if len(lines) > 1 else _BEGUN_LINE).fullmatch(lines[0]):
+            raise _not_a_request(lines[0])
+
+    def _lines(self, part: bytes) -> list[bytes]:
+        """The lines of a head or of its first part. Raises Refusal if they exceed a limit or end with LF alone."""
+        if len(part) > MAX_HEAD_SIZE:
+            raise Refusal.of(431, f"the request head exceeds the maximum of {MAX_HEAD_SIZE} bytes")
+        lines = part.removeprefix(b"\r\n").split(b"\r\n")  # one empty line before a request is allowed
+        if len(lines[0]) > self._max_line:
+            raise Refusal.of(414, f"the request line exceeds the maximum of {self._max_line} bytes")
+        if len(lines) - 1 - (not lines[-1]) > self._max_fields:
+            raise Refusal.of(431, f"the request has more than {self._max_fields} header fields")
+        for line in lines:
+            if b"\n" in line:
+                raise Refusal.of(400, f"a line ends with LF alone, not with CR LF: {_shown(line)}")
+            if len(line) + 2 > self._max_field and line is not lines[0]:
+                raise Refusal.of(431, f"a header field exceeds the maximum of {self._max_field} bytes: {_shown(line)}")
+        return lines
+
+
+def _not_a_request(line: bytes) -> Refusal:
+    return Refusal.of(400, f"the request line is not 'METHOD /path HTTP/1.1' but {_shown(line)}")
+
+
+def _shown(part: bytes) -> str:
+    return repr(part[:_SHOWN].decode("latin-1"))
+
+
+def _fill_request(environ: dict[str, Any], method: bytes, raw: bytes) -> None:
+    if method == b"CONNECT":
+        raise Refusal.of(501, "CONNECT is for proxies")
+    target = _TARGET.fullmatch(raw)
+    if target is None or (target[3] is not None and method != b"OPTIONS"):
+        raise Refusal.of(400, f"the target of the request is neither a path nor a URL but {_shown(raw)}")
+    path = target[1] or target[3] or b"/"
+    environ["REQUEST_METHOD"] = method.decode()
+    environ["RAW_URI"] = raw.decode()
+    environ["PATH_INFO"] = (unquote_to_bytes(path) if b"%" in path else path).decode("latin-1")
+    environ["QUERY_STRING"] = (target[2] or b"").decode()
+
+
+def _fill_fields(environ: dict[str, Any], lines: list[bytes]) -> None:
+    received: list[tuple[str, str]] = []
+    for line in lines[1:]:
+        field = _FIELD.fullmatch(line)
+        if field is None:
+            raise Refusal.of(400, f"a header field is not 'Name: value' but {_shown(line)}")
+        name = field[1].decode()
+        value = field[2].decode("latin-1").rstrip(" \t")
+        received.append((name, value))
+        if "_" in name:
+            continue  # its environ key would be that of the name with hyphens, which a proxy may have set or checked
+        key = name.upper().replace("-", "_")
+        if key not in _WITHOUT_PREFIX:
+            key = "HTTP_" + key
+        elif key == "CONTENT_LENGTH" and not _LENGTH.fullmatch(value):
+            raise Refusal.of(400, f"Content-Length is not a number but {value[:_SHOWN]!r}")
+        if key in environ:
+            if key in _SINGLE:
+                raise Refusal.of(400, f"the header field {name!r} is there twice")
+            value = f"{environ[key]},{value}"
+        environ[key] = value
+    environ[RECEIVED_HEADERS_KEY] = received

@@ -29,10 +29,10 @@ class Http1Service(ListenerService):
     ) -> None:
         super().__init__(application, address, cfg, connections, allocate, access_log, tls)
         self.response_heads = ResponseHeads()
-        limits = {
-            "limit_request_line": cfg.limit_request_line or 8190,
-            "limit_request_fields": cfg.limit_request_fields,
-            "limit_request_field_size": cfg.limit_request_field_size or 8190,
-        }
-        scheme_keys = frozenset(f"HTTP_{name.replace('-', '_')}" for name in cfg.secure_scheme_headers)
-        self.heads = RequestHeadParser(self.base_environ(), limits, scheme_keys, self.limits.max_body_size)
+        self.heads = RequestHeadParser(
+            self.base_environ(),
+            self.limits.max_body_size,
+            max_line=cfg.limit_request_line or 8190,
+            max_fields=cfg.limit_request_fields,
+            max_field=cfg.limit_request_field_size or 8190,
+        )

@@ -262,7 +262,7 @@ def test_model_with_a_strange_name_serves(explicit: ServerProcess, name: str) ->
 def test_name_that_is_not_ascii_is_a_bad_request(explicit: ServerProcess, name: bytes) -> None:
     with Client(explicit.http_port) as client:
         answer = client.ask(raw_post(b"", JSON, "/v2/repository/models/NAME/load").replace(b"NAME", name))
-    assert (answer.status, b"Invalid HTTP request line" in answer.body) == (400, True)
+    assert (answer.status, b"the request line is not" in answer.body) == (400, True)
     assert_still_serves(explicit)
 
 

@@ -42,7 +42,7 @@ def answer(
         return parts
 
     sink = Sink()
-    head = RequestHead({"REQUEST_METHOD": method}, 0, keep_alive=True, minor_version=minor_version)
+    head = RequestHead({"REQUEST_METHOD": method, "HTTP_CONNECTION": "keep-alive"}, minor_version)
     clock = CoarseClock()
     response = Response(sink, head, ResponseHeads(), clock)
     response.run(application, {})
@@ -124,9 +124,7 @@ def test_the_last_response_closes_the_connection() -> None:
         start_response("200 OK", [])
         return []
 
-    response = Response(
-        sink, RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True), ResponseHeads(), CoarseClock()
-    )
+    response = Response(sink, RequestHead({"REQUEST_METHOD": "GET"}, 1), ResponseHeads(), CoarseClock())
     response.run(application, {})
     assert b"Connection: close\r\n" in sink.sent[0]
     assert not response.keep_alive
@@ -139,13 +137,13 @@ def test_written_parts_are_sent_before_the_returned_ones() -> None:
         start_response("200 OK", [("Content-Length", "6")])(b"one")
         return [b"two"]
 
-    head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
     Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
     assert b"".join(sink.sent).endswith(b"\r\n\r\nonetwo")
 
 
 def test_start_response_may_be_repeated_only_for_an_error() -> None:
-    head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True)
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
     response = Response(Sink(), head, ResponseHeads(), CoarseClock())
     response.start_response("200 OK", [])
     with pytest.raises(AssertionError, match="twice"):
@@ -166,6 +164,6 @@ def test_a_stream_that_is_always_ready_lets_others_run() -> None:
         while sink.turns < 3:
             yield b"part"
 
-    head = RequestHead({"REQUEST_METHOD": "GET"}, 0, keep_alive=True, minor_version=1)
+    head = RequestHead({"REQUEST_METHOD": "GET"}, 1)
     Response(sink, head, ResponseHeads(), CoarseClock()).run(application, {})
     assert len(sink.sent) > 3
