@@ -45,7 +45,9 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     directory = PrivateDirectory.make() if topology.http_workers else None
     note = FailureNote()
     return ServerConfiguration(
-        addresses=tuple(Bind(*place, settings.reuses_port(service)) for service, place in services.items()),
+        addresses=tuple(
+            Bind(*place, settings.reuses_port(service), service.option(place[0])) for service, place in services.items()
+        ),
         last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
         begin=partial(_begin, settings, directory),
         make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines),

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from app.process.port_owner import owner_of
 from core.errors import ErrorCode, ServerError
 
 log = logging.getLogger("trident.server")
@@ -43,12 +44,13 @@ class BindFailed(ServerError):
 class Bind(NamedTuple):
     """Where a socket listens. `address` is a host's, in brackets or not, or `unix:<path>`, which has no port.
 
-    With `reuse_port` other servers may listen on the same port.
+    With `reuse_port` other servers may listen on the same port. `option` moves the socket elsewhere.
     """
 
     address: str
     port: int
     reuse_port: bool = False
+    option: str = ""
 
 
 def open_listener(address: str, port: int, *, reuse_port: bool = False) -> socket.socket:
@@ -107,16 +109,25 @@ def _is_abandoned(path: str) -> bool:
 
 
 def open_listeners(binds: Iterable[Bind]) -> list[socket.socket]:
-    """One listening socket per bind, or none of them and BindFailed."""
+    """One listening socket per bind, or none of them and BindFailed, which names who has the port and what to do."""
     listeners: list[socket.socket] = []
-    try:
-        for address, port, reuse_port in binds:
-            listeners.append(open_listener(address, port, reuse_port=reuse_port))
-    except BindFailed:
-        for listener in listeners:
-            close_listener(listener)
-        raise
+    for bind in binds:
+        try:
+            listeners.append(open_listener(bind.address, bind.port, reuse_port=bind.reuse_port))
+        except BindFailed as error:
+            for listener in listeners:
+                close_listener(listener)
+            error.hint = _cure(bind, error)
+            raise
     return listeners
+
+
+def _cure(bind: Bind, error: BindFailed) -> str | None:
+    if not isinstance(error.__cause__, OSError) or error.__cause__.errno != errno.EADDRINUSE:
+        return f"choose another with {bind.option}" if bind.option else None
+    owner = owner_of(bind.port) if bind.port else ""
+    stop = f"{owner} has it: stop that process" if owner else "stop the process that has it"
+    return f"{stop}, or choose another with {bind.option}"
 
 
 def close_listener(listener: socket.socket) -> None:

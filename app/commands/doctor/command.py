@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from app.commands.doctor.access_lines import storage_lines
 from app.commands.doctor.gpu import gpu_lines, read_gpu
 from app.commands.doctor.limits import limit_lines, read_limits
+from app.commands.doctor.live_server import server_lines
 from app.commands.doctor.ports import port_lines, read_ports
-from app.commands.doctor.report import Level, Line, has_failed, json_report, text_report
+from app.commands.doctor.report import OF_MACHINE, OF_SERVER, Level, Line, has_failed, json_report, text_report
 from app.commands.doctor.repository import (
     RepositoryReading,
     read_cache,
@@ -28,19 +29,24 @@ from core.repository.location import Scheme, parse_location
 
 JSON = Option(flag="json", kind=FLAG, help="Print the report as JSON.", section="", variable="", own=True)
 _JSON_FLAG = f"--{JSON.flag}"
+_URLS = ("http://", "https://")
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Print the report; the arguments are `--json` and those of `serve`. Returns 1 if a line has failed, otherwise 0.
+    """Print the report; the arguments are `--json` and those of `serve`, or the URLs of servers that run.
 
-    Raises BadOption.
+    Returns 1 if a line has failed, otherwise 0. Raises BadOption.
     """
-    of_serve = [each for each in arguments if each != _JSON_FLAG]
+    urls = [each for each in arguments if each.startswith(_URLS)]
+    of_serve = [each for each in arguments if each != _JSON_FLAG and each not in urls]
     settings = read_settings(with_repositories(of_serve), needs_repository=False)
     _log_nothing()
     disable_telemetry()
-    lines = examine_machine(settings)
-    sys.stdout.write(json_report(lines) if _JSON_FLAG in arguments else text_report(lines))
+    lines = [line for url in urls for line in server_lines(url, settings.metrics_port)]
+    if not urls:
+        lines = examine_machine(settings)
+    text = json_report(lines) if _JSON_FLAG in arguments else text_report(lines, OF_SERVER if urls else OF_MACHINE)
+    sys.stdout.write(text)
     return 1 if has_failed(lines) else 0
 
 

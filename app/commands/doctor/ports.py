@@ -1,37 +1,25 @@
-"""The ports that the server would open: whether they are free, and which process has a taken one.
-
-Source: proc(5), /proc/net/tcp and /proc/PID/fd.
-"""
+"""The ports that the server would open: whether they are free, and who has a taken one."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
+from app.commands.doctor.live_server import running_server
 from app.commands.doctor.report import Level, Line
+from app.process.port_owner import owner_of
 from app.settings.services import Service, is_unix, spell_endpoint
 from app.worker.listening_sockets import BindFailed, close_listener, open_listener
 
 _AREA = "Ports"
-_PROC = Path("/proc")
-_LISTENING = "0A"
-_OPTIONS = {
-    Service.GRPC: "--grpc-port",
-    Service.HTTP: "--http-port",
-    Service.SAGEMAKER: "--sagemaker-port",
-    Service.VERTEX_AI: "--vertex-ai-port",
-    Service.METRICS: "--metrics-port",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class PortReading:
     """`failure` is the message of the failed attempt to open the port, empty if it opened.
 
-    `owner` is the process that has the port, as `name (pid N)`; empty if it is unknown.
+    `owner` is the process that has the port, empty if it is unknown; `server` is the name and version of a server that
+    speaks Triton's protocol and has it.
     """
 
     service: str
@@ -39,54 +27,37 @@ class PortReading:
     port: int
     failure: str = ""
     owner: str = ""
+    server: str = ""
 
 
 def read_ports(
     services: Mapping[Service, tuple[str, int]], reuses_port: Callable[[Service], bool] = lambda service: False
 ) -> list[PortReading]:
-    """Open each port for a moment, as the server would."""
-    readings = []
+    """Open each port for a moment, as the server would, and ask a server that has it who it is."""
+    readings: list[PortReading] = []
     for service, (address, port) in services.items():
-        failure = owner = ""
+        failure = owner = server = ""
         try:
             close_listener(open_listener(address, port, reuse_port=reuses_port(service)))
         except BindFailed as error:
             failure = error.message.strip()
-            owner = owner_of(port)
-        readings.append(PortReading(service, address, port, failure, owner))
-    return readings
+            owner = "" if is_unix(address) else owner_of(port)
+            if service is Service.HTTP:
+                server = running_server(f"http://{_reachable(address)}:{port}")
+        readings.append(PortReading(service, address, port, failure, owner, server))
+    running = next((each for each in readings if each.server), None)
+    if running is None or not running.owner:
+        return readings
+    return [replace(each, server=running.server) if each.owner == running.owner else each for each in readings]
+
+
+def _reachable(address: str) -> str:
+    """The address at which a server that listens on `address` is asked from this machine."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]", "": "127.0.0.1"}.get(address, address)
 
 
 def port_lines(readings: Iterable[PortReading]) -> list[Line]:
     return [_line(reading) for reading in readings]
-
-
-def listening_inodes(table: str, port: int) -> set[str]:
-    """The inodes of the sockets that listen on `port`, from the text of /proc/net/tcp or /proc/net/tcp6."""
-    rows = [row.split() for row in table.splitlines()[1:]]
-    ending = f":{port:04X}"
-    return {row[9] for row in rows if len(row) > 9 and row[1].endswith(ending) and row[3] == _LISTENING}
-
-
-def owner_of(port: int, proc: Path = _PROC) -> str:
-    """The process that listens on `port`, as `name (pid N)`; empty if it belongs to another user or container."""
-    inodes: set[str] = set()
-    for name in ("tcp", "tcp6"):
-        with suppress(OSError):
-            inodes |= listening_inodes((proc / "net" / name).read_text(), port)
-    sockets = {f"socket:[{inode}]" for inode in inodes}
-    for process in sorted(proc.glob("[0-9]*"), key=lambda path: int(path.name)) if sockets else ():
-        with suppress(OSError):
-            if any(_target(entry) in sockets for entry in (process / "fd").iterdir()):
-                return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
-    return ""
-
-
-def _target(link: Path) -> str:
-    try:
-        return os.readlink(link)
-    except OSError:  # closed in the meantime
-        return ""
 
 
 def _line(reading: PortReading) -> Line:
@@ -94,6 +65,9 @@ def _line(reading: PortReading) -> Line:
     where = spell_endpoint(reading.address, reading.port)
     if not reading.failure:
         return Line(_AREA, check, Level.OK, f"{where} is free")
-    option = "--grpc-address" if is_unix(reading.address) else _OPTIONS[Service(reading.service)]
+    option = Service(reading.service).option(reading.address)
+    if reading.server:
+        text = f"{where} is that of a running server, {reading.server} ({reading.owner or 'of another user'})"
+        return Line(_AREA, check, Level.WARNING, text, f"`trident doctor URL` asks it; a second server needs {option}")
     text = reading.failure + (f", by {reading.owner}" if reading.owner else "")
     return Line(_AREA, check, Level.FAILED, text, f"stop the process that has the port, or set {option}")

@@ -12,6 +12,8 @@ from itertools import groupby
 from core.observability.log_text import escaped
 
 _WIDTH = 100
+OF_MACHINE = ("ready to serve", "this machine cannot serve this as it is")
+OF_SERVER = ("the server serves", "the server does not serve as it should")
 
 
 class Level(StrEnum):
@@ -33,10 +35,13 @@ class Line:
     cure: str = ""
 
 
-def text_report(lines: Sequence[Line]) -> str:
-    """One block per area, at most 100 columns wide where blanks allow it, and the result in the last line."""
+def text_report(lines: Sequence[Line], verdicts: tuple[str, str] = OF_MACHINE) -> str:
+    """One block per area, at most 100 columns wide where blanks allow it, and the result in the last line.
+
+    `verdicts` are its words if nothing has failed, and if something has.
+    """
     blocks = [_block(area, list(found)) for area, found in groupby(lines, key=lambda line: line.area)]
-    return "\n".join([*blocks, _result(lines) + "\n"])
+    return "\n".join([*blocks, f"{_counts(lines)}: {verdicts[has_failed(lines)]}\n"])
 
 
 def json_report(lines: Sequence[Line]) -> str:
@@ -71,10 +76,9 @@ def _wrapped(text: str, first: str, margin: str) -> list[str]:
     return wrapper.wrap(escaped(text)) or [first.rstrip()]
 
 
-def _result(lines: Sequence[Line]) -> str:
+def _counts(lines: Sequence[Line]) -> str:
     failed, warnings = _count(lines, Level.FAILED), _count(lines, Level.WARNING)
-    counts = f"{failed} failed, {warnings} {'warning' if warnings == 1 else 'warnings'}"
-    return f"{counts}: {'this machine cannot serve this as it is' if failed else 'ready to serve'}"
+    return f"{failed} failed, {warnings} {'warning' if warnings == 1 else 'warnings'}"
 
 
 def _count(lines: Sequence[Line], level: Level) -> int:
