@@ -41,6 +41,7 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         load_threads=settings.model_load_thread_count,
         load_retries=settings.model_load_retry_count,
         backend_settings=_backend_settings(settings),
+        cpu_instead_of_gpu=settings.gpu_missing == "cpu",
         min_compute_capability=settings.min_supported_compute_capability,
         delay_scheduler=settings.delay_scheduler,
         backlog_delay_scheduler=settings.backlog_delay_scheduler,

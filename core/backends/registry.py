@@ -23,7 +23,7 @@ from core.backends.base import Backend, CompletingBackend
 from core.backends.devices.device_support import DeviceSupport
 from core.backends.framework import importing
 from core.backends.parameter_values import integer
-from core.config.instance_groups import GpuIds
+from core.config.instance_groups import CpuInstead, GpuIds
 from core.config.paths import is_plain
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
@@ -77,13 +77,16 @@ class BackendRegistry:
         settings: Mapping[str, Settings],
         *,
         gpu_ids: Sequence[int] = (),
+        cpu_instead: bool = False,
         makers: Mapping[str, MakeBackend] | None = None,
     ) -> None:
         """`settings` are the values of --backend-config by backend name; those under "" are for all backends.
-        `gpu_ids` are the GPUs that backends may use. `makers` are those of `installed_backends` unless given.
+        `gpu_ids` are the GPUs that backends may use; with `cpu_instead` a model that asks for one where there is none,
+        or whose backend uses none, runs on the CPU. `makers` are those of `installed_backends` unless given.
         """
         self._settings = settings
         self._gpu_ids = tuple(gpu_ids)
+        self._cpu_instead = cpu_instead
         self._makers = installed_backends() if makers is None else makers
         self._making = threading.Lock()
         self._made: dict[str, Backend] = {}
@@ -111,9 +114,12 @@ class BackendRegistry:
 
     def gpu_ids(self, config: ModelConfig) -> GpuIds:
         """The GPUs for the instances of `config`; None if its backend cannot use GPUs."""
+        found: GpuIds
         if not self._runtimes(config.backend):
-            return self._gpu_ids or None
-        return self._gpu_ids if self._backend(config.backend).supports_gpus else None
+            found = self._gpu_ids or None
+        else:
+            found = self._gpu_ids if self._backend(config.backend).supports_gpus else None
+        return CpuInstead() if self._cpu_instead and not found else found
 
     def default_max_batch_size(self, config: ModelConfig) -> int:
         """The `max_batch_size` of a model that can batch and does not set one. Raises ConfigInvalid."""

@@ -306,7 +306,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     tracer = Tracer(options.tracing)
     loader = ModelLoader(
         options,
-        BackendRegistry(options.backend_settings, gpu_ids=gpus),
+        BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu),
         gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
         on_poisoned=partial(_report_poisoned, on_fatal),
         metrics=custom_metrics,

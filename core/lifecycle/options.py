@@ -23,12 +23,13 @@ class EngineOptions:
     `control_mode` is none, poll or explicit; explicit mode loads `load_models` at start. Files from cloud storage are
     kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
-    select the GPUs. A batcher runs nothing until it has queued `delay_scheduler` requests for the first time, and
-    `backlog_delay_scheduler` in the backlog of sequences; this is for tests. `response_cache_bytes` is the size of the
-    response cache in memory, 0 for none; `redis_cache` is the one in Redis, which takes its place. `times_for` says for
-    whom responses carry the times of their executions. `latencies` are the distributions of durations that every
-    version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may
-    send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter, None
+    select the GPUs; with `cpu_instead_of_gpu` models that ask for one where there is none run on the CPU. A batcher
+    runs nothing until it has queued `delay_scheduler` requests for the first time, and `backlog_delay_scheduler` in
+    the backlog of sequences; this is for tests. `response_cache_bytes` is the size of the response cache in memory, 0
+    for none; `redis_cache` is the one in Redis, which takes its place. `times_for` says for whom responses carry the
+    times of their executions. `latencies` are the distributions of durations that every version keeps.
+    `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may send to a
+    request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter, None
     without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
     `place` is that of the engine among those of the server.
     """
@@ -52,6 +53,7 @@ class EngineOptions:
     load_retries: int = 0
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     min_compute_capability: float = 6.0
+    cpu_instead_of_gpu: bool = False
     visible_gpus: str | None = None
     delay_scheduler: int = 0
     backlog_delay_scheduler: int = 0

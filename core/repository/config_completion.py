@@ -7,12 +7,14 @@ Source: docs/spec/model-config.md sections 2.2 and 2.4; docs/spec/repository.md 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from core.config.autocomplete import auto_complete as complete_config
 from core.config.autocomplete import needs_signature
 from core.config.backend_facts import BackendFacts
+from core.config.instance_groups import groups_on_cpu_instead
 from core.config.normalize import fill_identity, normalize
 from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig, Problem
@@ -23,6 +25,8 @@ from core.errors import ConfigInvalid, ServerError
 from core.repository.layout import ModelDirectory, detection_files
 from core.repository.layout_mistakes import layout_hint
 from core.repository.versions import available_versions, select_versions, version_path
+
+_log = logging.getLogger("trident.config")
 
 
 @dataclass(slots=True)
@@ -65,6 +69,13 @@ def load_config(
     done = complete(directory, written, backends, auto_complete=auto_complete, version=version)
     if done.problems:
         raise InvalidModelConfig(done.problems, model=directory.name)
+    for group in groups_on_cpu_instead(written, done.config):
+        _log.warning(
+            "instance group %s of model %s runs on the CPU, although it asks for a GPU: there is none for it, and "
+            "--gpu-missing is cpu",
+            group,
+            directory.name,
+        )
     failure, done.failure = done.failure, None
     if failure is not None:
         try:

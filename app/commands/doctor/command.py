@@ -70,7 +70,8 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
         if not has_failed(found):  # otherwise the scan would fail in the same way, after more attempts
             repositories.append(read_repository(location, settings, storage.folders))
     limits = read_limits(settings)
-    asked_by = [name for reading in repositories for name in reading.asking_for_gpu]
+    on_cpu = settings.gpu_missing == "cpu"
+    asked_by = [] if on_cpu else [name for reading in repositories for name in reading.asking_for_gpu]
     free_memory = limits.room.free if limits.room is not None else None
     return [
         *storages,

@@ -44,7 +44,7 @@ def make_check(options: ValidateOptions) -> RepositoryCheck:
             integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))
     except BadValue as error:
         raise BadOption.of("--backend-config", str(error)) from None
-    backends = BackendRegistry(settings, gpu_ids=gpu_ids())
+    backends = BackendRegistry(settings, gpu_ids=gpu_ids(), cpu_instead=options.gpu_missing == "cpu")
 
     def run_golden(
         path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]

@@ -35,7 +35,10 @@ _REPORTED = (
     _GRAPH,
     *(
         SERVER_OPTIONS[name]
-        for name in ("model_config_name", "disable_auto_complete_config", "backend_config", "backend_directory")
+        for name in (
+            *("model_config_name", "disable_auto_complete_config"),
+            *("backend_config", "backend_directory", "gpu_missing"),
+        )
     ),
 )
 ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
@@ -43,9 +46,8 @@ ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidateOptions:
-    """`repositories` are values of --model-repository; `backend_config` and `backend_directory` as in
-    ServerSettings. `graph` is the form of
-    the drawings of ensembles, "" for none.
+    """`repositories` are values of --model-repository; `backend_config`, `backend_directory` and `gpu_missing` as in
+    ServerSettings. `graph` is the form of the drawings of ensembles, "" for none.
     """
 
     repositories: tuple[str, ...]
@@ -55,6 +57,7 @@ class ValidateOptions:
     auto_complete: bool = True
     backend_config: tuple[str, ...] = ()
     backend_directory: str = SERVER_OPTIONS["backend_directory"].default
+    gpu_missing: str = SERVER_OPTIONS["gpu_missing"].default
     cache: CloudCache = field(default_factory=CloudCache)
 
 
@@ -83,5 +86,6 @@ def read_validate_options(
         auto_complete=not values.get("disable-auto-complete-config", False),
         backend_config=values.get("backend-config", ()),
         backend_directory=values.get("backend-directory", SERVER_OPTIONS["backend_directory"].default),
+        gpu_missing=values.get("gpu-missing", SERVER_OPTIONS["gpu_missing"].default),
         cache=read_cloud_cache(values, environment),
     )

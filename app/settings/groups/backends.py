@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import FLAG, FOLDER, TEXT, BadValue, Kind, number
+from app.settings.option_types import FLAG, FOLDER, TEXT, BadValue, Kind, choice, number
 
 _SECTION = "Backends"
 
@@ -72,6 +72,15 @@ class BackendSettings:
         number(0),
         "Minimum CUDA compute capability of the GPUs that are used.",
         section=_SECTION,
+    )
+    gpu_missing: str = option(
+        "error",
+        "gpu-missing",
+        choice("gpu-missing", "error", "cpu"),
+        "What becomes of a model whose configuration asks for a GPU (KIND_GPU) on a machine without one: it fails to "
+        "load, or it runs on the CPU, with a warning in the log.",
+        section=_SECTION,
+        own=True,
     )
     visible_gpus: str | None = option(
         None,

@@ -13,6 +13,7 @@ import pytest
 from core.backends.base import Backend
 from core.backends.devices.device_support import DeviceSupport
 from core.backends.registry import BackendRegistry, device_support, installed_backends
+from core.config.instance_groups import CpuInstead
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.project import ROOT
@@ -29,10 +30,15 @@ class MadeBackend(FakeBackend):
 class Made:
     """A registry of the backends `fake` and, for GPUs, `other`; notes the backends that are made."""
 
-    def __init__(self, settings: Mapping[str, Mapping[str, str]] | None = None, gpu_ids: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, Mapping[str, str]] | None = None,
+        gpu_ids: tuple[int, ...] = (),
+        cpu_instead: bool = False,
+    ) -> None:
         self.backends: list[MadeBackend] = []
         makers = {"fake": self._make, "other": partial(self._make, supports_gpus=True)}
-        self.registry = BackendRegistry(settings or {}, gpu_ids=gpu_ids, makers=makers)
+        self.registry = BackendRegistry(settings or {}, gpu_ids=gpu_ids, cpu_instead=cpu_instead, makers=makers)
 
     def _make(self, settings: Mapping[str, str], supports_gpus: bool = False) -> Backend:
         self.backends.append(MadeBackend(settings, supports_gpus))
@@ -117,6 +123,13 @@ def test_gpus_are_for_the_models_of_backends_that_support_them() -> None:
     assert registry.gpu_ids(config_of("none")) == (0, 1)
     assert Made().registry.gpu_ids(config_of("other")) == ()
     assert Made().registry.gpu_ids(config_of("none")) is None
+
+
+@pytest.mark.parametrize("backend", ["fake", "other", "none"])
+def test_the_cpu_takes_the_place_of_a_missing_gpu_if_it_may(backend: str) -> None:
+    assert isinstance(Made(cpu_instead=True).registry.gpu_ids(config_of(backend)), CpuInstead)
+    found = Made(gpu_ids=(0, 1), cpu_instead=True).registry.gpu_ids(config_of(backend))
+    assert isinstance(found, CpuInstead) == (backend == "fake")
 
 
 def written_in_python(tmp_path: Path, name: str = "mine") -> BackendRegistry:

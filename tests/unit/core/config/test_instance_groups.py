@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from google.protobuf import text_format
 
-from core.config.instance_groups import instance_group_problems, normalize_instance_groups
+from core.config.instance_groups import CpuInstead, GpuIds, instance_group_problems, normalize_instance_groups
 from core.config.schema import ModelConfig
 
 Group = tuple[str, int, int, list[int]]
@@ -15,7 +16,7 @@ def config_of(text: str, backend: str = "onnxruntime") -> ModelConfig:
     return text_format.Parse(text, ModelConfig(name="m", backend=backend))
 
 
-def normalized(text: str, gpu_ids: list[int] | None, backend: str = "onnxruntime") -> list[Group]:
+def normalized(text: str, gpu_ids: GpuIds, backend: str = "onnxruntime") -> list[Group]:
     config = config_of(text, backend)
     normalize_instance_groups(config, gpu_ids)
     once = config.SerializeToString()
@@ -24,7 +25,7 @@ def normalized(text: str, gpu_ids: list[int] | None, backend: str = "onnxruntime
     return [(group.name, group.kind, group.count, list(group.gpus)) for group in config.instance_group]
 
 
-def problems(text: str, gpu_ids: list[int] | None) -> list[str]:
+def problems(text: str, gpu_ids: GpuIds) -> list[str]:
     config = config_of(text)
     normalize_instance_groups(config, gpu_ids)
     return [problem.message for problem in instance_group_problems(config, "m", gpu_ids)]
@@ -52,6 +53,23 @@ def test_auto_becomes_cpu_if_a_listed_gpu_is_missing() -> None:
     assert problems("instance_group { gpus: [ 0, 3 ] }", [0]) == [
         "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"
     ]
+
+
+def test_groups_that_ask_for_a_missing_gpu_may_run_on_the_cpu() -> None:
+    text = "instance_group [ { kind: KIND_GPU }, { gpus: [ 0 ] count: 3 }, { kind: KIND_MODEL } ]"
+    assert normalized(text, CpuInstead()) == [("m_0", CPU, 2, []), ("m_1", CPU, 3, []), ("m_2", MODEL, 1, [])]
+    assert problems(text, CpuInstead()) == []
+    assert len(problems("instance_group { kind: KIND_CPU gpus: [ 0 ] }", CpuInstead())) == 1
+
+
+@pytest.mark.parametrize("gpu_ids", [(), None])
+def test_a_missing_gpu_is_answered_with_both_ways_out(gpu_ids: GpuIds) -> None:
+    config = config_of("instance_group { kind: KIND_GPU }")
+    normalize_instance_groups(config, gpu_ids)
+    [problem] = instance_group_problems(config, "m", gpu_ids)
+    assert "--gpu-missing=cpu, or use KIND_CPU; to run it on a GPU, " in problem.hint
+    assert "start the server where it sees one" in problem.hint
+    assert ("install trident-inference[gpu]" in problem.hint) == (gpu_ids is None)
 
 
 def test_ensemble_has_no_groups() -> None:

@@ -149,7 +149,12 @@ def test_recorded_response_can_be_pasted(tmp_path: Path) -> None:
             "request.inputs[0].data[0][1]: expected a number in the range of FP32, got 1e+39",
             "",
         ),
-        (["request", "inputs"], [], "request: expected 1 inputs but got 0 inputs for model 'm'.", ""),
+        (
+            ["request", "inputs"],
+            [],
+            "request: expected 1 inputs but got 0 inputs for model 'm'.",
+            "the inputs are: IMAGE",
+        ),
         (
             ["request", "inputs", 0, "datatype"],
             "FP64",
