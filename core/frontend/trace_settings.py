@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
-from core.errors import InvalidRequest, Unsupported
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
 from core.observability.tracing.settings import COUNT, FREQUENCY, LEVEL, LEVELS, OFF, RATE, UNLIMITED, Value
 
 FILE = "trace_file"
@@ -21,6 +21,16 @@ _RANGES = {RATE: "[ 0, 4294967295 ]", COUNT: "[ -1, 2147483647 ]", FREQUENCY: "[
 # What makes the texts of a level, or the text of a number, of the value that a client sent. Raises InvalidRequest.
 AsTexts = Callable[[str, object], list[str]]
 AsText = Callable[[str, object], str]
+
+
+def check_ready(is_ready: Callable[[], bool], model: str) -> None:
+    """Raise InvalidRequest for a model that is unknown or not ready, with one text for both, as Triton does."""
+    try:
+        if is_ready():
+            return
+    except (ModelNotFound, ModelNotReady):
+        pass
+    raise InvalidRequest(f"Request for unknown model : {model}", model=model)
 
 
 def wanted_changes(

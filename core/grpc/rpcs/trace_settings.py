@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady
-from core.frontend.trace_settings import wanted_changes
+from core.errors import InvalidRequest
+from core.frontend.trace_settings import check_ready, wanted_changes
 from core.grpc.messages.settings import read_trace_call, trace_message
 
 if TYPE_CHECKING:
@@ -17,18 +17,11 @@ if TYPE_CHECKING:
 
 
 def trace_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The settings, after the changes of the call. Of an unknown model there are none, and nothing is changed: so it is
-    in Triton.
-    """
+    """The settings, after the changes of the call."""
     call = read_trace_call(message)
     run, engine = front_end.bridge.run, front_end.engine
     if call.model:
-        try:
-            is_ready = run(engine.is_model_ready, call.model)
-        except (ModelNotFound, ModelNotReady):
-            is_ready = False
-        if not is_ready:
-            return trace_message({})
+        check_ready(lambda: run(engine.is_model_ready, call.model), call.model)
     if call.settings:
         # An empty list clears a setting.
         wanted = {name: values or None for name, values in call.settings.items()}

@@ -6,7 +6,7 @@ Source: docs/spec/trace-and-log.md section 1.
 from __future__ import annotations
 
 from core.errors import InvalidRequest
-from core.frontend.trace_settings import wanted_changes
+from core.frontend.trace_settings import check_ready, wanted_changes
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
 from core.http.request_body import read_object
@@ -15,8 +15,8 @@ from core.http.request_body import read_object
 def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
     """The settings, after the changes in the body of a POST. A setting that is null is inherited again."""
     run, engine = front_end.bridge.run, front_end.engine
-    if model and not run(engine.is_model_ready, model):
-        raise InvalidRequest(f"Request for unknown model : {model}", model=model)
+    if model:
+        check_ready(lambda: run(engine.is_model_ready, model), model)
     if environ["REQUEST_METHOD"] == "POST":
         document = read_object(environ, front_end.options.max_input_size)
         if document:

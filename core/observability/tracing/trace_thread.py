@@ -31,14 +31,16 @@ class TraceThread:
         self._tick = tick
         self._waiting: deque[Trace | Setting] = deque()
         self._wake = threading.Event()
-        self._is_closing = threading.Event()
+        # Set when what waits is to be written without gathering more.
+        self._is_urgent = threading.Event()
+        self._is_closing = False
         self._starting = threading.Lock()
         self._own_thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Start the thread, unless it runs."""
         with self._starting:
-            if self._own_thread is None and not self._is_closing.is_set():
+            if self._own_thread is None and not self._is_closing:
                 self._own_thread = threading.Thread(target=self._run, name="trident-trace", daemon=True)
                 self._own_thread.start()
 
@@ -51,18 +53,24 @@ class TraceThread:
         self._waiting.append(item)
         self._wake.set()
 
+    def hasten(self) -> None:
+        """Have what was put written at once. Does not block."""
+        self._is_urgent.set()
+        self._wake.set()
+
     def close(self) -> None:
         """Write everything and end. Blocks, at most ten seconds."""
-        self._is_closing.set()
-        self._wake.set()
+        self._is_closing = True
+        self.hasten()
         if self._own_thread is not None:
             self._own_thread.join(_CLOSE_SECONDS)
 
     def _run(self) -> None:
-        while not self._is_closing.is_set():
+        while not self._is_closing:
             self._wake.wait(_TICK_SECONDS)
-            self._is_closing.wait(_GATHER_SECONDS)
+            self._is_urgent.wait(_GATHER_SECONDS)
             self._wake.clear()
+            self._is_urgent.clear()
             self._write()
             self._tick()
         self._write()

@@ -217,8 +217,12 @@ class Tracer:
         setting = root.setting
         setting.in_flight -= 1
         self._writer.put(root)
-        if setting.is_replaced and not setting.in_flight:
-            self._writer.put(setting)
+        if not setting.in_flight:
+            if setting.is_replaced:
+                self._writer.put(setting)
+            elif not setting.sampler.left:
+                # The last of a trace_count: clients that see it at 0 look for the file.
+                self._writer.hasten()
         if not self._open:
             self._look_at_levels()
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
+from tritonclient.utils import InferenceServerException
 
 from core.inference.tensors import Array
 from tests.contract.grpc.grpc_requests import (
@@ -278,8 +279,10 @@ def test_features_that_are_off(client: Any) -> None:
 
 def test_trace_settings(client: Any) -> None:
     assert client.get_trace_settings(as_json=True)["settings"]["trace_level"]["value"] == ["OFF"]
-    assert len(client.get_trace_settings("nope").settings) == 0
-    assert len(client.update_trace_settings("nope", settings={"trace_rate": "1"}).settings) == 0
+    with pytest.raises(InferenceServerException, match="Request for unknown model : nope"):
+        client.get_trace_settings("nope")
+    with pytest.raises(InferenceServerException, match="Request for unknown model : nope"):
+        client.update_trace_settings("nope", settings={"trace_rate": "1"})
     changed = client.update_trace_settings("simple", settings={"trace_rate": "7", "trace_count": "3"}, as_json=True)
     assert changed["settings"]["trace_rate"]["value"] == ["7"]
     assert client.get_trace_settings(as_json=True)["settings"]["trace_rate"]["value"] == ["1000"]

@@ -19,6 +19,7 @@ from core.observability.tracing.options import ExportOptions, TraceMode, TraceOp
 from core.observability.tracing.settings import TraceSettings
 from core.observability.tracing.tracer import Tracer
 from tests.project import pure_python_only
+from tests.waiting import until
 
 AHEAD, BEHIND = [("HTTP_RECV_START", 1)], [("HTTP_SEND_END", 2)]
 MODEL_EVENTS = [
@@ -161,6 +162,13 @@ def test_the_count_goes_down_and_a_change_begins_anew(traced: Traced) -> None:
     assert [bool(traced.execute(traced.begin()).trace) for _ in range(4)] == [False, True, False, True]
     traced.tracer.close()
     assert {path.name for path in traced.path.parent.iterdir()} == {"trace.json.0", "trace.json.1"}
+
+
+def test_the_file_of_a_count_is_there_when_the_count_has_reached_0(traced: Traced) -> None:
+    traced.tracer.change("", {"trace_count": 2})
+    for _ in range(2):
+        traced.tracer.answered(traced.execute(traced.begin()).trace, AHEAD, BEHIND)
+    until(lambda: (traced.path.parent / "trace.json.0").exists())
 
 
 def test_the_traces_of_a_replaced_setting_are_written_when_the_last_has_ended(traced: Traced) -> None:
