@@ -55,10 +55,9 @@ class OverrideSource:
         except InvalidRequest:
             self.close()
             raise
-        self._files = tuple(
-            SourceFile(posixpath.normpath(path), len(content), f"request-{id(self)}")
-            for path, content in sorted(contents.items())
-        )
+        # Of two spellings of one path the later has been written.
+        sizes = {_relative(path): len(content) for path, content in contents.items()}
+        self._files = tuple(SourceFile(path, size, f"request-{id(self)}") for path, size in sorted(sizes.items()))
 
     def models(self) -> Sequence[str]:
         return [self._model]
@@ -89,9 +88,14 @@ class OverrideSource:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def _relative(path: str) -> str:
+    """The path below the model directory. One with a slash in front is below it, too, as Triton joins it."""
+    return posixpath.normpath(path.lstrip("/"))
+
+
 def _check_path(path: str) -> None:
-    normal = posixpath.normpath(path)
-    if not path or path.startswith("/") or normal == "." or normal.split("/")[0] == ".." or "\0" in path:
+    normal = _relative(path)
+    if normal == "." or normal.split("/")[0] == ".." or "\0" in path:
         raise InvalidRequest(
             f"Invalid file parameter '{_PREFIX}{path}' with normalized path '{normal}' must stay within model "
             "directory."
@@ -102,7 +106,7 @@ def _check_path(path: str) -> None:
 
 def _write(folder: Path, path: str, content: bytes) -> None:
     """Raises InvalidRequest for a path that is impossible by itself or beside the other files; OSError."""
-    file = folder / posixpath.normpath(path)
+    file = folder / _relative(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)

@@ -57,7 +57,8 @@ def test_equal_files_of_two_requests_have_different_tags() -> None:
     [
         ("../other/1/model.onnx", "../other/1/model.onnx"),
         ("1/../../model.onnx", "../model.onnx"),
-        ("/etc/passwd", "/etc/passwd"),
+        ("/../x", "../x"),
+        ("/", "."),
         ("..", ".."),
         ("1/..", "."),
         ("", "."),
@@ -70,6 +71,13 @@ def test_path_that_leads_out_of_the_directory_is_refused(path: str, normal: str)
     assert caught.value.message == (
         f"Invalid file parameter 'file:{path}' with normalized path '{normal}' must stay within model directory."
     )
+
+
+def test_a_slash_in_front_is_joined_to_the_model_directory() -> None:
+    source = OverrideSource("m", {"/1/model.py": b"a", "1/model.py": b"bc", "//etc/passwd": b""})
+    files = source.files("m") or ()
+    assert [(file.path, file.size) for file in files] == [("1/model.py", 2), ("etc/passwd", 0)]
+    source.close()
 
 
 def test_dots_within_the_model_directory_are_allowed() -> None:
