@@ -20,7 +20,6 @@ def settings_without_effect(written: ModelConfig) -> list[Problem]:
         *_files(written),
         *_parameters(written),
         *_warmup(written),
-        *_services(written),
     ]
 
 
@@ -76,12 +75,6 @@ def _warmup(config: ModelConfig) -> Iterator[Problem]:
         if sample.batch_size == 0:
             path = f"model_warmup[{index}].batch_size"
             yield Problem(path, "A sample with a batch size of 0 is not run.", "1 or more")
-
-
-def _services(config: ModelConfig) -> Iterator[Problem]:
-    if config.model_repository_agents.agents:
-        message = "There are no repository agents: the files are loaded as they are, without check or decryption."
-        yield Problem("model_repository_agents", message)
 
 
 def _is_cpu_only(config: ModelConfig) -> bool:

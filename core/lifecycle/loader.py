@@ -43,6 +43,7 @@ from core.lifecycle.version import ModelVersion
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.tracing.tracer import Tracer
+from core.repository.checksums import check_checksums
 from core.repository.config_completion import check_config, load_config
 from core.repository.config_file import read_config
 from core.repository.content_digest import ContentDigest
@@ -243,6 +244,8 @@ class ModelLoader:
     def _load_from(self, fetched: Fetched, prepared: Prepared, version: ModelVersion, find_steps: FindSteps) -> None:
         """Raises _Replaced, or the failure; then the caller releases `fetched`."""
         try:
+            others = set(prepared.available) - {version.version}
+            check_checksums(fetched.directory, prepared.config, without=others)
             if self._response_cache is not None and self._response_cache.answers_later:
                 version.content = ContentDigest(fetched.directory, version.version)
             self._configure(fetched.directory, prepared.config, version)

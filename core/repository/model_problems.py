@@ -18,10 +18,12 @@ from core.config.problem import InvalidModelConfig, Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.settings_without_effect import settings_without_effect
+from core.config.validation.model_config import agent_problems
 from core.config.validation.signature import validate_against_signature
 from core.config.validation.tensors import tensor_problems
 from core.config.warmup import warmup_problems
 from core.errors import NotInstalled, ServerError
+from core.repository.checksums import check_checksums
 from core.repository.config_completion import Completion, complete
 from core.repository.config_file import read_config
 from core.repository.labels import read_labels
@@ -87,6 +89,8 @@ def _problems_of(
     """
     try:
         written = read_config(directory, config_name=config_name, required=not auto_complete)
+        if not agent_problems(written):
+            check_checksums(directory, written)
     except InvalidModelConfig as error:
         return list(error.problems)
     except ServerError as error:

@@ -19,6 +19,8 @@ from core.observability.latencies.buckets import DEFAULT_BUCKETS
 
 _log = logging.getLogger("trident.config")
 
+AGENT_KEY = "a key is MD5:<path in the model directory>, such as MD5:1/model.onnx"
+
 
 def validate_model_config(
     config: ModelConfig,
@@ -50,6 +52,7 @@ def validate_model_config(
     problems += scheduling_problems(config, model_name, completed=completed)
     problems += instance_group_problems(config, model_name, gpu_ids)
     problems += _metrics_problems(config)
+    problems += agent_problems(config)
     return problems
 
 
@@ -71,6 +74,27 @@ def _file_name_problems(config: ModelConfig, model_name: str) -> list[Problem]:
         for path, name in names.items()
         if not is_plain(name)
     ]
+
+
+def agent_problems(config: ModelConfig) -> list[Problem]:
+    """The problems of the repository agents, without those of the files that they name."""
+    problems: list[Problem] = []
+    for index, agent in enumerate(config.model_repository_agents.agents):
+        path = f"model_repository_agents.agents[{index}]"
+        if agent.name != "checksum":
+            text = f"unable to find repo agent '{agent.name}': only 'checksum' is built in"
+            problems.append(Problem(f"{path}.name", text, "remove it if the model's files can be read without it"))
+            continue
+        for key in sorted(agent.parameters):
+            algorithm, colon, _ = key.partition(":")
+            if not colon:
+                text = f"failed to parse key: {key}"
+            elif algorithm.lower() != "md5":
+                text = f"Unsupported checksum algorithm: {algorithm}"
+            else:
+                continue
+            problems.append(Problem(f"{path}.parameters[{key}]", text, AGENT_KEY))
+    return problems
 
 
 def _metrics_problems(config: ModelConfig) -> list[Problem]:

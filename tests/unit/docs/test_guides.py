@@ -89,7 +89,7 @@ NOTES = {
     "[`tensorrt`](backends.md#tensorrt-plans), and for `onnxruntime` also "
     "`enable-global-threadpool`, `intra_op_thread_count`, `inter_op_thread_count`",
     "backend-directory": "only backends that are written in Python",
-    "repoagent-directory": "no repository agents",
+    "repoagent-directory": "only `checksum`, which is built in",
     "model-load-gpu-limit": "no limit",
     "enable-peer-access": "",
     "cache-config": "`local` and `redis`, whose `wait_timeout` has no effect: `lookup_timeout` is the budget of a "

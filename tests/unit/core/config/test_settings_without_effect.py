@@ -39,7 +39,6 @@ def paths(text: str) -> list[str]:
             "parameters[TRITON_BATCH_STRATEGY_PATH]",
         ),
         ("model_warmup { batch_size: 1 } model_warmup {}", "model_warmup[1].batch_size"),
-        ('model_repository_agents { agents { name: "checksum" } }', "model_repository_agents"),
     ],
 )
 def test_setting_without_effect_is_named_by_its_path(text: str, path: str) -> None:

@@ -15,6 +15,7 @@ GOOD = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } '
     'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] } '
 )
+CHECKSUM = 'model_repository_agents { agents { name: "checksum" parameters { key: "%s" value: "0" } } }'
 
 
 def problems(text: str, *, completed: bool = True) -> list[Problem]:
@@ -60,6 +61,12 @@ def test_valid_configuration_has_no_problem() -> None:
             '{ family: "nv_inference_first_response_histogram_ms" } } }',
             "metric control must specify 'histogram_options'",
         ),
+        (
+            'model_repository_agents { agents { name: "checksum" } agents { name: "decrypt" } }',
+            "unable to find repo agent 'decrypt': only 'checksum' is built in",
+        ),
+        (CHECKSUM % "1/model.onnx", "failed to parse key: 1/model.onnx"),
+        (CHECKSUM % "SHA1:1/model.onnx", "Unsupported checksum algorithm: SHA1"),
     ],
 )
 def test_top_level_problem_has_its_text(text: str, expected: str) -> None:
