@@ -210,9 +210,10 @@ class _Reader:
 
     def choice(self, at: str, name: str, values: tuple[str, ...]) -> str:
         text = self.text(at, name)
-        if text and text not in values:
+        found = next((value for value in values if value.lower() == text.lower()), "")
+        if text and not found:
             raise bad_variable(name, text, " or ".join(values))
-        return text
+        return found
 
     def ping_mode(self, name: str) -> PingMode | None:
         text = self.choice("ping_mode", name, tuple(PingMode))

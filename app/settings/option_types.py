@@ -97,12 +97,14 @@ def number(lowest: float = float("-inf")) -> Kind[float]:
 
 
 def choice(flag: str, *values: str) -> Kind[str]:
-    """One of `values`."""
+    """One of `values`, in any case."""
+    by_folded = {value.lower(): value for value in values}
 
     def parse(text: str) -> str:
-        if text not in values:
+        value = by_folded.get(text.lower())
+        if value is None:
             raise BadValue(f"invalid argument for --{flag}: '{text}' is not one of {', '.join(values)}")
-        return text
+        return value
 
     return Kind("|".join(values), parse, values)
 

@@ -92,6 +92,8 @@ def _split(texts: tuple[str, ...]) -> dict[str, _Given]:
         owner, comma, setting = name.rpartition(",")
         if not equals or not setting or (comma and not owner):
             raise BadOption.of(_FLAG, _FORM.format(text))
+        owner = owner.lower()  # the mode
+        name = f"{owner},{setting}" if owner else setting
         if setting not in _KNOWN.get(owner, ()):
             names = [f"{mode},{each}" if mode else each for mode, known in _KNOWN.items() for each in known]
             raise BadOption.of(_FLAG, f"there is no setting '{name}', only {', '.join(names)}")
@@ -102,7 +104,7 @@ def _split(texts: tuple[str, ...]) -> dict[str, _Given]:
 
 def _mode(text: str) -> TraceMode:
     try:
-        return TraceMode(text)
+        return TraceMode(text.lower())
     except ValueError:
         raise BadValue(f"invalid value for trace mode option: {text}. Available options are {_MODES}") from None
 

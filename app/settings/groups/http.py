@@ -16,7 +16,7 @@ _MIN_WORKER_MEMORY = 1 << 20
 
 
 def _workers(text: str) -> str:
-    return text if text == "auto" else str(integer(0, _MAX_WORKERS).parse(text))
+    return "auto" if text.lower() == "auto" else str(integer(0, _MAX_WORKERS).parse(text))
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

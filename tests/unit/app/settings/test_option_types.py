@@ -50,6 +50,7 @@ from app.settings.option_types import (
         (number(), ".5", 0.5),
         (TEXT, "", ""),
         (choice("rate-limit", "off", "on"), "off", "off"),
+        (choice("log-format", "default", "ISO8601"), "iso8601", "ISO8601"),
         (setting("host-policy", "policy name"), "cpu,cpu-cores=0-3", "cpu,cpu-cores=0-3"),
         (setting("metrics-config", ""), "counter_latencies=true", "counter_latencies=true"),
         (pair("rate-limit-resource", "name", "count"), "R:2:0", "R:2:0"),

@@ -26,7 +26,7 @@ def test_nothing_is_traced_unless_asked_for() -> None:
 
 def test_settings_of_the_triton_mode() -> None:
     found = config(
-        "mode=triton",
+        "mode=Triton",
         "level=TENSORS",
         "level=timestamps",
         "rate=5",
