@@ -81,8 +81,6 @@ def warmup_problems(config: ModelConfig, spec: ModelSpec, model_directory: Path)
             _check(sample, spec)
         except ConfigInvalid as error:
             problems.append(Problem.of(f"model_warmup[{index}]", error))
-        except (MemoryError, OverflowError, ValueError) as error:  # impossible dimensions
-            problems.append(Problem(f"model_warmup[{index}]", str(error) or "not enough memory for its tensors"))
     return problems
 
 
@@ -98,12 +96,12 @@ def _check(sample: WarmupSample, spec: ModelSpec) -> None:
 
 
 def _sample(model: str, setting: ModelWarmup, model_directory: Path) -> WarmupSample:
-    return WarmupSample(
-        name=setting.name,
-        batch_size=setting.batch_size,
-        count=max(setting.count, 1),
-        inputs=tuple(_input(model, name, each, model_directory) for name, each in sorted(setting.inputs.items())),
-    )
+    try:
+        inputs = tuple(_input(model, name, each, model_directory) for name, each in sorted(setting.inputs.items()))
+    except (MemoryError, OverflowError, ValueError) as error:  # impossible dimensions
+        text = f"the warmup sample '{setting.name}' cannot be made: {error or 'not enough memory'}"
+        raise ConfigInvalid(text, model=model) from error
+    return WarmupSample(name=setting.name, batch_size=setting.batch_size, count=max(setting.count, 1), inputs=inputs)
 
 
 def _input(model: str, name: str, setting: ModelWarmup.Input, model_directory: Path) -> WarmupInput:

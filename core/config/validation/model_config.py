@@ -13,6 +13,7 @@ from core.config.platforms import platform_problems
 from core.config.problem import Problem
 from core.config.schema import ModelConfig
 from core.config.validation.buckets import bucket_problems
+from core.config.validation.counts import bucket_count_problems, count_problems
 from core.config.validation.scheduling import scheduling_problems
 from core.config.validation.tensors import batch_tensor_problems, tensor_problems
 from core.observability.latencies.buckets import DEFAULT_BUCKETS
@@ -48,9 +49,10 @@ def validate_model_config(
         problems += tensor_problems(config, model_name)
         problems += batch_tensor_problems(config, model_name)
         if not problems:
-            problems += bucket_problems(config, model_name)
+            problems += bucket_problems(config, model_name) or bucket_count_problems(config)
     problems += scheduling_problems(config, model_name, completed=completed)
     problems += instance_group_problems(config, model_name, gpu_ids)
+    problems += count_problems(config)
     problems += _metrics_problems(config)
     problems += agent_problems(config)
     return problems
