@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = ("serve", "validate", "doctor", "emulate", "trace", "completion", "version")
 _HELP = frozenset({"--help", "-h"})
+_HELP_ABOUT = "--help="
 _VERSION = frozenset({"--version", "version"})
 _FAILED = 1
 
@@ -84,8 +85,9 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
     # A tritonserver command line has options and no command.
     command = "serve" if first.startswith("-") and first not in _HELP else first
     arguments = others if command == first else [first, *others]
-    if first in _HELP or (command in COMMANDS and _HELP & set(arguments)):
-        _print_usage(command, sys.stdout)
+    topic = next((each.partition("=")[2] for each in arguments if each.startswith(_HELP_ABOUT)), "")
+    if first in _HELP or (command in COMMANDS and (topic or _HELP & set(arguments))):
+        _print_usage(command, sys.stdout, topic)
         return 0
     if command == "serve":
         if is_whole_process:
@@ -123,10 +125,10 @@ def _report(failure: str, hint: str | None) -> int:
     return _FAILED
 
 
-def _print_usage(command: str, stream: TextIO) -> None:
+def _print_usage(command: str, stream: TextIO, topic: str = "") -> None:
     from app.settings.usage import usage
 
-    print(usage(command), end="", file=stream)
+    print(usage(command, topic), end="", file=stream)
 
 
 def _meant(command: str) -> str:

@@ -11,7 +11,8 @@ from app.settings.unused import UNUSED_OPTIONS
 _HEAD = """\
 # Settings
 
-Generated from `app/settings/groups/`; do not edit it. `trident serve --help` prints the same.
+Generated from `app/settings/groups/`; do not edit it. `trident serve --help=all` prints the same, `--help` the
+common options, and `--help=GROUP` those of one section, such as `--help=http`.
 
 `trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be shortened as long
 as it is unique. A variable sets each option too. The command line overrides the environment, which overrides the

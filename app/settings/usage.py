@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from itertools import groupby
 
-from app.settings.option import Option
+from app.settings.option import BadOption, Option
+from app.settings.option_types import Kind
 from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
 
@@ -129,12 +130,34 @@ Prints a script by which the shell completes the commands, options and values of
 _SERVE_HEAD = """\
 Usage: trident serve [options] REPO [REPO ...]
        trident serve --model-repository=REPO [options]
+       trident serve --help=GROUP
 
 Each REPO is a model repository, as with --model-repository.
 Options are given as --name=value or --name value; a name may be shortened as long as it is unique. The variable next to
 an option sets it too; the command line overrides it. The variable of a repeatable option takes several values,
 separated by semicolons or line breaks. In a SageMaker container no option is needed.
 """
+# The options that most command lines have, in the order of a reader's questions.
+_COMMON = (
+    "model-repository",
+    "single-model",
+    "model-control-mode",
+    "load-model",
+    "exit-on-error",
+    "http-port",
+    "grpc-port",
+    "metrics-port",
+    "http-address",
+    "http-workers",
+    "backend-config",
+    "cache-config",
+    "error-hints",
+    "log-verbose",
+    "log-access",
+)
+_ALL = "all"
+_COMPATIBILITY = "Accepted for compatibility with tritonserver, without effect"
+_WITHOUT_EFFECT = "without-effect"
 
 
 _USAGES = {
@@ -146,22 +169,42 @@ _USAGES = {
 }
 
 
-def usage(command: str) -> str:
-    """The text of `trident COMMAND --help`; for any other word that of `trident --help`."""
-    if command == "serve":
-        return serve_usage()
+def usage(command: str, topic: str = "") -> str:
+    """The text of `trident COMMAND --help=TOPIC`; for any other word that of `trident --help`.
+
+    Only the options of serve have topics, see `HELP_TOPIC`; raises BadOption for another.
+    """
+    if command == "serve" or (command == "doctor" and topic):
+        return serve_usage(topic)
     return _USAGES.get(command, USAGE)
 
 
-def serve_usage() -> str:
-    """The text of `trident serve --help`."""
-    parts = [_SERVE_HEAD]
+def serve_usage(topic: str = "") -> str:
+    """The text of `trident serve --help`: the common options and the groups; with a `topic` one group, or all."""
+    groups = _groups()
+    if topic and topic != _ALL and topic not in groups:
+        raise BadOption.of("--help", f"there is no group '{topic}'; the groups are {', '.join(groups)} and {_ALL}")
+    if topic == _ALL:
+        return "\n".join([_SERVE_HEAD, *groups.values()])
+    if topic:
+        return groups[topic]
+    flags = {each.flag: each for each in SERVER_OPTIONS.values()}
+    common = "Common options\n" + "".join(_entry(flags[name]) for name in _COMMON)
+    more = "All options\n" + _filled(f"--help={_ALL}, or those of one group with --help=GROUP: {', '.join(groups)}")
+    return "\n".join([_SERVE_HEAD, common, more])
+
+
+def _groups() -> dict[str, str]:
+    """The text of each group of options, by the word for --help."""
+    groups: dict[str, str] = {}
     for section, options in groupby(SERVER_OPTIONS.values(), key=lambda each: each.section):
-        parts.append(f"{section}\n" + "".join(_entry(each) for each in options))
+        groups[section.lower().replace(" ", "-")] = f"{section}\n" + "".join(_entry(each) for each in options)
     names = ", ".join(f"--{each.flag}" for each in UNUSED_OPTIONS)
-    wrapped = textwrap.fill(names, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
-    parts.append(f"Accepted for compatibility with tritonserver, without effect\n{wrapped}\n")
-    return "\n".join(parts)
+    return {**groups, _WITHOUT_EFFECT: f"{_COMPATIBILITY}\n{_filled(names)}"}
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False) + "\n"
 
 
 def _entry(option: Option) -> str:
@@ -176,3 +219,7 @@ def _entry(option: Option) -> str:
         option.help + note, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
     )
     return f"  {option.spelling}\n{text}\n"
+
+
+HELP_TOPIC = Kind("group", str, (*_groups(), _ALL))
+"""What `--help=` of serve takes."""

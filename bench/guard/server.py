@@ -88,14 +88,17 @@ def _compile(checkout: Path) -> None:
 
 def _known_options(checkout: Path, environment: dict[str, str]) -> set[str]:
     """The options in the checkout's own help. RuntimeError if it prints none."""
-    done = subprocess.run(
-        [TRIDENT, "serve", "--help"],
-        cwd=checkout,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    for words in ("--help=all", "--help"):  # the second is for checkouts whose help has no groups
+        done = subprocess.run(
+            [TRIDENT, "serve", words],
+            cwd=checkout,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not done.returncode:
+            break
     if done.returncode:
         raise RuntimeError(f"`trident serve --help` of {checkout} fails: {done.stderr.strip()}")
     return {word.partition("=")[0] for word in done.stdout.split() if word.startswith("--")}

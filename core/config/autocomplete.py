@@ -73,7 +73,7 @@ def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_b
     if config.max_batch_size == 0 and default_max_batch_size > 0:
         config.max_batch_size = default_max_batch_size
         _log.warning(
-            "autofilled max_batch_size to %d for model '%s' since batching is supporrted but no max_batch_size is "
+            "autofilled max_batch_size to %d for model '%s' since batching is supported but no max_batch_size is "
             "specified in model configuration. Must specify max_batch_size to utilize autofill with a larger max "
             "batch size",
             default_max_batch_size,

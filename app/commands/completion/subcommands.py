@@ -13,6 +13,7 @@ from app.settings.option import Option
 from app.settings.option_types import FILE, FLAG, REPOSITORY, TEXT, Kind, Paths
 from app.settings.server import SERVER_OPTIONS
 from app.settings.unused import UNUSED_OPTIONS
+from app.settings.usage import HELP_TOPIC
 
 SHELLS = ("bash", "zsh", "fish")
 # The command of a command line that has options and no command.
@@ -56,7 +57,15 @@ class Subcommand:
 
 HELP = Option(flag="help", kind=FLAG, help="Print the usage.", section="", variable="", own=True)
 VERSION = Option(flag="version", kind=FLAG, help="Print the version.", section="", variable="", own=True)
-_SERVE = (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS, HELP)
+_GROUP_HELP = Option(
+    flag="help",
+    kind=HELP_TOPIC,
+    help="Print the common options, or a group.",
+    section="",
+    variable="",
+    own=True,
+)
+_SERVE = (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS, _GROUP_HELP)
 _PLATFORMS = (
     Subcommand(
         ("emulate", "sagemaker"), "Run a SageMaker endpoint on this machine", (*sagemaker.ACCEPTED, HELP), _ARCHIVE

@@ -52,9 +52,14 @@ class ThreadPlan:
     def __str__(self) -> str:
         """The plan as the log shows it."""
         return (
-            f"{self.cores:g} cores, {self.sessions} sessions: {self.intra_op_threads} threads each, "
+            f"{_count(self.cores, 'core')}, {_count(self.sessions, 'session')}: "
+            f"{_count(self.intra_op_threads, 'thread')} each, "
             f"{'spinning' if self.spinning else 'spinning but briefly'} while they wait"
         )
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
 
 
 def plan_threads(cores: float, sessions: int) -> ThreadPlan:

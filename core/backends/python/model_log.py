@@ -18,7 +18,7 @@ class ModelLog:
 
     def printed(self, level: int, text: str) -> None:
         """A line that the process printed."""
-        self._write(level, f"{self._instance}: {text}", self._instance, 0)
+        self._write(level, text, self._instance, 0)
 
     def logged(self, number: int, message: str, file: str, line: int) -> None:
         """A message of the model's Logger, of the level of that `number`."""

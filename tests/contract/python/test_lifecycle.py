@@ -123,7 +123,7 @@ def test_an_unload_waits_for_what_executes(server: ServerProcess) -> None:
         (model / "1" / "go").touch()
         assert answer.result()["outputs"][0]["data"] == list(range(7, 23))
     until(lambda: not stubs_of(server))
-    until(lambda: "holding_0_0: finalized" in server.log_text())
+    until(lambda: 'holding_0_0:0] "finalized"' in server.log_text())
 
 
 def test_a_model_completes_its_configuration(server: ServerProcess) -> None:

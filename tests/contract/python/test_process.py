@@ -147,8 +147,8 @@ def test_an_exception_names_the_file_and_the_line(server: ServerProcess) -> None
 
 def test_what_a_model_prints_and_logs_is_in_the_log(server: ServerProcess) -> None:
     log = server.log_text()
-    assert "talkative_0_0: printed by talkative" in log
-    assert "talkative_0_0: complained" in log
+    assert 'talkative_0_0:0] "printed by talkative"' in log
+    assert 'talkative_0_0:0] "complained"' in log
     line = line_of(server.repository / "talkative", "log_warn")
     assert f'model.py:{line}] "logged"' in log
 

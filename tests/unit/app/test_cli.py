@@ -41,6 +41,8 @@ def test_version_prints_the_version(argument: str, capsys: pytest.CaptureFixture
         (["serve", "--help"], "--http-port=<integer>"),
         (["serve", "--http-port=1", "-h"], "--http-port=<integer>"),
         (["--http-port=1", "--help"], "--http-port=<integer>"),
+        (["serve", "--help=http"], "--http-keepalive-secs=<number>"),
+        (["--help=all"], "--http-keepalive-secs=<number>"),
         (["validate", "--help"], "--format=text|json"),
     ],
 )

@@ -45,7 +45,7 @@ def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytes
     assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == ("IN", 8, [16])
     assert (config.output[0].name, config.output[0].data_type, list(config.output[0].dims)) == ("OUT", 6, [16])
     assert caplog.messages == [
-        "autofilled max_batch_size to 4 for model 'm' since batching is supporrted but no max_batch_size is specified "
+        "autofilled max_batch_size to 4 for model 'm' since batching is supported but no max_batch_size is specified "
         "in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
     ]
 
