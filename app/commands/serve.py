@@ -19,7 +19,6 @@ from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
 from app.supervisor.topology import Topology, choose_topology
 from app.worker.listening_sockets import Bind
-from app.worker.log_access import LogAccess
 from core.lifecycle.engine_place import EnginePlace
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
         exit_timeout_s=settings.exit_timeout_secs,
         request_timeout_s=settings.http_request_timeout_secs,
         keepalive_s=settings.http_keepalive_secs,
-        log_access=LogAccess(settings.log_access),
         workers=max(1, topology.http_workers),
         shared_modules=_shared_modules(topology, services),
         engines=_engine_children(settings, directory, topology, note) if directory is not None else (),

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
 
 from adapters.common.setting_row import SettingRow
 from adapters.sagemaker.settings import SageMakerSettings
@@ -29,6 +30,9 @@ from app.settings.groups.tracing import TracingSettings
 from app.settings.option import Option, options_by_field
 from app.settings.precedence import DEFAULT
 from app.settings.services import Service, is_unix
+
+if TYPE_CHECKING:
+    from core.observability.logging import LogOptions
 
 
 # The help text lists the options of the last base first: Python orders the fields of dataclasses so.
@@ -61,6 +65,10 @@ class ServerSettings(
     sagemaker: SageMakerSettings | None = None
     vertex: VertexSettings | None = None
     any_layout: bool = False
+
+    @property
+    def log_options(self) -> LogOptions:
+        return replace(super().log_options, timing=self.response_timing)
 
     def __post_init__(self) -> None:
         mount = self.aws_mount_directory or self.gcs_mount_directory

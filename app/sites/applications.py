@@ -18,8 +18,6 @@ from core.frontend.turns import Turns
 from core.http.application import V2Application
 from core.http.metrics_application import MetricsApplication
 from core.http.metrics_page import MetricsPage
-from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
-from core.http.request_log import RequestLog
 from core.http.response_counts import ResponseCounts
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import log_family, metric_families
@@ -80,8 +78,6 @@ class Applications:
             # The page shows the requests of the plain v2 port; the platforms' ports have their own pages.
             front_end = self._v2 if settings.allow_http else self._sagemaker or self._vertex or self._v2
             applications[settings.metrics_port] = MetricsApplication(self._metrics_page(lambda: front_end))
-        if settings.log_verbose >= REQUEST_LOG_LEVEL:
-            return {port: RequestLog(application) for port, application in applications.items()}
         return applications
 
     def _sagemaker_application(self) -> V2Application | None:

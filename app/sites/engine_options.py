@@ -8,7 +8,6 @@ from pathlib import Path
 from app.settings.server import ServerSettings
 from app.version import VERSION
 from core.backends.python.environment.environment_settings import CACHE_DIRECTORY
-from core.inference.times import TimesFor
 from core.inference.window_limits import WindowLimits
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
@@ -52,7 +51,6 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         custom_metrics=_has_page(settings),
         response_cache_bytes=settings.response_cache_bytes // place.count,
         redis_cache=settings.redis_options,
-        times_for=_times_for(settings),
         shm_map_from=settings.client_shm_map_bytes,
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
@@ -83,9 +81,3 @@ def _has_metrics(settings: ServerSettings) -> bool:
 
 def _has_page(settings: ServerSettings) -> bool:
     return settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
-
-
-def _times_for(settings: ServerSettings) -> TimesFor:
-    if settings.response_timing:
-        return TimesFor.CLIENTS
-    return TimesFor.LOG if settings.log_access != "false" else TimesFor.NOBODY

@@ -21,7 +21,6 @@ from core.frontend.auth_tokens import AuthTokens
 from core.frontend.gevent_bridge import GeventBridge
 from core.frontend.request_body import Allocate
 from core.frontend.restricted_apis import GRPC, parse_restricted
-from core.http.request_log import LEVEL as REQUEST_LOG_LEVEL
 
 if TYPE_CHECKING:
     from core.grpc.options import GrpcOptions
@@ -74,9 +73,6 @@ def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         reflection=settings.grpc_reflection,
         allow_client_shm=settings.allow_client_shm,
         error_hints=ErrorHints(settings.error_hints),
-        log_calls=settings.log_verbose >= REQUEST_LOG_LEVEL,
-        log_access=settings.log_access != "false",
-        log_probes=settings.log_access == "all",
     )
 
 

@@ -16,7 +16,6 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         header_forward_pattern=settings.http_header_forward_pattern,
         restricted=parse_restricted(settings.http_restricted_api),
         tokens=tokens,
-        response_timing=settings.response_timing,
         allow_client_shm=settings.allow_client_shm,
         error_hints=ErrorHints(settings.error_hints),
     )

@@ -32,7 +32,7 @@ _STOP_RESERVE_S = 10
 
 
 class TridentApplication(BaseApplication):  # type: ignore[misc]
-    """`TridentWorker` reads `limits`, `stop_times`, `last_ports`, `log_access` and `failure_note`, and calls
+    """`TridentWorker` reads `limits`, `stop_times`, `last_ports` and `failure_note`, and calls
     `make_site`."""
 
     def __init__(self, configuration: ServerConfiguration, listeners: list[socket], places: int) -> None:
@@ -50,7 +50,6 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             max_body_size=configuration.max_body_size,
         )
         self.shared_modules = configuration.shared_modules
-        self.log_access = configuration.log_access
         self.last_ports = configuration.last_ports
         self.stop_times = StopTimes(
             drain_grace_s=configuration.drain_grace_s, exit_timeout_s=configuration.exit_timeout_s

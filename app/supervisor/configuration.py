@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.failure_note import FailureNote
 from app.worker.listening_sockets import Bind
-from app.worker.log_access import LogAccess
 
 if TYPE_CHECKING:
     from app.sites.engine_start import EngineStart
@@ -41,7 +40,6 @@ class ServerConfiguration:
     request_timeout_s: float = 60.0
     keepalive_s: float = 600.0
     max_body_size: int = 2**31 - 1
-    log_access: LogAccess = LogAccess.NONE
     worker_class: str = WORKER_CLASS
     stock_threads: int = 16
     workers: int = 1

@@ -1,4 +1,4 @@
-"""The access log: a line for each request, after its response.
+"""The access log: a line for each request, after its response, while it is switched on.
 
 A line in a text format is `CLIENT "METHOD PATH" STATUS name=value ...`; in JSON each value is a field of its own. A
 value that is not known is left out. The values are listed in docs/http.md.
@@ -11,54 +11,44 @@ import logging
 import time
 from typing import Any
 
-from app.worker.log_access import LogAccess
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.errors import REQUEST_ID_KEY
+from core.observability.switches import SWITCHES
 
 _log = logging.getLogger("trident.access")
 
 _LONGEST = 1024
 
 
-class AccessLog:
-    """Writes the lines of one worker. `began_ns` is the time of `now`."""
+def log_answered(
+    client: str, environ: dict[str, Any], status: int, began_ns: int, sent: int, *, aborted: bool = False
+) -> None:
+    """Log a request that an application answered with a body of `sent` bytes.
 
-    def __init__(self, scope: LogAccess) -> None:
-        self._logs_probes = scope is LogAccess.ALL
+    `aborted`: the client left before it had the whole response.
+    """
+    if PROBE_KEY in environ and not SWITCHES.probes:
+        return
+    length = environ.get("CONTENT_LENGTH") or ""
+    fields: dict[str, object] = {
+        "duration_ms": _milliseconds(began_ns),
+        "received_bytes": int(length) if length.isdecimal() else 0,
+        "sent_bytes": sent,
+    }
+    if aborted:
+        fields["aborted"] = True
+    if request_id := environ.get(REQUEST_ID_KEY):
+        fields["request_id"] = request_id[:_LONGEST]
+    note: InferenceNote | None = environ.get(INFERENCE_KEY)
+    if note is not None:
+        fields |= _inference(note)
+    _write(client, environ["REQUEST_METHOD"], environ["RAW_URI"], status, fields)
 
-    @staticmethod
-    def now() -> int:
-        """Nanoseconds of the clock that durations are taken from."""
-        return time.perf_counter_ns()
 
-    def answered(
-        self, client: str, environ: dict[str, Any], status: int, began_ns: int, sent: int, *, aborted: bool = False
-    ) -> None:
-        """Log a request that an application answered with a body of `sent` bytes.
-
-        `aborted`: the client left before it had the whole response.
-        """
-        if PROBE_KEY in environ and not self._logs_probes:
-            return
-        length = environ.get("CONTENT_LENGTH") or ""
-        fields: dict[str, object] = {
-            "duration_ms": _milliseconds(began_ns),
-            "received_bytes": int(length) if length.isdecimal() else 0,
-            "sent_bytes": sent,
-        }
-        if aborted:
-            fields["aborted"] = True
-        if request_id := environ.get(REQUEST_ID_KEY):
-            fields["request_id"] = request_id[:_LONGEST]
-        note: InferenceNote | None = environ.get(INFERENCE_KEY)
-        if note is not None:
-            fields |= _inference(note)
-        _write(client, environ["REQUEST_METHOD"], environ["RAW_URI"], status, fields)
-
-    def refused(self, client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
-        """Log a request that the worker itself refused. `received` is the beginning of the request, as far as known."""
-        method, path = _first_line(received)
-        _write(client, method, path, status, {"duration_ms": _milliseconds(began_ns), "sent_bytes": sent})
+def log_refused(client: str, received: bytes, status: int, began_ns: int, sent: int) -> None:
+    """Log a request that the worker itself refused. `received` is the beginning of the request, as far as known."""
+    method, path = _first_line(received)
+    _write(client, method, path, status, {"duration_ms": _milliseconds(began_ns), "sent_bytes": sent})
 
 
 def _milliseconds(began_ns: int) -> float:

@@ -9,7 +9,6 @@ from wsgiref.types import WSGIApplication
 import gevent
 from gunicorn.http.wsgi import base_environ
 
-from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.send_batching import SendBatching
 from app.worker.tls import ServerTls
@@ -41,17 +40,15 @@ class ListenerService:
         cfg: Any,
         connections: Connections,
         allocate: Allocate | None = None,
-        access_log: AccessLog | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory.
-        `access_log`: None for none. `tls`: None for plain text."""
+        `tls`: None for plain text."""
         self.application = application
         self.address = address
         self.cfg = cfg
         self.connections = connections
         self.send_batching = SendBatching(gevent.get_hub())
-        self.access_log = access_log
         self.tls = tls
         self.scheme = "http" if tls is None else "https"
         self.clock = connections.clock

@@ -24,7 +24,6 @@ from app.process.interpreter_lock import share_interpreter_lock
 from app.process.stray_messages import log_hub_failures
 from app.sites.plain import PlainSite
 from app.sites.site import Site
-from app.worker.access_log import AccessLog
 from app.worker.clock import CoarseClock
 from app.worker.connections import CROWDED, Connections
 from app.worker.http1.connection import Http1Connection
@@ -33,13 +32,13 @@ from app.worker.http2.connections import Http2Connections
 from app.worker.limits import ConnectionLimits
 from app.worker.listener import Listener
 from app.worker.listening_sockets import notice_dead_clients
-from app.worker.log_access import LogAccess
 from app.worker.port_dispatcher import PortDispatcher
 from app.worker.shutdown import Ports, Shutdown
 from app.worker.stop_times import StopTimes
 from app.worker.tls import TlsSocket
 from core.frontend.request_body import release_kept
 from core.observability.logging import reopen_log_if_asked
+from core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
     from app.worker.http2.connection import Http2Connection
@@ -121,8 +120,8 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         self._stop_asked.start(self._stop.set)
         self._clock = CoarseClock()
         self._idle_trim = IdleTrim(self._release_memory)
-        scope = getattr(self.app, "log_access", LogAccess.ALL if self.cfg.accesslog else LogAccess.NONE)
-        self._access_log = None if scope is LogAccess.NONE else AccessLog(scope)
+        if self.cfg.accesslog:  # under gunicorn's own command line
+            SWITCHES.set(access="all")
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
         places = int(self.worker_connections)
         self._ports, self._last_ports = (Ports([], Connections(self._clock, limits, places)) for _ in range(2))
@@ -167,7 +166,6 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self.cfg,
             ports.connections,
             self.site.allocate,
-            self._access_log,
             self.site.tls.get(port),
         )
         ports.listeners.append(Listener(listener, partial(_serve, service), self._has_place, alone=is_alone))

@@ -9,9 +9,19 @@ import re
 from collections.abc import Callable, Mapping
 
 from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
-from core.observability.tracing.settings import COUNT, FREQUENCY, LEVEL, LEVELS, OFF, RATE, UNLIMITED, Value
+from core.frontend.log_settings import check_names
+from core.observability.tracing.settings import CHANGEABLE, COUNT, FREQUENCY, LEVEL, LEVELS, OFF, RATE, UNLIMITED, Value
 
 FILE = "trace_file"
+# What clients see and cannot change: it is passed over.
+_SHOWN = (
+    "trace_mode",
+    "url",
+    "resource",
+    "bsp_max_queue_size",
+    "bsp_schedule_delay",
+    "bsp_max_export_batch_size",
+)
 _INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
 _LONGEST_INTEGER = 20
 _INT32 = range(-(2**31), 2**31)
@@ -36,11 +46,13 @@ def check_ready(is_ready: Callable[[], bool], model: str) -> None:
 def wanted_changes(
     wanted: Mapping[str, object], as_texts: AsTexts, as_text: AsText, before_count: str
 ) -> dict[str, Value | None]:
-    """The changes that a client wants. A value of None clears a setting. Raises InvalidRequest and Unsupported.
+    """The changes that a client wants. A value of None clears a setting. Raises InvalidRequest and Unsupported, also
+    for a setting that does not exist.
 
-    Settings that do not exist are passed over, and so is the mode, which cannot be changed. `before_count` is what the
+    `before_count` is what the
     protocol has between an invalid count and the text before it.
     """
+    check_names("trace setting", wanted, (*CHANGEABLE, FILE, *_SHOWN))
     if FILE in wanted:
         raise Unsupported("trace file location can not be updated through network protocol")
     changes: dict[str, Value | None] = {}

@@ -18,45 +18,33 @@ _log = logging.getLogger("trident.access")
 _LONGEST = 1024
 
 
-class AccessLog:
-    """`logs_probes`: calls about health are logged, too. On the hub's thread."""
-
-    def __init__(self, *, logs_probes: bool) -> None:
-        self.logs_probes = logs_probes
-
-    @staticmethod
-    def now() -> int:
-        """Nanoseconds of the clock that durations are taken from."""
-        return time.perf_counter_ns()
-
-    def ended(
-        self,
-        client: str,
-        path: str,
-        status: Status,
-        began_ns: int,
-        stream: CountedStream,
-        answer: InferenceResponse | None = None,
-    ) -> None:
-        """Log a call. `stream` has counted its bytes; `answer` is the one response of an inference, if there is one."""
-        fields: dict[str, object] = {
-            "duration_ms": round((time.perf_counter_ns() - began_ns) / 1_000_000, 3),
-            "received_bytes": stream.received,
-            "sent_bytes": stream.sent,
-        }
-        if answer is not None:
-            if answer.id:
-                fields["request_id"] = answer.id[:_LONGEST]
-            fields["model"] = answer.model_name
-            if answer.model_version > 0:
-                fields["version"] = answer.model_version
-            if answer.times is not None:
-                fields |= {name.removeprefix("timing_"): value for name, value in answer.times.parameters().items()}
-        text = "".join([f" {name}={_plain(value)}" for name, value in fields.items()])
-        path = path[:_LONGEST]
-        client = client.rpartition(":")[0] or client  # without the port, as HTTP's lines
-        extra = {"client": client, "method": "gRPC", "path": path, "status": status.name, **fields}
-        _log.info('%s "gRPC %s" %s%s', client, path, status.name, text, extra=extra)
+def log_ended(
+    client: str,
+    path: str,
+    status: Status,
+    began_ns: int,
+    stream: CountedStream,
+    answer: InferenceResponse | None = None,
+) -> None:
+    """Log a call. `stream` has counted its bytes; `answer` is the one response of an inference, if there is one."""
+    fields: dict[str, object] = {
+        "duration_ms": round((time.perf_counter_ns() - began_ns) / 1_000_000, 3),
+        "received_bytes": stream.received,
+        "sent_bytes": stream.sent,
+    }
+    if answer is not None:
+        if answer.id:
+            fields["request_id"] = answer.id[:_LONGEST]
+        fields["model"] = answer.model_name
+        if answer.model_version > 0:
+            fields["version"] = answer.model_version
+        if answer.times is not None:
+            fields |= {name.removeprefix("timing_"): value for name, value in answer.times.parameters().items()}
+    text = "".join([f" {name}={_plain(value)}" for name, value in fields.items()])
+    path = path[:_LONGEST]
+    client = client.rpartition(":")[0] or client  # without the port, as HTTP's lines
+    extra = {"client": client, "method": "gRPC", "path": path, "status": status.name, **fields}
+    _log.info('%s "gRPC %s" %s%s', client, path, status.name, text, extra=extra)
 
 
 def _plain(value: object) -> str:

@@ -29,6 +29,7 @@ from core.grpc.options import GrpcOptions
 from core.grpc.request_head import VOLATILE, RequestHead, read_head, with_volatile
 from core.grpc.transport import Application, Fields, Receiver, Stream
 from core.observability.logging import verbose_level
+from core.observability.switches import SWITCHES
 
 _log: Final = logging.getLogger("trident.grpc")
 # As for HTTP's requests.
@@ -46,7 +47,6 @@ class GrpcApplication(Application):
         rows = methods(reflection=options.reflection)
         self.front_end = GrpcFrontEnd(engine, options, bridge, spawn, allocate, rows)
         self._methods = {method.path: method for method in rows}
-        self._logs_calls = options.log_calls
         self._restrictions = Restrictions(options.restricted, GRPC)
         self._tokens = options.tokens
 
@@ -70,10 +70,10 @@ class GrpcApplication(Application):
         return copy
 
     def open(self, stream: Stream, head: RequestHead) -> Receiver:
-        if self._logs_calls:
+        if SWITCHES.requests:
             _log.log(_LEVEL, "gRPC request: %s", head.path)
         counted = None
-        if self.front_end.access_log is not None:
+        if SWITCHES.access:
             stream = counted = CountedStream(stream)
         if self._tokens is not None and head.error is None and head.method is not None:
             head = self._with_token(self._tokens, head, head.method)

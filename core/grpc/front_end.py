@@ -10,7 +10,6 @@ from core.engine.protocol import Engine
 from core.errors import ModelNotReady
 from core.frontend.bridge import HubBridge
 from core.frontend.request_body import Allocate
-from core.grpc.access_log import AccessLog
 from core.grpc.codec.infer_request import DecodedRequest, Forwarded, RequestDecoder
 from core.grpc.compression import LEVELS
 from core.grpc.methods import Method
@@ -59,7 +58,6 @@ class GrpcFrontEnd:
         self.tensor_offset = self._decoder.tensor_offset
         self.deadlines: Deadlines = bridge.deadlines
         self.counts = ResponseCounts(methods, self.deadlines)
-        self.access_log = AccessLog(logs_probes=options.log_probes) if options.log_access else None
         self.unfinished = UnfinishedMessages(self.deadlines, options.max_unfinished_size)
         self.readiness = ReadinessWatch(engine, self.deadlines)
         self.streams = OpenStreams(self.deadlines)

@@ -25,8 +25,6 @@ class GrpcOptions:
     `stream_requests` is how many requests of one stream may be in flight: a client that sends more waits.
     `allow_client_shm`: clients may register regions of shared memory. `error_hints` says how they get the hint of an
     error.
-    `log_calls` logs a line for each call as it begins, `log_access` one after its end; health calls only with
-    `log_probes`.
 
     Raises ConfigInvalid.
     """
@@ -41,9 +39,6 @@ class GrpcOptions:
     stream_requests: int = 1024
     allow_client_shm: bool = False
     error_hints: ErrorHints = ErrorHints.FIELD
-    log_calls: bool = False
-    log_access: bool = False
-    log_probes: bool = False
     header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The times of one answer, as the statistics count them, and who is told of them.
+"""The times of one answer, as the statistics count them.
 
 Source: docs/spec/statistics-and-metrics.md section A (`queue`, `compute_input`, `compute_infer`, `compute_output`).
 """
@@ -6,7 +6,6 @@ Source: docs/spec/statistics-and-metrics.md section A (`queue`, `compute_input`,
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import NamedTuple
 
 from core.inference.close_reason import CloseReason
@@ -14,14 +13,6 @@ from core.inference.request import InferenceRequest, Parameter
 
 ASKS = "timing"
 """The request parameter by which a client asks for the times as parameters of its response."""
-
-
-class TimesFor(Enum):
-    """Whom the engine notes the times for. CLIENTS includes the log."""
-
-    NOBODY = "nobody"
-    LOG = "log"
-    CLIENTS = "clients"
 
 
 class InferenceTimes(NamedTuple):

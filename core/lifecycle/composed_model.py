@@ -15,7 +15,6 @@ from core.config.model_spec import ModelSpec, OutputSpec
 from core.config.placement import Placement
 from core.config.schema import copy_of
 from core.errors import ConfigInvalid, ModelNotReady
-from core.inference.times import TimesFor
 from core.lifecycle.steps import FindSteps
 from core.lifecycle.version import ModelVersion
 from core.observability.metrics.snapshot import ModelProcessMetrics
@@ -110,7 +109,7 @@ def _completed(
     return replace(spec, outputs=outputs, decoupled=is_decoupled)
 
 
-def compose_scheduler(version: ModelVersion, model: ComposedModel, times_for: TimesFor) -> EnsembleScheduler:
+def compose_scheduler(version: ModelVersion, model: ComposedModel) -> EnsembleScheduler:
     """The scheduler of an ensemble that `compose_model` has completed."""
     return EnsembleScheduler(
         version.spec,
@@ -118,7 +117,6 @@ def compose_scheduler(version: ModelVersion, model: ComposedModel, times_for: Ti
         model.versions,
         version.statistics,
         max_in_flight=version.config.ensemble_scheduling.max_inflight_requests,
-        times_for=times_for,
     )
 
 

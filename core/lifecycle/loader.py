@@ -264,7 +264,7 @@ class ModelLoader:
         from core.lifecycle.composed_model import compose_model, compose_scheduler  # for servers with ensembles only
 
         model = compose_model(version, find_steps)
-        scheduler = compose_scheduler(version, model, self._options.times_for)
+        scheduler = compose_scheduler(version, model)
         try:
             golden = golden_requests(fetched.directory.path, version.spec, version.version)
             if golden:
@@ -317,7 +317,6 @@ class ModelLoader:
             backlog_delay_until=self._options.backlog_delay_scheduler,
             initial_states=states,
             on_poisoned=self._on_poisoned,
-            times_for=self._options.times_for,
             window=self._options.response_window,
             claims=version.claims,
         )
@@ -347,9 +346,7 @@ class ModelLoader:
             return scheduler
         cache = self._response_cache
         scope = cache.open_scope(version.name, version.version, partial(answer_identity, version))
-        return CachingScheduler(
-            scheduler, cache, scope, version.spec, version.statistics, version.submit, times_for=self._options.times_for
-        )
+        return CachingScheduler(scheduler, cache, scope, version.spec, version.statistics, version.submit)
 
     def _gpu_uuid(self, placed: Sequence[Placement]) -> str | None:
         """The GPU of a version that runs on exactly one device, for the label of its metrics."""

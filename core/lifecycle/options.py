@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.readiness import Readiness
@@ -24,13 +23,12 @@ class EngineOptions:
     kept in `cache_directory`, at most `cache_bytes` of them (0: no limit); `credential_path` is a file with the
     credentials. `min_compute_capability` and `visible_gpus` (the value of CUDA_VISIBLE_DEVICES, None if it is not set)
     select the GPUs; with `cpu_instead_of_gpu` models that ask for one where there is none run on the CPU. A batcher
-    runs nothing until it has queued `delay_scheduler` requests for the first time, and `backlog_delay_scheduler` in
-    the backlog of sequences; this is for tests. `response_cache_bytes` is the size of the response cache in memory, 0
-    for none; `redis_cache` is the one in Redis, which takes its place. `times_for` says for whom responses carry the
-    times of their executions. `latencies` are the distributions of durations that every version keeps.
-    `custom_metrics`: models may make metrics of their own. `response_window` is how much a model may send to a
-    request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter, None
-    without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
+    runs nothing until it has queued `delay_scheduler` requests for the first time, and `backlog_delay_scheduler` in the
+    backlog of sequences; this is for tests. `response_cache_bytes` is the size of the response cache in memory, 0 for
+    none; `redis_cache` is the one in Redis, which takes its place. `latencies` are the distributions of durations that
+    every version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model
+    may send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter,
+    None without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
     `place` is that of the engine among those of the server.
     """
 
@@ -63,7 +61,6 @@ class EngineOptions:
     custom_metrics: bool = True
     response_cache_bytes: int = 0
     redis_cache: RedisOptions | None = None
-    times_for: TimesFor = TimesFor.NOBODY
     response_window: WindowLimits = DEFAULT_WINDOW
     shm_map_from: int = 0
     latencies: LatencyOptions = field(default_factory=LatencyOptions)

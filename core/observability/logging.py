@@ -17,6 +17,7 @@ from core.observability import console
 from core.observability.line_writer import FILE_WRITE, FLUSH_S, LineWriter
 from core.observability.log_file import LogFile
 from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
+from core.observability.switches import SWITCHES
 
 _ROOT_LOGGER = "trident"
 _server_log = logging.getLogger("trident.server")
@@ -26,13 +27,15 @@ _LOWEST_LEVEL = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLevels:
     """What can be changed while the server runs. `verbose` is the highest verbose level shown, 0 for none. `format` is
-    default, ISO8601 or json."""
+    default, ISO8601 or json. `access` is the value of --log-access, and `timing` that of --response-timing."""
 
     verbose: int = 0
     info: bool = True
     warning: bool = True
     error: bool = True
     format: str = "default"
+    access: str = "false"
+    timing: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +102,7 @@ def change_log(levels: LogLevels) -> None:
 def _set(options: LogOptions) -> None:
     global _in_force
     _in_force = options
+    SWITCHES.set(verbose=options.verbose, access=options.access, timing=options.timing)
     formatter = _formatter(options)
     for sink in _sinks():
         sink.setFormatter(formatter)

@@ -19,7 +19,6 @@ from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
 from core.errors import RequestCancelled, ServerStopping
 from core.inference.pending_request import PendingRequest
-from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.delivery import Respond, deliver
@@ -58,7 +57,7 @@ class DynamicBatcher:
     answers later, its responses on the threads that send them. `submit` holds a lock for some microseconds. A batch
     whose instance must wait for its turn at resources stays in the queue until then, and grows.
     `delay_until` is the number of requests for which the batcher waits, once, before the first batch. `on_poisoned` is
-    called on the thread that executed, and must not raise. `times_for` says for whom responses carry their times.
+    called on the thread that executed, and must not raise.
     `window` is how much of a request's responses may be sent and not taken. `claims` are those of the instances on the
     resources that their executions hold. `through` makes what executes in place of an instance. `again` submits
     or refuses a request that its model wants to execute again.
@@ -73,7 +72,6 @@ class DynamicBatcher:
         clock: Clock = time.monotonic_ns,
         delay_until: int = 0,
         on_poisoned: OnPoisoned | None = None,
-        times_for: TimesFor = TimesFor.NOBODY,
         window: WindowLimits = DEFAULT_WINDOW,
         claims: InstanceClaims | None = None,
         through: Through | None = None,
@@ -87,7 +85,6 @@ class DynamicBatcher:
         # To a request that is not executed: it is told so at once, also where responses keep an order, as in Triton.
         self._refuse: Respond = self._order.leave if self._order else deliver
         self._on_poisoned = on_poisoned
-        self._times_for = times_for
         self._window = window
         self._claims = claims or InstanceClaims()
         self._through = through
@@ -139,7 +136,6 @@ class DynamicBatcher:
             self._short,
             clock=self._clock,
             on_poisoned=self._on_poisoned,
-            times_for=self._times_for,
             open_execution=execution,
             claim=claim,
             tuner=self._tuner,

@@ -18,9 +18,10 @@ from core.errors import RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes, TimesFor, asks_for_times
+from core.inference.times import InferenceTimes, asks_for_times
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.request_key import request_key
 from core.response_cache.response_cache import ResponseCache
@@ -38,8 +39,7 @@ class CachingScheduler:
 
     Answers from this process are delivered on the submitting thread, those from another process on a thread of the
     cache, those of a flight on the thread that executed its first request. `resubmit` is the version's own `submit`.
-    `scope` is the version's own part of the cache, which ends with `close`. `times_for` says for whom responses carry
-    their times.
+    `scope` is the version's own part of the cache, which ends with `close`.
     """
 
     def __init__(
@@ -52,11 +52,8 @@ class CachingScheduler:
         resubmit: Callable[[PendingRequest], None],
         *,
         clock: Clock = time.monotonic_ns,
-        times_for: TimesFor = TimesFor.NOBODY,
     ) -> None:
         self._scheduler = scheduler
-        self._notes_times = times_for is not TimesFor.NOBODY
-        self._tells_clients = times_for is TimesFor.CLIENTS
         self._cache = cache
         self.has_answers_at_hand = not cache.answers_later
         self._spec = spec
@@ -301,9 +298,9 @@ class CachingScheduler:
         lookup_ns = now_ns - start_ns
         self._statistics.record_cache_hit(request.id, lookup_ns, now_ns)
         response = cached.answer(request, self._spec.name, self._spec.version)
-        if self._notes_times or wants_times:
+        if SWITCHES.times or wants_times:
             response.times = times = InferenceTimes(lookup_ns, 0, 0, 0, batch_size or 1)
-            if self._tells_clients and asks_for_times(request):
+            if SWITCHES.timing and asks_for_times(request):
                 response.parameters = {**(response.parameters or {}), **times.parameters()}
         return response
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from core.backends.base import BackendInstance
 from core.config.model_spec import ModelSpec
-from core.inference.times import TimesFor
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher, Through
@@ -30,7 +29,6 @@ def make_scheduler(
     backlog_delay_until: int = 0,
     initial_states: InitialStates = MappingProxyType({}),
     on_poisoned: OnPoisoned | None = None,
-    times_for: TimesFor = TimesFor.NOBODY,
     window: WindowLimits = DEFAULT_WINDOW,
     claims: InstanceClaims | None = None,
 ) -> Scheduler:
@@ -40,9 +38,8 @@ def make_scheduler(
     `sequence_batching` a dynamic batcher for each instance. `delay_until` is the number of requests for which batching
     waits, once, before the first batch, and `backlog_delay_until` that of the backlog of sequences. `initial_states`
     are those with which a sequence begins. `on_poisoned` is called on the thread that executes, with an instance that
-    can execute nothing again; it must not raise. `times_for` says for whom responses carry their times. `window` is how
-    much of a request's responses may be sent and not taken. `claims` are those of the instances on the resources that
-    their executions hold.
+    can execute nothing again; it must not raise. `window` is how much of a request's responses may be sent and not
+    taken. `claims` are those of the instances on the resources that their executions hold.
     """
 
     def batcher(
@@ -58,7 +55,6 @@ def make_scheduler(
             statistics,
             delay_until=held,
             on_poisoned=on_poisoned,
-            times_for=times_for,
             window=window,
             claims=claims,
             through=through,

@@ -15,9 +15,10 @@ from core.errors import BackendFailed, RequestCancelled, ServerError
 from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes, TimesFor, asks_for_times
+from core.inference.times import InferenceTimes, asks_for_times
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
 from core.scheduling.delivery import Respond, flush
 from core.scheduling.execution import Clock, execute_batch, execute_in_bucket
 from core.scheduling.open_execution import OpenExecution
@@ -47,7 +48,6 @@ class ModelInstance:
         *,
         clock: Clock = time.monotonic_ns,
         on_poisoned: OnPoisoned | None = None,
-        times_for: TimesFor = TimesFor.NOBODY,
         open_execution: OpenExecution | None = None,
         claim: Claim | None = None,
         tuner: BatchTuner | None = None,
@@ -69,8 +69,6 @@ class ModelInstance:
         self._execute_batch = execute_batch if spec.buckets is None else execute_in_bucket
         self._on_poisoned = on_poisoned
         self._tuner = tuner
-        self._notes_times = times_for is not TimesFor.NOBODY
-        self._tells_clients = times_for is TimesFor.CLIENTS
 
     @property
     def needs(self) -> Needs:
@@ -130,7 +128,7 @@ class ModelInstance:
                     continue
                 # Only an instance that answers later may give LATER.
                 response = InferenceResponse(name, version, outcome, id=pending.request.id)  # type: ignore[arg-type]
-                if self._notes_times or pending.wants_times:
+                if SWITCHES.times or pending.wants_times:
                     self._note_times(response, pending, execution, reason)
                 respond(pending, response)
 
@@ -145,7 +143,7 @@ class ModelInstance:
                 request.answer(self._failure(pending, outcome))
                 continue
             response = InferenceResponse(self._spec.name, self._spec.version, outcome, id=pending.request.id)
-            if execution is not None and (self._notes_times or pending.wants_times):
+            if execution is not None and (SWITCHES.times or pending.wants_times):
                 self._note_times(response, pending, execution, reason)
             request.answer(response)
 
@@ -175,7 +173,7 @@ class ModelInstance:
             execution.items,
             reason,
         )
-        if self._tells_clients and asks_for_times(pending.request):
+        if SWITCHES.timing and asks_for_times(pending.request):
             response.parameters = {**(response.parameters or {}), **times.parameters()}
 
     def _fail(self, pending: PendingRequest, exc: Exception) -> None:

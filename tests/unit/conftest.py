@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.observability.logging import LogOptions, close_log, configure_logging
+from core.observability.switches import SWITCHES
 from tests.unit.core.scheduling.scheduler_bench import MakeBench, benches
 
 
@@ -17,6 +18,7 @@ def _log_as_before() -> Iterator[None]:
     root, ours = logging.getLogger(), logging.getLogger("trident")
     sinks, levels = len(root.handlers), (root.level, ours.level)
     yield
+    SWITCHES.set()
     if (len(root.handlers), (root.level, ours.level)) != (sinks, levels):
         configure_logging(LogOptions())
         close_log()

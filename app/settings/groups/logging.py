@@ -74,4 +74,5 @@ class LoggingSettings:
             format=self.log_format,
             file=self.log_file,
             escape=self.log_escape,
+            access=self.log_access,
         )

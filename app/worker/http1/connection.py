@@ -11,6 +11,7 @@ import time
 from io import BytesIO
 from typing import Any, Final
 
+from app.worker.access_log import log_answered, log_refused
 from app.worker.body_input import BodyInput
 from app.worker.client_gone import ClientGone
 from app.worker.connection import NEVER, Connection
@@ -24,8 +25,10 @@ from app.worker.tls import TlsSocket, is_plain_http
 from core.frontend.request_body import RequestBody
 from core.frontend.trace_events import NOT_NOTED, Span
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
+from core.http.request_log import log_request
 from core.http.trace_note import RECEIVED_KEY, TRACES_KEY
 from core.inference.caller import Caller
+from core.observability.switches import SWITCHES
 
 log = logging.getLogger("trident.http")
 
@@ -41,7 +44,7 @@ _SHOWN: Final = 2048
 class Http1Connection(Connection):
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
 
-    __slots__ = ("_access", "_began_ns", "_body", "_buffer", "_caller", "_received", "_received_ns", "_service")
+    __slots__ = ("_began_ns", "_body", "_buffer", "_caller", "_received", "_received_ns", "_service")
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
         """`sock` is connected, and does not block."""
@@ -57,7 +60,6 @@ class Http1Connection(Connection):
         self._buffer = b""
         self._caller = Caller()
         self._body: RequestBody | None = None
-        self._access = service.access_log
         # For the access log only: the start of the current request and its time, 0 before its first byte.
         self._received = b""
         self._began_ns = 0
@@ -103,9 +105,11 @@ class Http1Connection(Connection):
             buffer = self.receive(_RECEIVE_SIZE)
             if not buffer:
                 return False
-        if self._access is not None:
-            self._began_ns = self._access.now()
+        if SWITCHES.access:
+            self._began_ns = time.perf_counter_ns()
             self._received = buffer[:_SHOWN]
+        else:
+            self._began_ns = 0
         self._received_ns = time.monotonic_ns() if self._service.trace_gate.is_open else 0
         end = buffer.find(HEAD_END) + 4
         head = self._service.heads.known.get(buffer[:end])
@@ -149,7 +153,7 @@ class Http1Connection(Connection):
             if not part:
                 raise ClientGone("the request head is incomplete")
             self._buffer += part
-            if self._access is not None:
+            if self._began_ns:
                 self._received = self._buffer[:_SHOWN]
 
     def _receive_chunks(self, part: bytes) -> bytes:
@@ -196,6 +200,8 @@ class Http1Connection(Connection):
         self.phase = APPLICATION
         if self._received_ns:
             environ[RECEIVED_KEY] = (self._received_ns, environ[ARRIVED_KEY])
+        if SWITCHES.requests:
+            log_request(environ)
         try:
             response.run(service.application, environ)
         except ClientGone:
@@ -208,7 +214,7 @@ class Http1Connection(Connection):
                 self._log_access(environ, response, aborted=True)
                 raise ClientGone("the response was interrupted") from None
             raise Refusal(500, "internal server error") from None
-        if self._access is not None:
+        if self._began_ns:
             self._log_access(environ, response)
         if response.began_ns:
             self._end_traces(environ, (response.began_ns, time.monotonic_ns()))
@@ -219,13 +225,13 @@ class Http1Connection(Connection):
             self._service.end_traces(environ, sent)
 
     def _log_access(self, environ: dict[str, Any], response: Response, *, aborted: bool = False) -> None:
-        if self._access is not None and response.status:
+        if self._began_ns and response.status:
             status = int(response.status[:3])
-            self._access.answered(self._peer[0], environ, status, self._began_ns, response.size, aborted=aborted)
+            log_answered(self._peer[0], environ, status, self._began_ns, response.size, aborted=aborted)
 
     def _log_refusal(self, refusal: Refusal, size: int) -> None:
-        if self._access is not None:
-            self._access.refused(self._peer[0], self._received, refusal.status, self._began_ns, size)
+        if self._began_ns:
+            log_refused(self._peer[0], self._received, refusal.status, self._began_ns, size)
 
     def is_closing(self) -> bool:
         """Whether the current request is the last one of this connection because the server stops."""

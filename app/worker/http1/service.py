@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 from wsgiref.types import WSGIApplication
 
-from app.worker.access_log import AccessLog
 from app.worker.connections import Connections
 from app.worker.http1.request_head import RequestHeadParser
 from app.worker.http1.response_head import ResponseHeads
@@ -24,10 +23,9 @@ class Http1Service(ListenerService):
         cfg: Any,
         connections: Connections,
         allocate: Allocate | None = None,
-        access_log: AccessLog | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        super().__init__(application, address, cfg, connections, allocate, access_log, tls)
+        super().__init__(application, address, cfg, connections, allocate, tls)
         self.response_heads = ResponseHeads()
         self.heads = RequestHeadParser(
             self.base_environ(),

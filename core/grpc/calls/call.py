@@ -15,10 +15,11 @@ Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import monotonic, monotonic_ns
+from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING, Final
 
 from core.frontend.trace_events import client_trace
+from core.grpc.access_log import log_ended
 from core.grpc.compression import deflate, inflate
 from core.grpc.counted_stream import CountedStream
 from core.grpc.header_sections import OK, ONLY_OK, error_trailers
@@ -29,6 +30,7 @@ from core.inference.cancel_cause import CancelCause
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
+from core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
     from core.grpc.front_end import GrpcFrontEnd
@@ -88,8 +90,9 @@ class Call(Receiver):
         self.response: InferenceResponse | None = None
         self._began_ns = 0
         self._client = ""
-        if front_end.access_log is not None:
-            self._began_ns = front_end.access_log.now()
+        # Only of a call whose bytes are counted from its beginning.
+        if isinstance(stream, CountedStream):
+            self._began_ns = perf_counter_ns()
             self._client = stream.peer
         self.opened_ns = monotonic_ns() if front_end.trace_gate.is_open else 0
         if head.timeout_s is not None:
@@ -332,11 +335,11 @@ class Call(Receiver):
             self._release()
 
     def _log_access(self, status: Status) -> None:
-        log, head, stream = self.front_end.access_log, self.head, self._stream
+        head, stream = self.head, self._stream
         is_probe = head.method is not None and head.method.group == "health"
-        if log is not None and (log.logs_probes or not is_probe):
+        if SWITCHES.probes or not is_probe:
             assert isinstance(stream, CountedStream)
-            log.ended(self._client, head.path, status, self._began_ns, stream, self.response)
+            log_ended(self._client, head.path, status, self._began_ns, stream, self.response)
         self.response = None
 
     def _release(self) -> None:

@@ -22,6 +22,7 @@ from core.inference.cancel_cause import CancelCause
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
+from core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
     from core.grpc.front_end import GrpcFrontEnd
@@ -89,7 +90,7 @@ class InferCall(UnaryCall):
             self._note_trace(response.trace)
         if not self.ended:
             assert decoded is not None
-            if self.front_end.access_log is not None:
+            if SWITCHES.access:
                 self.response = response
             if response.error is not None:
                 self.fail(response.error, response.id)

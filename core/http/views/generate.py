@@ -28,6 +28,7 @@ from core.http.views.long_text import is_long, slicing_of
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
+from core.observability.switches import SWITCHES
 
 # A proxy that collects what it passes on would delay the events.
 _UNBUFFERED = ("X-Accel-Buffering", "no")
@@ -159,7 +160,7 @@ def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: Inferenc
 
 def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
     headers = front_end.parameter_headers(response.parameters) if response.parameters else []
-    if response.times is not None and front_end.options.response_timing:
+    if response.times is not None and SWITCHES.timing:
         front_end.add_timing(response.times, headers)
     form = environ.get(REQUEST_KEY)
     load = None if form is None else load_metrics(form, response.model_name, front_end.engine.metrics().custom)

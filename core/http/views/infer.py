@@ -39,6 +39,7 @@ from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
 from core.inference.times import InferenceTimes
+from core.observability.switches import SWITCHES
 
 T = TypeVar("T")
 
@@ -154,7 +155,7 @@ def finish(
     response."""
     if parameters:
         headers += front_end.parameter_headers(parameters)
-    if times is not None and front_end.options.response_timing:
+    if times is not None and SWITCHES.timing:
         front_end.add_timing(times, headers)
     if ACCEPT_ENCODING in environ:
         parts = _compressed(front_end, environ, parts, headers)

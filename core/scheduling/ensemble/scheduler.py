@@ -21,9 +21,10 @@ from core.errors import RequestCancelled, ServerError
 from core.inference.deferred import Defer, Deferred
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes, TimesFor, asks_for_times
+from core.inference.times import InferenceTimes, asks_for_times
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
 from core.scheduling.ensemble.decoupled_request import DecoupledRequest
 from core.scheduling.ensemble.flow import Flow
 from core.scheduling.ensemble.places import Places, Ready
@@ -39,7 +40,7 @@ class EnsembleScheduler:
     """Implements Scheduler. `models[i]` runs step i; it must accept requests until this scheduler is closed.
 
     `spec` is that of the ensemble; its `decoupled` says whether a model of a step is. `max_in_flight` limits the
-    requests of each step, 0 for no limit. `times_for` says for whom responses carry their times.
+    requests of each step, 0 for no limit.
     """
 
     def __init__(
@@ -51,14 +52,11 @@ class EnsembleScheduler:
         *,
         max_in_flight: int = 0,
         clock: Clock = time.monotonic_ns,
-        times_for: TimesFor = TimesFor.NOBODY,
     ) -> None:
         self._make_request = DecoupledRequest if spec.decoupled else EnsembleRequest
         self._spec = spec
         self._statistics = statistics
         self.clock = clock
-        self._notes_times = times_for is not TimesFor.NOBODY
-        self._tells_clients = times_for is TimesFor.CLIENTS
         self._plans = Plans(spec, steps, models)
         # None without a limit.
         self.places: Places | None = None
@@ -224,9 +222,9 @@ class EnsembleScheduler:
             infer_ns += infer
             output_ns += split
         self._statistics.record_composed(pending, first_ns, self.clock(), input_ns, infer_ns, output_ns)
-        if self._notes_times or pending.wants_times:
+        if SWITCHES.times or pending.wants_times:
             response.times = InferenceTimes(queue_ns, input_ns, infer_ns, output_ns, pending.batch_size or 1)
-            if self._tells_clients and asks_for_times(pending.request):
+            if SWITCHES.timing and asks_for_times(pending.request):
                 response.parameters = {**(response.parameters or {}), **response.times.parameters()}
 
     def failure(self, request: EnsembleRequest, error: ServerError) -> InferenceResponse:

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
 from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import PATH, good_body
 from tests.waiting import until
 
 pytestmark = pytest.mark.shapes("one-process", "front-ends")
@@ -28,6 +29,8 @@ START = {
     "log_error": True,
     "log_verbose_level": 0,
     "log_format": "default",
+    "log_access": "false",
+    "response_timing": False,
 }
 QUIET = {name: value for name, value in START.items() if name != "log_file"}
 MANY = 20
@@ -69,6 +72,30 @@ def test_a_change_over_http_is_seen_everywhere(
     assert json.loads(line)["message"]
 
 
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_what_is_switched_on_reaches_every_process(
+    server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient, protocol: str
+) -> None:
+    client: Any = http if protocol == "http" else grpc
+    begun = len(server.log_text())
+    assert "Server-Timing" not in server.request("POST", PATH, good_body())[1]
+    client.update_log_settings({"log_access": True, "response_timing": True, "log_verbose_level": 1})
+    changed = {**START, "log_access": "true", "response_timing": True, "log_verbose_level": 1}
+    until(lambda: seen(server) == [changed] * MANY, "the front ends do not agree")
+    for _ in range(MANY):
+        assert server.request("POST", PATH, good_body())[1]["Server-Timing"].startswith("queue;dur=")
+        assert grpc.is_model_ready("simple")
+    until(lambda: server.log_text()[begun:].count(f"POST {PATH}") == MANY, "the access log lacks lines")
+    log = server.log_text()[begun:]
+    assert log.count(" batch_size=1") == MANY
+    assert (log.count(f"HTTP request: 2 {PATH}"), log.count("gRPC request: ")) >= (MANY, MANY)
+    client.update_log_settings({"log_access": False, "response_timing": False, "log_verbose_level": 0})
+    until(lambda: seen(server) == [START] * MANY, "the front ends do not agree")
+    begun = len(server.log_text())
+    assert "Server-Timing" not in server.request("POST", PATH, good_body())[1]
+    assert PATH not in server.log_text()[begun:]
+
+
 def test_a_change_over_grpc(
     server: ServerProcess, http: triton.InferenceServerClient, grpc: triton_grpc.InferenceServerClient
 ) -> None:
@@ -84,6 +111,8 @@ def test_a_change_over_grpc(
         ({"log_info": 1}, 400, "attempt to access JSON non-boolean as boolean"),
         ({"log_verbose_level": -1}, 400, "attempt to access JSON non-unsigned-integer as unsigned-integer"),
         ({"log_format": "xml"}, 400, "invalid argument for log_format, got: xml"),
+        ({"log_access": "some"}, 400, "invalid argument for log_access, got: some"),
+        ({"log_verbose": 3}, 400, "unknown log setting 'log_verbose', did you mean 'log_verbose_level'?"),
         ({"log_file": "x"}, 501, "log file location can not be updated through network protocol"),
     ],
 )
@@ -99,6 +128,7 @@ def test_an_invalid_setting_over_http(
 def test_an_invalid_setting_over_grpc(grpc: triton_grpc.InferenceServerClient) -> None:
     for settings, text in (
         ({"log_format": "xml"}, "invalid argument for log_format, got: xml"),
+        ({"log_inf": False}, "unknown log setting 'log_inf', did you mean 'log_info'"),
         ({"log_file": "x"}, "log file location can not be updated through network protocol"),
     ):
         with pytest.raises(InferenceServerException, match=text):

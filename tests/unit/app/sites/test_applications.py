@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import logging
-
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
@@ -97,16 +95,6 @@ def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
     assert page.text.endswith("# EOF\n")
     assert [family.name for family in text_string_to_metric_families(page.text)].count("flask_exporter_info") == 1
     assert by_port()[METRICS].get("/metrics", headers=accepted).content_type == PROMETHEUS
-
-
-def test_requests_are_logged_from_verbose_level_1_on(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "trident.http")
-    for verbose, lines in ((0, []), (1, ["HTTP request: 0 /v2", "HTTP request: 0 /metrics"])):
-        caplog.clear()
-        clients = by_port(f"--log-verbose={verbose}")
-        assert clients[HTTP].get("/v2").status_code == 200
-        assert clients[METRICS].get("/metrics").status_code == 200
-        assert [message for message in caplog.messages if message.startswith("HTTP request")] == lines
 
 
 def test_a_site_may_render_the_requests_itself() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
 
-from app.worker.access_log import AccessLog
-from app.worker.log_access import LogAccess
+from app.worker.access_log import log_answered, log_refused
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.errors import REQUEST_ID_KEY
 from core.inference.times import InferenceTimes
+from core.observability.switches import SWITCHES
 
 INFER = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer", "CONTENT_LENGTH": "12"}
 
@@ -32,8 +33,7 @@ def fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
 
 def test_an_inference_is_logged_with_all_that_is_known(lines: pytest.LogCaptureFixture) -> None:
     note = InferenceNote("m", 3, InferenceTimes(1000, 2000, 3000, 4000, 8))
-    log = AccessLog(LogAccess.REQUESTS)
-    log.answered("1.2.3.4", {**INFER, REQUEST_ID_KEY: "a b", INFERENCE_KEY: note}, 200, log.now(), 99)
+    log_answered("1.2.3.4", {**INFER, REQUEST_ID_KEY: "a b", INFERENCE_KEY: note}, 200, time.perf_counter_ns(), 99)
     found = fields(lines)
     expected = {
         "client": "1.2.3.4",
@@ -59,18 +59,17 @@ def test_an_inference_is_logged_with_all_that_is_known(lines: pytest.LogCaptureF
 
 
 def test_what_is_not_known_is_left_out(lines: pytest.LogCaptureFixture) -> None:
-    log = AccessLog(LogAccess.REQUESTS)
     environ = {"REQUEST_METHOD": "POST", "RAW_URI": "/x", INFERENCE_KEY: InferenceNote("m", -1)}
-    log.answered("", environ, 400, log.now(), 0, aborted=True)
+    log_answered("", environ, 400, time.perf_counter_ns(), 0, aborted=True)
     found = fields(lines)
     assert (found["received_bytes"], found["model"], found["aborted"]) == (0, "m", True)
     assert not {"version", "batch_size", "request_id"} & found.keys()
 
 
-@pytest.mark.parametrize(("scope", "count"), [(LogAccess.REQUESTS, 0), (LogAccess.ALL, 1)])
-def test_probes_are_logged_on_demand(lines: pytest.LogCaptureFixture, scope: LogAccess, count: int) -> None:
-    log = AccessLog(scope)
-    log.answered("", {**INFER, PROBE_KEY: True}, 200, log.now(), 0)
+@pytest.mark.parametrize(("scope", "count"), [("true", 0), ("all", 1)])
+def test_probes_are_logged_on_demand(lines: pytest.LogCaptureFixture, scope: str, count: int) -> None:
+    SWITCHES.set(access=scope)
+    log_answered("", {**INFER, PROBE_KEY: True}, 200, time.perf_counter_ns(), 0)
     assert len(lines.records) == count
 
 
@@ -87,6 +86,5 @@ def test_probes_are_logged_on_demand(lines: pytest.LogCaptureFixture, scope: Log
 def test_a_refusal_is_logged_with_what_was_received(
     lines: pytest.LogCaptureFixture, received: bytes, shown: str
 ) -> None:
-    log = AccessLog(LogAccess.REQUESTS)
-    log.refused("h", received, 431, log.now(), 50)
+    log_refused("h", received, 431, time.perf_counter_ns(), 50)
     assert (lines.messages[0].partition('" ')[0], fields(lines)["status"]) == (f'h "{shown}', 431)

@@ -41,14 +41,31 @@ def test_the_settings_have_triton_s_names_and_order() -> None:
         "log_error",
         "log_verbose_level",
         "log_format",
+        "log_access",
+        "response_timing",
     ]
 
 
 def test_only_the_named_settings_change() -> None:
-    assert applied({"log_verbose_level": 3, "log_error": False, "unknown": 1}) == (
-        LogLevels(verbose=3, error=False),
-        None,
-    )
+    assert applied({"log_verbose_level": 3, "log_error": False}) == (LogLevels(verbose=3, error=False), None)
+
+
+@pytest.mark.parametrize(("value", "scope"), [("all", "all"), ("true", "true"), (True, "true"), (False, "false")])
+def test_the_access_log_is_switched_by_a_text_or_a_boolean(value: object, scope: str) -> None:
+    assert applied({"log_access": value, "response_timing": True}) == (LogLevels(access=scope, timing=True), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log_verbos_level", "unknown log setting 'log_verbos_level', did you mean 'log_verbose_level'?"),
+        ("zzz", "unknown log setting 'zzz'"),
+    ],
+)
+def test_a_misspelled_setting_is_refused_before_anything_changes(name: str, text: str) -> None:
+    levels, error = applied({"log_info": False, name: 1})
+    assert isinstance(error, InvalidRequest)
+    assert (levels, error.message) == (LogLevels(), text)
 
 
 @pytest.mark.parametrize("text", ["default", "ISO8601", "json"])

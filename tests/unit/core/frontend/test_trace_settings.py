@@ -25,7 +25,7 @@ def changes(**wanted: Any) -> dict[str, Any]:
     ("wanted", "found"),
     [
         ({}, {}),
-        ({"unknown": "1", "trace_mode": "opentelemetry"}, {}),
+        ({"trace_mode": "opentelemetry"}, {}),
         ({"trace_level": ["TENSORS", "TIMESTAMPS"]}, {"trace_level": ("TIMESTAMPS", "TENSORS")}),
         ({"trace_level": ["TENSORS", "timestamps"]}, {"trace_level": ("TENSORS",)}),
         ({"trace_level": ["nothing"]}, {}),
@@ -57,6 +57,7 @@ def test_changes(wanted: dict[str, Any], found: dict[str, Any]) -> None:
             f"Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: {'9' * 5000}",
             InvalidRequest,
         ),
+        ({"trace_levl": ["OFF"]}, "unknown trace setting 'trace_levl', did you mean 'trace_level'?", InvalidRequest),
         ({"trace_count": "-2"}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2", InvalidRequest),
     ],
 )

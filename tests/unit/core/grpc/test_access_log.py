@@ -6,9 +6,9 @@ import re
 import pytest
 
 from core.errors import BackendFailed
-from core.grpc.options import GrpcOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
+from core.observability.switches import SWITCHES
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.fake_engine import FakeEngine
@@ -23,8 +23,9 @@ def respond(request: InferenceRequest) -> InferenceResponse:
     return echo(request)
 
 
-def lines(caplog: pytest.LogCaptureFixture, options: GrpcOptions) -> list[str]:
+def lines(caplog: pytest.LogCaptureFixture, scope: str) -> list[str]:
     """The lines of some calls, without their durations."""
+    SWITCHES.set(access=scope)
     caplog.set_level(1)
 
     def test(client: Client) -> None:
@@ -36,15 +37,15 @@ def lines(caplog: pytest.LogCaptureFixture, options: GrpcOptions) -> list[str]:
         assert gone.receiver is not None
         gone.receiver.cancel()
 
-    with_client(FakeEngine(respond), test, options)
+    with_client(FakeEngine(respond), test)
     records = [record for record in caplog.records if record.name == "trident.access"]
     assert all(record.__dict__["duration_ms"] >= 0 for record in records)
     return [re.sub(r"duration_ms=[0-9.]+", "", record.getMessage()) for record in records]
 
 
 def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    assert lines(caplog, GrpcOptions()) == []
-    written = lines(caplog, GrpcOptions(log_access=True))
+    assert lines(caplog, "false") == []
+    written = lines(caplog, "true")
     first = f"received_bytes={5 + len(infer_request('r 1'))} sent_bytes={5 + RESPONSE_SIZE}"
     second = f"received_bytes={5 + len(infer_request('bad'))} sent_bytes=0"
     assert written == [
@@ -56,5 +57,5 @@ def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptu
 
 
 def test_health_calls_are_logged_if_all_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    written = lines(caplog, GrpcOptions(log_access=True, log_probes=True))
+    written = lines(caplog, "all")
     assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK  received_bytes=5 sent_bytes=7' in written

@@ -4,6 +4,7 @@ import pytest
 
 from core.frontend.restricted_apis import GRPC, parse_restricted
 from core.grpc.options import GrpcOptions
+from core.observability.switches import SWITCHES
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.fake_engine import FakeEngine
@@ -106,7 +107,8 @@ def test_a_line_for_each_call_is_in_the_log_if_it_is_wanted(log_calls: bool, cap
         client.call("ServerLive")
         client.begin("Nope")
 
-    with_client(FakeEngine(), test, GrpcOptions(log_calls=log_calls))
+    SWITCHES.set(verbose=int(log_calls))
+    with_client(FakeEngine(), test)
     lines = [record.getMessage() for record in caplog.records if "gRPC request" in record.getMessage()]
     expected = [f"gRPC request: /inference.GRPCInferenceService/{name}" for name in ("ServerLive", "Nope")]
     assert lines == (expected if log_calls else [])

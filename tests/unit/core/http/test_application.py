@@ -29,6 +29,7 @@ from core.http.routes import ROUTES, Route
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.times import InferenceTimes
+from core.observability.switches import SWITCHES
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
 
@@ -415,7 +416,8 @@ def timed(request: InferenceRequest) -> InferenceResponse:
 @pytest.mark.parametrize("tells", [False, True])
 def test_times_of_an_answer_are_a_header_if_the_server_tells_them(tells: bool) -> None:
     body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
-    application = V2Application(FakeEngine(timed), HttpOptions(response_timing=tells), ThreadBridge())
+    application = V2Application(FakeEngine(timed), HttpOptions(), ThreadBridge())
+    SWITCHES.set(timing=tells)
     header = Client(application).post(INFER, data=body).headers.get("Server-Timing")
     assert (header or "").startswith("queue;dur=0.120, ") is tells
 

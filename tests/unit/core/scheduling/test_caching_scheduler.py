@@ -12,9 +12,9 @@ from core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError,
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.times import TimesFor
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
 from core.response_cache.cached_response import CachedResponse
 from core.response_cache.local_cache import LocalCache
 from core.response_cache.response_cache import OnFound
@@ -121,12 +121,10 @@ class Bench:
         self.answers: dict[str, list[InferenceResponse]] = {}
         self.scheduler = self.open()
 
-    def open(self, times_for: TimesFor = TimesFor.NOBODY) -> CachingScheduler:
+    def open(self) -> CachingScheduler:
         """The scheduler of another load."""
         scope = self.cache.open_scope("m", 1, lambda: None)
-        return CachingScheduler(
-            self.executor, self.cache, scope, self.spec, self.statistics, self._resubmit, times_for=times_for
-        )
+        return CachingScheduler(self.executor, self.cache, scope, self.spec, self.statistics, self._resubmit)
 
     def _resubmit(self, pending: PendingRequest) -> None:
         self.resubmitted.append(pending.request.id)
@@ -330,7 +328,7 @@ def test_large_requests_and_those_of_an_ended_version_have_no_answer_at_hand(ben
 
 def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:
     asking = {"timing": True}
-    bench.scheduler = bench.open(TimesFor.CLIENTS)
+    SWITCHES.set(timing=True)
     pending = PendingRequest(request_of("a", parameters=asking), bench.answers.setdefault("a", []).append)
     bench.scheduler.submit(pending)
     bench.executor.answer(10)

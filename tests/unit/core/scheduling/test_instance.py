@@ -18,9 +18,10 @@ from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes, TimesFor
+from core.inference.times import InferenceTimes
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import BatchStatistics
+from core.observability.switches import SWITCHES
 from core.scheduling.delivery import deliver
 from core.scheduling.instance import ModelInstance
 from core.scheduling.short_executions import ShortExecutions
@@ -40,7 +41,7 @@ class Short(EchoInstance):
 class Bench:
     """A model instance with its statistics and the responses that it sent."""
 
-    def __init__(self, backend: EchoInstance, times_for: TimesFor = TimesFor.NOBODY) -> None:
+    def __init__(self, backend: EchoInstance) -> None:
         self.backend = backend
         self.statistics = ModelStatistics()
         self.answers: list[InferenceResponse] = []
@@ -55,7 +56,6 @@ class Bench:
             ShortExecutions(SPEC),
             clock=lambda: next(ticks),
             on_poisoned=self.poisoned.append,
-            times_for=times_for,
         )
 
     def requests(self, ids: str) -> list[PendingRequest]:
@@ -92,9 +92,10 @@ def test_each_request_gets_its_own_outputs() -> None:
     )
 
 
-@pytest.mark.parametrize("times_for", TimesFor)
-def test_responses_carry_the_times_of_their_execution_on_demand(times_for: TimesFor) -> None:
-    bench = Bench(EchoInstance(), times_for)
+@pytest.mark.parametrize(("access", "timing"), [("false", False), ("true", False), ("false", True)])
+def test_responses_carry_the_times_of_their_execution_on_demand(access: str, timing: bool) -> None:
+    bench = Bench(EchoInstance())
+    SWITCHES.set(access=access, timing=timing)
     requests = bench.requests("ae")
     for pending in requests:
         pending.enqueue_ns = 3
@@ -103,13 +104,14 @@ def test_responses_carry_the_times_of_their_execution_on_demand(times_for: Times
     bench.instance.execute(requests, CloseReason.FULL)
     answers = {answer.id: answer for answer in bench.answers}
     assert answers["e"].times is None
-    noted = None if times_for is TimesFor.NOBODY else InferenceTimes(7, 10, 10, 10, 5, CloseReason.FULL)
+    noted = InferenceTimes(7, 10, 10, 10, 5, CloseReason.FULL) if timing or access == "true" else None
     assert answers["a"].times == noted
-    assert answers["a"].parameters == (noted.parameters() if noted and times_for is TimesFor.CLIENTS else None)
+    assert answers["a"].parameters == (noted.parameters() if noted and timing else None)
 
 
 def test_only_requests_that_ask_get_their_times_as_parameters() -> None:
-    bench = Bench(EchoInstance(), TimesFor.CLIENTS)
+    bench = Bench(EchoInstance())
+    SWITCHES.set(timing=True)
     bench.execute("a")
     assert (bench.answers[0].times is None, bench.answers[0].parameters) == (False, None)
 

@@ -10,15 +10,14 @@ import gevent
 import pytest
 from gunicorn.config import Config
 
-from app.worker.access_log import AccessLog
 from app.worker.clock import CoarseClock
 from app.worker.connections import Connections
 from app.worker.http1.connection import Http1Connection
 from app.worker.http1.service import Http1Service
 from app.worker.limits import ConnectionLimits
-from app.worker.log_access import LogAccess
 from app.worker.phase import Phase
 from core.http.reply import ARRIVED_KEY, BODY_KEY
+from core.observability.switches import SWITCHES
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
 
 
@@ -36,8 +35,8 @@ class Served:
     def __init__(self) -> None:
         ours, self.client = socket_pair()
         self.connections = Connections(CoarseClock(), ConnectionLimits(max_body_size=1000), 10)
-        access_log = AccessLog(LogAccess.ALL)
-        service = Http1Service(echo, ("127.0.0.1", 8000), Config(), self.connections, access_log=access_log)
+        SWITCHES.set(access="all")
+        service = Http1Service(echo, ("127.0.0.1", 8000), Config(), self.connections)
         self.connection = Http1Connection(ours, ("1.2.3.4", 5), service)
         self.serving = gevent.spawn(self.connection.serve)
 
@@ -198,6 +197,16 @@ def test_refusals_reach_the_access_log(
     served.client.sendall(request_bytes)
     served.refusal()
     assert logged(access_lines) == [expected]
+
+
+def test_requests_are_logged_as_they_arrive_while_the_verbose_level_shows_it(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "trident.http")
+    for verbose in (0, 1, 0):
+        SWITCHES.set(verbose=verbose)
+        served.ask(b"GET /v%d HTTP/1.1\r\nHost: h\r\n\r\n" % verbose, b"GET /v%d " % verbose)
+    assert [each for each in caplog.messages if each.startswith("HTTP request")] == ["HTTP request: 0 /v1"]
 
 
 @pytest.mark.parametrize("start", [b"GET /a", b"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nx"])

@@ -16,7 +16,7 @@ from core.inference.request import InferenceRequest, InputTensor, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.streamed_request import StreamedRequest
 from core.inference.tensors import BY_NAME, Shape
-from core.inference.times import InferenceTimes, TimesFor
+from core.inference.times import InferenceTimes
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import StatisticsSnapshot
 from core.scheduling.ensemble.scheduler import EnsembleScheduler
@@ -103,7 +103,6 @@ class Bench:
         decoupled: str = "",
         batching: dict[str, int] | None = None,
         max_in_flight: int = 0,
-        times_for: TimesFor = TimesFor.NOBODY,
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.models: dict[str, Step] = {}
@@ -131,7 +130,6 @@ class Bench:
             [self.models[step.model] for step in graph],
             self.statistics,
             max_in_flight=max_in_flight,
-            times_for=times_for,
             clock=clock,
         )
         self.responses: list[InferenceResponse] = []

@@ -17,11 +17,12 @@ from core.errors import (
 )
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, ReceivedOutput
-from core.inference.times import InferenceTimes, TimesFor
+from core.inference.times import InferenceTimes
 from core.observability.latencies.buckets import DEFAULT_BUCKETS, FIRST_RESPONSE
 from core.observability.latencies.meters import LatencyMeters
 from core.observability.latencies.options import LatencyOptions
 from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
 from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step
 from tests.waiting import until
 
@@ -265,7 +266,8 @@ def test_a_cancelled_step_cancels_the_request() -> None:
 
 
 def test_the_times_of_the_steps_are_added_up() -> None:
-    bench = Bench("i", "o", *CHAIN, batch=4, times_for=TimesFor.LOG)
+    bench = Bench("i", "o", *CHAIN, batch=4)
+    SWITCHES.set(access="true")
     bench.submit(shape=(2, 1), i=[1, 2])
     bench.a.answer(Y=[1, 2], shape=(2, 1), times=InferenceTimes(1, 2, 3, 4, 2))
     bench.b.answer(Y=[1, 2], shape=(2, 1), times=InferenceTimes(10, 20, 30, 40, 2))
@@ -277,11 +279,12 @@ def test_the_times_of_the_steps_are_added_up() -> None:
 
 
 def test_clients_that_ask_get_the_times() -> None:
-    for times_for, expected in ((TimesFor.CLIENTS, True), (TimesFor.LOG, False)):
-        bench = Bench("i", "o", "a(X=i:Y=o)", times_for=times_for)
+    for timing, access in ((True, "false"), (False, "true")):
+        SWITCHES.set(timing=timing, access=access)
+        bench = Bench("i", "o", "a(X=i:Y=o)")
         bench.submit(request=InferenceRequest("e", [], parameters={"timing": True}), i=1)
         bench.a.answer(Y=1, times=InferenceTimes(1000, 2000, 3000, 4000, 1))
-        assert ("timing_queue_us" in (bench.responses[-1].parameters or {})) is expected
+        assert ("timing_queue_us" in (bench.responses[-1].parameters or {})) is timing
 
 
 def test_a_stopped_scheduler_ends_what_it_has_begun() -> None:

@@ -1,0 +1,28 @@
+"""What of a process can be switched on and off while it serves, as the hot path asks for it: attributes, no calls."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class Switches:
+    """`requests`: each request is logged as it arrives. `access`: each is logged after its answer, and `probes`, those
+    of health and metrics, too. `timing`: clients get the times of their answers. `times`: answers carry them, for the
+    clients or for the access log."""
+
+    __slots__ = ("access", "probes", "requests", "times", "timing")
+
+    def __init__(self) -> None:
+        self.set()
+
+    def set(self, *, verbose: int = 0, access: str = "false", timing: bool = False) -> None:
+        """The highest verbose level shown, and the values of --log-access and --response-timing."""
+        self.requests = verbose > 0
+        self.access = access != "false"
+        self.probes = access == "all"
+        self.timing = timing
+        self.times = timing or self.access
+
+
+SWITCHES: Final = Switches()
+"""Those of this process, which follow the log settings."""
