@@ -161,15 +161,14 @@ def _dims_problems(
     if batching and tensor.shape[:1] != (-1,):
         text = f"{start}for the model to support batching the shape should have at least 1 dimension and the first "
         text += f"dimension must be -1; but shape expected by the model is {provided}"
-        yield Problem(
-            f"{path}.dims", text, "set max_batch_size to 0, or export the model with a dynamic first dimension"
-        )
+        hint = f"set max_batch_size to 0 and {_cure(entry, tensor, False)}, or export the model with a dynamic first "
+        yield Problem(f"{path}.dims", text, f"{hint}dimension")
         return
     if not tensor.shape:
         if any(dim != 1 for dim in dims):
             text = f"unable to load model '{model_name}', scalar tensor '{entry.name}', should only provide 1 in the "
             text += "model configuration when the model doesn't support batching. Model configuration provided: "
-            yield Problem(f"{path}.dims", f"{text}{shape_text(dims)}.")
+            yield Problem(f"{path}.dims", f"{text}{shape_text(dims)}.", _cure(entry, tensor, batching))
         return
     full = (-1, *dims) if batching else dims
     if _fits(full, tensor.shape, narrower, wider):
@@ -180,8 +179,17 @@ def _dims_problems(
         text += f"the explicit tensor shape, making complete shape {shape_text(full)})"
     else:
         text += f"specifies {len(full)} dimensions (shape {shape_text(full)})"
-    fitting = shape_text(dim or -1 for dim in tensor.shape[batching:])
-    yield Problem(f"{path}.dims", text, f"dims of the model: {fitting}")
+    yield Problem(f"{path}.dims", text, _cure(entry, tensor, batching))
+
+
+def _cure(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> str:
+    """What to write for `tensor`. A configuration has no empty dims: a tensor of the batch dimension alone, such as a
+    label for each row, needs a reshape.
+    """
+    dims = [dim or -1 for dim in tensor.shape[batching:]]
+    if batching and not dims:
+        return "write dims: [ 1 ] reshape { shape: [ ] }"
+    return f"write dims: {shape_text(dims or [1])}{' and no reshape' if entry.HasField('reshape') else ''}"
 
 
 def _fits(full: Shape, provided: Shape, narrower: bool, wider: bool) -> bool:

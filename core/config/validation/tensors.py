@@ -87,6 +87,8 @@ def _shape_problems(
     dims = list(entry.dims)
     if not dims:
         hint = "write dims: [ 1 ] for a tensor with one element per item"
+        if batching:
+            hint += ", and dims: [ 1 ] reshape { shape: [ ] } if the model's own has the batch dimension only"
         yield Problem(f"{path}.dims", f"{label} must specify 'dims'{suffix}", hint)
         return
     rule = "must be integer >= 1, or -1 to indicate a variable-size dimension"

@@ -91,6 +91,24 @@ def test_scalar_accepts_only_ones() -> None:
     ]
 
 
+@pytest.mark.parametrize("shape", [(-1,), (-1, 3, -1), (2, 3), (), (-1, 0)])
+@pytest.mark.parametrize("batch", [0, 8])
+@pytest.mark.parametrize("more", ["", "reshape { shape: [ 1, 5 ] }"])
+def test_what_a_hint_says_to_write_is_right(shape: Shape, batch: int, more: str) -> None:
+    of_model = graph(shape, shape)
+    config = text_format.Parse(config_text("5, 1", "5, 1", batch, more), ModelConfig(name="m"))
+    found = validate_against_signature(config, of_model, "m")
+    for problem in found:
+        assert problem.path in ("input[0].dims", "output[0].dims")
+        hint = problem.hint.partition(", or export")[0].removesuffix(" and no reshape")
+        batch = 0 if "set max_batch_size to 0 and " in hint else batch
+        written = hint[hint.index("dims: ") :]
+        tensors = f'{{ name: "%s" data_type: TYPE_INT32 {written} }}'
+        text = f"max_batch_size: {batch} input {tensors % 'IN'} output {tensors % 'OUT'}"
+        assert messages(text, of_model) == []
+    assert found
+
+
 def test_reshape_replaces_the_dims() -> None:
     assert messages(config_text("4, 4", more="reshape { shape: [ 16 ] }"), graph()) == []
     assert messages(config_text("1", more="reshape {}"), graph((-1,))) == []
