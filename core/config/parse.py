@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import codecs
 import difflib
+import logging
 import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
 
-from google.protobuf import descriptor_pool, json_format, text_format
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, text_format
+from google.protobuf.message import Message
 
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
+
+_log = logging.getLogger("trident.config")
 
 # Python's protobuf words two errors differently from Triton's C++ one, whose texts people search their logs for.
 _NO_INTEGER = re.compile(r"Couldn't parse integer: (.*)", re.DOTALL)
@@ -40,13 +47,68 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
     Raises InvalidModelConfig with Triton's `failed to read text proto from PATH`, the position and protobuf's reason.
     """
     try:
-        return text_format.Parse(text, ModelConfig())
+        written = text_format.Parse(text, _config_of_lists()())
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         reason = _shortened(_reworded(_POSITION.sub("", str(error), count=1)))
         message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
         # Not chained: protobuf's text repeats the source line, which may be the whole file.
         raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
+    _check_keys(written, path)
+    return ModelConfig.FromString(written.SerializeToString())
+
+
+def _check_keys(written: Message, path: str) -> None:
+    """Raise InvalidModelConfig for an ensemble's map that has a key twice, and warn of it in other maps.
+
+    As in Triton only the last value of a key counts. The tensor that an earlier one names is missing then, and the
+    problems that follow from it tell nothing of the cause.
+    """
+    problems: list[Problem] = []
+    for place, name, entries in _lists_of_entries(written, ""):
+        first: dict[object, object] = {}
+        for entry in entries:
+            if entry.key not in first:
+                first[entry.key] = entry.value
+            elif name in ("input_map", "output_map"):
+                text = f"'{name}' maps '{entry.key}' to '{first[entry.key]}' and to '{entry.value}'"
+                hint = "one name is enough: any number of steps, and an output of the ensemble, may read it"
+                problems.append(Problem(place, text, hint if name == "output_map" else "keep one of them"))
+            else:
+                _log.warning("%s: '%s' has the key '%s' twice, and only the last counts", path, place, entry.key)
+    if problems:
+        raise InvalidModelConfig(problems)
+
+
+def _lists_of_entries(message: Message, path: str) -> Iterator[tuple[str, str, Sequence[Any]]]:
+    """The place, the name and the entries of each map in a message of `_config_of_lists`."""
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        place = f"{path}{field.name}"
+        if field.message_type.name.endswith("Entry"):
+            yield place, field.name, value
+        elif isinstance(value, Message):
+            yield from _lists_of_entries(value, f"{place}.")
+        else:
+            for index, each in enumerate(value):
+                yield from _lists_of_entries(each, f"{place}[{index}].")
+
+
+@cache
+def _config_of_lists() -> type[Message]:
+    """ModelConfig with a list of entries in place of each map. Both have the same text and the same bytes."""
+    file = descriptor_pb2.FileDescriptorProto()
+    ModelConfig.DESCRIPTOR.file.CopyToProto(file)
+    file.name = "trident_config_of_lists.proto"
+    waiting = list(file.message_type)
+    while waiting:
+        message = waiting.pop()
+        waiting += message.nested_type
+        message.options.ClearField("map_entry")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(ModelConfig.DESCRIPTOR.full_name))
 
 
 def decode_config(content: bytes, path: str) -> str:

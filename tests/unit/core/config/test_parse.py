@@ -133,3 +133,21 @@ def test_any_text_parses_or_raises_invalid_model_config(text: str) -> None:
         parse_model_config(text, "config.pbtxt")
     with suppress(ConfigInvalid):
         parse_config_override(text)
+
+
+@pytest.mark.parametrize("name", ["input_map", "output_map"])
+def test_a_key_that_an_ensemble_maps_twice_is_a_problem(name: str) -> None:
+    entries = "".join(f'{name} {{ key: "T" value: "{value}" }} ' for value in ("X", "Y"))
+    with pytest.raises(InvalidModelConfig) as caught:
+        parse_model_config(f"ensemble_scheduling {{ step {{ }} step {{ {entries} }} }}", "/m/config.pbtxt")
+    [problem] = caught.value.problems
+    assert problem.path == f"ensemble_scheduling.step[1].{name}"
+    assert problem.message == f"'{name}' maps 'T' to 'X' and to 'Y'"
+    assert problem.hint
+
+
+def test_of_other_keys_the_last_counts_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    entries = "".join(f'{{ key: "K" value {{ string_value: "{value}" }} }}, ' for value in ("a", "b"))
+    config = parse_model_config(f'parameters [ {entries} {{ key: "L" }} ]', "/m/config.pbtxt")
+    assert {key: value.string_value for key, value in config.parameters.items()} == {"K": "b", "L": ""}
+    assert caplog.messages == ["/m/config.pbtxt: 'parameters' has the key 'K' twice, and only the last counts"]
