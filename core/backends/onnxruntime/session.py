@@ -21,7 +21,7 @@ from core.backends.devices import cuda
 from core.backends.devices.huge_pages import LARGE_BYTES, await_huge_pages, begin_to_use_huge_pages
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
-from core.backends.onnxruntime.graph_changes import (
+from core.backends.onnxruntime.graph_file import (
     LOCALE,
     is_zipped,
     missing_locale,

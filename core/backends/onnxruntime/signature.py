@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from core.backends.onnxruntime.graph_changes import is_zipped
+from core.backends.onnxruntime.graph_file import is_zipped
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import Unsupported
 from core.inference.tensors import BY_ONNX_NAME, Shape

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, parser
 
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.graph_changes import without_zip_maps
+from core.backends.onnxruntime.graph_file import without_zip_maps
 from core.config.signature import TensorSignature
 from core.errors import ModelLoadFailed
 from tests.unit import onnx_models

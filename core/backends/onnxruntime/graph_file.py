@@ -1,4 +1,4 @@
-"""Changes graphs that cannot be served as their files have them: ZipMap nodes, and locales that the system lacks.
+"""The graph in a model file: changes where it cannot be served as it is, and the files with its weights.
 
 Exporters of scikit-learn and LightGBM end a classifier with a ZipMap: a sequence with a map from label to probability
 for each row, which the v2 protocol cannot express. The tensor before it has one column for each label.
@@ -32,7 +32,9 @@ _FIELD = descriptor_pb2.FieldDescriptorProto
 _MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
     "Model": (("graph", 7, "Graph", False), ("functions", 25, "Function", True)),
     "Function": (("node", 7, "Node", True),),
-    "Graph": (("node", 1, "Node", True), ("output", 12, "ValueInfo", True)),
+    "Graph": (("node", 1, "Node", True), ("initializer", 5, "Weights", True), ("output", 12, "ValueInfo", True)),
+    "Weights": (("external_data", 13, "Entry", True),),
+    "Entry": (("key", 1, "bytes", False), ("value", 2, "bytes", False)),
     "Node": (
         ("output", 2, "bytes", True),
         ("op_type", 4, "bytes", False),
@@ -120,6 +122,21 @@ def with_known_locale(content: bytes) -> bytes | None:
             attribute.s = LOCALE.encode()
             has_changed = True
     return model.SerializeToString() if has_changed else None
+
+
+def external_files(content: bytes) -> dict[str, int]:
+    """The other files with weights of the model file `content`, by the names that it has, and the least of their sizes.
+
+    Only those of the graph itself, and not of the graphs in its nodes.
+    """
+    model = _parsed(content)
+    sizes: dict[str, int] = {}
+    for weights in model.graph.initializer if model is not None else ():
+        entries = {entry.key: entry.value.decode(errors="replace") for entry in weights.external_data}
+        if name := entries.get(b"location"):
+            ends = [int(entries[key]) for key in (b"offset", b"length") if entries.get(key, "").isdecimal()]
+            sizes[name] = max(sizes.get(name, 0), sum(ends))
+    return sizes
 
 
 def _nodes(part: Any) -> Iterator[Any]:
