@@ -27,6 +27,8 @@ from core.inference.tensors import (
 )
 from core.inference.times import InferenceTimes
 
+# The parameters of an ensemble's response outside of sequences. They are written once for all.
+NO_SEQUENCE: Final[dict[str, Parameter]] = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
 # What an output has that makes its array later, or never.
 NO_ARRAY: Final[Array] = np.empty(0, np.uint8)
 

@@ -18,7 +18,7 @@ from core.grpc.codec.response_plan import ResponsePlan
 from core.grpc.messages.wire import length_field, length_prefix, packed_integers, string_field, varint
 from core.inference.layout import TensorLayout
 from core.inference.request import Parameter
-from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
+from core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import Buffer, Shape
 from core.memo import Memo
 
@@ -169,6 +169,10 @@ def _output(name: str, datatype: str, shape: Shape) -> bytes:
 
 def encode_parameters(parameters: Mapping[str, Parameter]) -> bytes:
     """The parameters that the model gave its response. Raises BackendFailed for a number that no field can hold."""
+    return _NO_SEQUENCE if parameters is NO_SEQUENCE else _written(parameters)
+
+
+def _written(parameters: Mapping[str, Parameter]) -> bytes:
     return b"".join([_entry(key, _parameter(key, value)) for key, value in parameters.items()])
 
 
@@ -185,3 +189,6 @@ def _parameter(key: str, value: Parameter) -> bytes:
     if isinstance(value, float):
         return bytes((4 << 3 | 1,)) + _DOUBLE.pack(value)
     return length_field(3, value.encode("utf-8", "replace"))
+
+
+_NO_SEQUENCE: Final = _written(NO_SEQUENCE)

@@ -23,7 +23,7 @@ from core.http.json_writer import write_lenient
 from core.http.slices.long_answer import ELEMENTS, LongAnswer
 from core.http.v2.json_tensors import json_values
 from core.inference.layout import TensorLayout
-from core.inference.response import InferenceResponse, PackedOutputs
+from core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
 from core.inference.tensors import NUMBER_CODES, Array, Buffer
 from core.memo import Memo
 
@@ -37,8 +37,8 @@ _WORDS: Final = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _SEARCHED: Final = 4096
 _NOT_LISTED: Final = (False, 0)
 
-# The version that answered, and the layout of its outputs.
-TextKey = tuple[int, TensorLayout]
+# The version that answered, the layout of its outputs, and whether it is an ensemble outside of sequences.
+TextKey = tuple[int, TensorLayout, bool]
 # The parts of a body, and the length of its JSON if binary tensors follow it, else None.
 Encoded = tuple[list[Buffer], int | None]
 
@@ -99,11 +99,13 @@ class ResponseText:
                 entry["data"] = []
                 numbers.append((Struct(f"<{count}{NUMBER_CODES[datatype]}"), start))
             entries.append(entry)
-        document = {
+        document: dict[str, object] = {
             "model_name": response.model_name,
             "model_version": str(response.model_version),
-            "outputs": entries,
         }
+        if response.parameters:
+            document["parameters"] = response.parameters
+        document["outputs"] = entries
         return ResponseText(orjson.dumps(document), numbers, _joined(binary))
 
     def write(self, request_id: str, content: memoryview) -> list[Buffer] | None:
@@ -131,8 +133,9 @@ def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: Model
     """The body of the response. Raises InvalidRequest for an output that cannot have the form asked for."""
     packed = response.outputs
     texts = plan.texts
-    if texts is not None and type(packed) is PackedOutputs and not response.parameters:
-        key = (response.model_version, packed.layout)
+    parameters = response.parameters
+    if texts is not None and type(packed) is PackedOutputs and (not parameters or parameters is NO_SEQUENCE):
+        key = (response.model_version, packed.layout, parameters is NO_SEQUENCE)
         try:
             text = texts[key]
         except KeyError:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest, Parameter
+from core.inference.response import NO_SEQUENCE
 
 _NAMES = ("sequence_id", "sequence_start", "sequence_end")
 
@@ -26,6 +27,8 @@ class SequencePart(NamedTuple):
     def parameters(self) -> dict[str, Parameter]:
         """The place as parameters of a response: a large number as the signed one with the same bits, as in Triton."""
         id = self.correlation_id
+        if not (id or self.start or self.end):
+            return NO_SEQUENCE
         if type(id) is int and id >= 1 << 63:
             id -= 1 << 64
         return {"sequence_id": id, "sequence_start": self.start, "sequence_end": self.end}

@@ -10,6 +10,7 @@ from core.errors import BackendFailed, InvalidRequest
 from core.grpc.codec.infer_response import (
     Encoded,
     encode_empty_final,
+    encode_parameters,
     encode_response,
     encode_stream_error,
     encode_stream_failure,
@@ -17,7 +18,7 @@ from core.grpc.codec.infer_response import (
 )
 from core.grpc.codec.response_plan import ResponsePlan
 from core.inference.layout import layout_of
-from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
+from core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import Array, bytes_array
 from tests.unit.core.grpc.codec.messages import FIRST, SECOND, spec
 
@@ -98,6 +99,16 @@ def test_the_parameters_of_a_response_keep_their_types() -> None:
     read = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in message.parameters.items()}
     assert read == parameters
     assert type(read["b"]) is bool
+
+
+def test_the_parameters_of_an_ensemble_are_written_once_for_all() -> None:
+    assert encode_parameters(NO_SEQUENCE) == encode_parameters(dict(NO_SEQUENCE))
+    message = unary(InferenceResponse("m", 1, [], parameters=NO_SEQUENCE))
+    assert {key: value.WhichOneof("parameter_choice") for key, value in message.parameters.items()} == {
+        "sequence_id": "int64_param",
+        "sequence_start": "bool_param",
+        "sequence_end": "bool_param",
+    }
 
 
 def test_a_parameter_that_no_field_can_hold_fails() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core.http.v2.response_codec import ResponsePlan, ResponseText, encode_response
 from core.inference.layout import TensorLayout, layout_of
-from core.inference.response import InferenceResponse, PackedOutputs
+from core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, wire_bytes
 from tests.unit.packed_tensors import TWO, packed_responses, spec
 
@@ -104,6 +104,20 @@ def test_outputs_without_a_text_are_encoded_each_time(datatype: str, array: Arra
     anew, again = both(made)
     assert again == anew
     assert texts_of(made, ResponsePlan().keeping_texts()) == [None]
+
+
+def test_an_ensembles_text_has_its_parameters() -> None:
+    made = two_outputs("r")
+    bare, _ = both(made)
+    plan = ResponsePlan().keeping_texts()
+    encode_response(made, plan, SPEC)
+    made.parameters = NO_SEQUENCE
+    anew, again = both(made)
+    assert again == anew == b"".join(encode_response(made, plan, SPEC)[0])
+    assert orjson.loads(again).pop("parameters") == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    made.parameters = {}
+    assert b"".join(encode_response(made, plan, SPEC)[0]) == bare
+    assert len(plan.texts or ()) == 2
 
 
 def test_a_text_belongs_to_one_version_and_one_layout() -> None:
