@@ -119,13 +119,19 @@ def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
     assert bench.wait(2) == ["a", "b"]
 
 
-def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench) -> None:
-    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
+@pytest.mark.parametrize("order", ["", "preserve_ordering: true"])
+def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench, order: str) -> None:
+    """Whatever the instance does."""
+    bench = make_bench(HOUR + f"oldest {{ max_candidate_sequences: 1 {order} }}")
+    bench.backend.gate.clear()
     bench.scheduler.start()
     bench.submit("a", 1, "s", timeout_us=1000)
+    bench.begun()
     bench.submit("b1", 2, "s")
     bench.submit("b2", 2, timeout_us=1000)
     bench.submit("c", 3, "s")
+    assert bench.wait(2) == ["b1", "b2"]
+    bench.backend.gate.set()
     bench.wait(3)
     assert bench.answer("a").error is None
     for id in ("b1", "b2"):
@@ -139,9 +145,10 @@ def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench
     assert bench.wait(5)[-1] == "c"
 
 
+@pytest.mark.parametrize("order", ["", "preserve_ordering: true"])
 @pytest.mark.parametrize("place", ["slot", "backlog"])
-def test_cancelling_a_waiting_request_cancels_the_whole_sequence(make_bench: MakeBench, place: str) -> None:
-    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
+def test_cancelling_a_waiting_request_cancels_the_whole_sequence(make_bench: MakeBench, place: str, order: str) -> None:
+    bench = make_bench(HOUR + f"oldest {{ max_candidate_sequences: 1 {order} }}")
     bench.backend.gate.clear()
     bench.scheduler.start()
     sequence = 1 if place == "slot" else 2
