@@ -30,8 +30,9 @@ _FAILED = 1
 def serve(settings: ServerSettings) -> int:
     """Configure the log, log the warnings of the settings, and serve. Returns the exit status."""
     import logging
+    from dataclasses import replace
 
-    from app.process.environment import disable_telemetry, let_openmp_sleep
+    from app.process.environment import disable_telemetry, has_colours, let_openmp_sleep
     from app.process.garbage_collector import collect_rarely
     from app.process.stray_messages import log_stray_messages
     from app.process.temporary_directory import IN_MEMORY, temporary_directory
@@ -43,7 +44,7 @@ def serve(settings: ServerSettings) -> int:
     if not may_spin(available_cores()):
         let_openmp_sleep()
     try:
-        configure_logging(settings.log_options)
+        configure_logging(replace(settings.log_options, colour=has_colours()))
         log_stray_messages()
         log = logging.getLogger("trident.cli")
         for warning in settings.warnings:

@@ -10,6 +10,11 @@ def process_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def has_colours() -> bool:
+    """Whether a terminal may be written to in colours: NO_COLOR, whatever its value, forbids it."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def announce_metrics_directory(path: str) -> None:
     """Name the directory in which the metrics library of this process and its children shares its counters."""
     os.environ["PROMETHEUS_MULTIPROC_DIR"] = path

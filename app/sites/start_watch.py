@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 
 from app.process.garbage_collector import settle_collector
 from app.process.mapped_libraries import release_library_pages
 from app.settings.server import ServerSettings
 from app.sites.start_failure import start_failure
 from app.terminal.progress_bar import ProgressBar
-from app.terminal.start_report import log_models, log_services, log_settings, model_row
+from app.terminal.start_report import log_first_request, log_models, log_services, log_settings, model_row
+from core.config.model_spec import ModelSpec
 from core.engine.in_process import InferenceEngine
+from core.errors import ServerError
 from core.lifecycle.serving_phase import Phase
+from core.lifecycle.state import ModelState
 
 # The interval at which the progress of loading is read and drawn.
 _POLL_SECONDS = 0.25
@@ -60,8 +64,15 @@ class StartWatch:
         settle_collector()
         if self._reports:
             log_services(self._settings)
+            ready = dict.fromkeys(row.model for row in rows if row.state == ModelState.READY.value)
+            log_first_request(self._settings, self._specs(ready))
         if not self._settings.multi_model:  # pages that come back would count as the memory of the model being loaded
             release_library_pages()
+
+    def _specs(self, models: Iterable[str]) -> Iterator[ModelSpec]:
+        for model in models:
+            with suppress(ServerError):  # unloaded meanwhile, or one of two that have the name
+                yield self._engine.model_spec(model)
 
     def _wait_loaded(self) -> bool:
         """Draw the progress until the models are loaded. Returns False if the server stops before."""

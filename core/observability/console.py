@@ -7,6 +7,7 @@ import select
 import sys
 from typing import TextIO
 
+_WIDTH = 80
 _stdout: TextIO | None = None
 _stderr: TextIO | None = None
 
@@ -25,6 +26,14 @@ def set_streams(out: TextIO, err: TextIO) -> None:
     """Remember the stdout and stderr that this program was started with."""
     global _stdout, _stderr
     _stdout, _stderr = out, err
+
+
+def width() -> int:
+    """The columns of the terminal that shows stdout; 80 if it is none."""
+    try:
+        return os.get_terminal_size(stdout().fileno()).columns or _WIDTH
+    except (OSError, ValueError, AttributeError):
+        return _WIDTH
 
 
 def has_descriptor(stream: TextIO) -> bool:

@@ -1,7 +1,7 @@
 """The formats of a log line: Triton's default, its ISO8601, and JSON.
 
-An event is one line. The rows of its table follow it and begin with `|` or `+`; the lines of its traceback follow and
-begin with blanks. So no line can be mistaken for another event.
+An event is one line. The rows of its table follow it and begin with `|` or `+`; a command for a person to copy and the
+lines of its traceback follow and begin with blanks. So no line can be mistaken for another event.
 Source: docs/spec/trace-and-log.md section 6.
 """
 
@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from datetime import UTC, datetime
 from math import isfinite
 
 from core.observability.log_text import escaped, quoted
 
 TABLE = "table"
+COMMAND = "command"
 _INDENT = "    "
+_COLOURS = {"E": "\x1b[31m", "W": "\x1b[33m", "READY": "\x1b[32m", "UNAVAILABLE": "\x1b[31m", COMMAND: "\x1b[1m"}
+_PLAIN = "\x1b[0m"
+_STATE = re.compile(r"(?<=\| )(READY|UNAVAILABLE)(?= )")
 _OWN = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
 class TextFormatter(logging.Formatter):
     """`<L><MMDD> <HH:MM:SS.uuuuuu> <pid> <file>:<line>] <message>`; with `iso8601` the time is first. Times are UTC.
 
-    `escape` false leaves messages unquoted, for TRITON_SERVER_ESCAPE_LOG_MESSAGES=0.
+    `escape` false leaves messages unquoted, for TRITON_SERVER_ESCAPE_LOG_MESSAGES=0. `colour` is for a terminal.
     """
 
-    def __init__(self, *, iso8601: bool = False, escape: bool = True) -> None:
+    def __init__(self, *, iso8601: bool = False, escape: bool = True, colour: bool = False) -> None:
         super().__init__()
         self._iso8601 = iso8601
         self._escape = escape
+        self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
@@ -36,7 +42,11 @@ class TextFormatter(logging.Formatter):
         lines = [f"{self._start(record)} {place} {quoted(message) if self._escape else message}"]
         table = record.__dict__.get(TABLE)
         if table is not None:
-            lines += [_table_line(line) for line in str(table).split("\n")]
+            rows = [_table_line(line) for line in str(table).split("\n")]
+            lines += [_STATE.sub(self._coloured_state, row) for row in rows] if self._colour else rows
+        command = record.__dict__.get(COMMAND)
+        if command is not None:
+            lines.append(_INDENT + self._coloured(COMMAND, escaped(str(command))))
         lines += [_INDENT + escaped(line) for line in _traceback(self, record).split("\n") if line]
         return "\n".join(lines)
 
@@ -44,8 +54,14 @@ class TextFormatter(logging.Formatter):
         when = datetime.fromtimestamp(record.created, UTC)
         letter = _letter(record.levelno)
         if self._iso8601:
-            return f"{when:%Y-%m-%dT%H:%M:%SZ} {letter}"
-        return f"{letter}{when:%m%d %H:%M:%S.%f}"
+            return f"{when:%Y-%m-%dT%H:%M:%SZ} {self._coloured(letter, letter)}"
+        return f"{self._coloured(letter, letter)}{when:%m%d %H:%M:%S.%f}"
+
+    def _coloured(self, kind: str, text: str) -> str:
+        return f"{_COLOURS[kind]}{text}{_PLAIN}" if self._colour and kind in _COLOURS else text
+
+    def _coloured_state(self, found: re.Match[str]) -> str:
+        return self._coloured(found[0], found[0])
 
 
 class JsonFormatter(logging.Formatter):

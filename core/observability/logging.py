@@ -16,7 +16,7 @@ from core.errors import ConfigInvalid
 from core.observability import console
 from core.observability.line_writer import FILE_WRITE, FLUSH_S, LineWriter
 from core.observability.log_file import LogFile
-from core.observability.log_formats import TABLE, JsonFormatter, TextFormatter
+from core.observability.log_formats import COMMAND, TABLE, JsonFormatter, TextFormatter
 from core.observability.switches import SWITCHES
 
 _ROOT_LOGGER = "trident"
@@ -40,10 +40,14 @@ class LogLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOptions(LogLevels):
-    """With an empty `file` the log goes to the console: warnings and errors go to stderr, other events to stdout."""
+    """With an empty `file` the log goes to the console: warnings and errors go to stderr, other events to stdout.
+
+    `colour`: a terminal gets them in colours.
+    """
 
     file: str = ""
     escape: bool = True
+    colour: bool = False
 
 
 FORMATS = ("default", "ISO8601", "json")
@@ -68,6 +72,11 @@ def verbose_level(level: int) -> int:
 def log_table(logger: logging.Logger, heading: str, table: str) -> None:
     """Log `table` (bordered lines) under `heading`, as one event."""
     logger.info(heading, extra={TABLE: table}, stacklevel=2)
+
+
+def log_command(logger: logging.Logger, heading: str, command: str) -> None:
+    """Log a `command` that a person may copy under `heading`, as one event."""
+    logger.info(heading, extra={COMMAND: command}, stacklevel=2)
 
 
 def configure_logging(options: LogOptions, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
@@ -103,16 +112,16 @@ def _set(options: LogOptions) -> None:
     global _in_force
     _in_force = options
     SWITCHES.set(verbose=options.verbose, access=options.access, timing=options.timing)
-    formatter = _formatter(options)
     for sink in _sinks():
-        sink.setFormatter(formatter)
+        sink.setFormatter(_formatter(options, colour=options.colour and sink.is_terminal))
     shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO
     logging.getLogger(_ROOT_LOGGER).setLevel(shown)
 
 
 def log_failure(reason: str, hint: str | None = None) -> None:
     """Log why the server cannot be created, as Triton prints it: whatever the switches say, and on stderr also if the
-    log has a file."""
+    log has a file. It is the last line: those on stdout are written before."""
+    flush_log()
     _server_log.critical(
         "error: creating server: %s%s", reason, f" (hint: {hint})" if hint else "", extra={"hint": hint}, stacklevel=2
     )
@@ -170,6 +179,10 @@ class _Sink(logging.Handler):
         self.move_to(target)
         size = {"write_size": FILE_WRITE} if isinstance(target, LogFile) else {}
         self._writer = LineWriter(self._write, self._tell_failure, self._tell_dropped, **size)
+
+    @property
+    def is_terminal(self) -> bool:
+        return not isinstance(self.target, LogFile) and self.target.isatty()
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -251,10 +264,10 @@ def _is_switched_on(record: logging.LogRecord) -> bool:
     return _in_force.info or record.levelno < logging.INFO
 
 
-def _formatter(options: LogOptions) -> logging.Formatter:
+def _formatter(options: LogOptions, *, colour: bool) -> logging.Formatter:
     if options.format == "json":
         return JsonFormatter()
-    return TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape)
+    return TextFormatter(iso8601=options.format == "ISO8601", escape=options.escape, colour=colour)
 
 
 def _console_sinks(out: TextIO, err: TextIO) -> list[_Sink]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from app.terminal.console_tables import ModelRow, addresses_table, models_table, options_table, table
 
 
@@ -24,11 +26,20 @@ def test_a_table_without_rows_has_only_its_head() -> None:
 
 
 def test_line_breaks_in_a_cell_stay_within_the_borders() -> None:
-    lines = models_table([ModelRow("m", "1", "UNAVAILABLE", reason="first\nE0101 second\n\nthird\n")]).split("\n")
-    assert all(line[0] in "+|" and line[-1] in "+|" for line in lines)
+    lines = options_table([("log-file", "first\nE0101 second\n\nthird\n", "flag")]).split("\n")
     assert len({len(line) for line in lines}) == 1
-    assert [line.split("|")[-2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
-    assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["m", "", "", ""]
+    assert [line.split("|")[2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
+    assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["log-file", "", "", ""]
+
+
+def test_the_reasons_of_models_are_below_their_table() -> None:
+    reason = "first " + "word " * 30 + "\nE0101 second\n"
+    lines = models_table([ModelRow("m", "1", "UNAVAILABLE", reason=reason), ModelRow("n", "1", "READY")], 80).split(
+        "\n"
+    )
+    assert lines[6].startswith("| m 1: first word word")
+    assert lines[-1] == "|   E0101 second"
+    assert all(line.startswith(("|", "+")) and len(line) <= 80 for line in lines)
 
 
 def test_control_characters_in_a_cell_are_escaped() -> None:
@@ -37,9 +48,10 @@ def test_control_characters_in_a_cell_are_escaped() -> None:
     assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
 
 
-def test_a_long_reason_is_wrapped_at_blanks() -> None:
-    reason = "word " * 100 + "x" * 200
-    lines = models_table([ModelRow("m", "1", "UNAVAILABLE", "", "", reason)]).split("\n")
-    cells = [line.split("|")[-2].strip() for line in lines[3:-1]]
-    assert " ".join(cells) == reason
-    assert len(cells) > 4
+@pytest.mark.parametrize("width", [60, 80, 250])
+def test_a_table_is_no_wider_than_the_terminal(width: int) -> None:
+    path = "/opt/models/" + "x" * 150
+    rows = [("model-repository", path, "flag"), ("http-port", "8000", "flag")]
+    lines = table(("Option", "Value", "From"), rows, width)
+    assert {len(line) for line in lines.split("\n")} == {min(width, 192)}
+    assert "".join(line.split("|")[2].strip() for line in lines.split("\n")[3:-2]) == path
