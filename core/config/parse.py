@@ -9,8 +9,9 @@ import codecs
 import difflib
 import logging
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, text_format
@@ -28,6 +29,22 @@ _OUT_OF_RANGE = re.compile(r"Value out of range: (-?)(.*)", re.DOTALL)
 # The lowest number of the smallest signed field is minus this. A negative number above it is refused for its sign.
 _LEAST_INT32 = 2**31
 _NEGATIVE = "Expected integer, got: -"
+# The parts of a text that Python's protobuf reads in another way than C++'s, and those that hide such parts. A number
+# may have an exponent with a sign.
+_PART = re.compile(
+    r"""(?P<comment>\#[^\n]*)
+    |(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)
+    |(?P<word>[A-Za-z_]\w*)
+    |(?P<number>\.?[0-9](?:[eE][+-]|[\w.])*)
+    |(?P<minus>-(?:\s|\#[^\n]*\n)+(?=[\w.]))
+    |(?P<strange>\+|[^\x00-\x7f])""",
+    re.VERBOSE | re.ASCII | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\(?P<known>[abfnrtv\\'\"0-7]|x[0-9a-fA-F]|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})?|\x00")
+_CONTROL = "Invalid control characters encountered in text."
+_ESCAPE_HINT = r"write a backslash as \\"
+_ZERO_OR_ONE = re.compile(r"(?:0+|0[xX]0*)([01])")
+_OTHER_NUMBER = re.compile(r"[0-9.]+_|0[oObB]")
 # The prefix `LINE:COLUMN : 'the source line': ` of an error; the source line may itself contain quotes and colons.
 _POSITION = re.compile(r"^(\d+):(\d+) : (?:'.*': )?", re.DOTALL)
 # Strings come first, because a # in a string does not begin a comment. A string without an end matches too; otherwise
@@ -47,7 +64,7 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
     Raises InvalidModelConfig with Triton's `failed to read text proto from PATH`, the position and protobuf's reason.
     """
     try:
-        written = text_format.Parse(text, _config_of_lists()())
+        written = text_format.Parse(_PART.sub(partial(_as_in_cpp, path), text), _config_of_lists()())
     except text_format.ParseError as error:
         line, column = error.GetLine() or 1, error.GetColumn() or 1
         reason = _shortened(_reworded(_POSITION.sub("", str(error), count=1)))
@@ -56,6 +73,43 @@ def parse_model_config(text: str, path: str) -> ModelConfig:
         raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, _hint(reason))]) from None
     _check_keys(written, path)
     return ModelConfig.FromString(written.SerializeToString())
+
+
+def _as_in_cpp(path: str, part: re.Match[str]) -> str:
+    """Write a `part` of a configuration so that Python's protobuf reads it as C++'s, which Triton uses.
+
+    Raises InvalidModelConfig for what C++ refuses and Python would take.
+    """
+    found = part[0]
+    if part["string"]:
+        for escape in _ESCAPE.finditer(found):
+            if not escape["known"]:
+                reason = "Invalid escape sequence in string literal." if escape[0] == "\\" else _CONTROL
+                raise _refused(path, part.string, part.start() + escape.start(), reason, _ESCAPE_HINT)
+    elif part["strange"]:
+        if found == "+":
+            raise _refused(path, part.string, part.start(), "Expected integer, got: +", "write the number without '+'")
+        reason = f"Interpreting non ascii codepoint {found.encode('utf-8', 'surrogatepass')[0]}."
+        name = unicodedata.name(found, "no character")
+        hint = f"this is U+{ord(found):04X}, {name}: outside of quotes and comments use ASCII, such as ordinary blanks"
+        raise _refused(path, part.string, part.start(), reason, hint)
+    elif part["minus"]:
+        return f"{found[1:]}-"
+    elif part["number"]:
+        if other := _OTHER_NUMBER.match(found):
+            at = part.start() + len(other[0]) - 1
+            reason = "Need space between number and identifier."
+            raise _refused(path, part.string, at, reason, "write numbers with digits only, or as 0x10")
+        if bit := _ZERO_OR_ONE.fullmatch(found):  # the same number; C++ takes it for a boolean, too
+            return bit[1].ljust(len(found))
+    return found
+
+
+def _refused(path: str, text: str, at: int, reason: str, hint: str) -> InvalidModelConfig:
+    """The error for the character `at` of `text`."""
+    line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+    message = f"failed to read text proto from {path}: {line}:{column}: {reason}"
+    return InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, hint)])
 
 
 def _check_keys(written: Message, path: str) -> None:
@@ -112,7 +166,7 @@ def _config_of_lists() -> type[Message]:
 
 
 def decode_config(content: bytes, path: str) -> str:
-    """The text of a configuration file. As in Triton, comments may have any encoding and a byte order mark is ignored.
+    """The text of a configuration file. As in Triton, comments may have any encoding. A byte order mark is ignored.
 
     Raises InvalidModelConfig with the position of a byte outside comments that is not UTF-8.
     """
@@ -124,10 +178,8 @@ def decode_config(content: bytes, path: str) -> str:
     strange = _STRANGE_BYTE.search(text)
     if strange is None:
         return text
-    before = text[: strange.start()].split("\n")
-    line, column, byte = len(before), len(before[-1]) + 1, ord(strange.group()) - 0xDC00
-    message = f"failed to read text proto from {path}: {line}:{column}: byte 0x{byte:02x} is not UTF-8"
-    raise InvalidModelConfig([Problem(f"{path}:{line}:{column}", message, "save the file as UTF-8")])
+    byte = ord(strange.group()) - 0xDC00
+    raise _refused(path, text, strange.start(), f"byte 0x{byte:02x} is not UTF-8", "save the file as UTF-8")
 
 
 def _without_strange_bytes(match: re.Match[str]) -> str:

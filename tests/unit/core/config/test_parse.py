@@ -126,6 +126,47 @@ def test_unknown_field_of_an_override_is_named_without_the_list_of_all() -> None
     assert caught.value.hint == "did you mean 'data_type'?"
 
 
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("dims: [ - 1, -\n 2, - # two\n 3 ]", "dims: [ -1, -2, -3 ]"),
+        ("optional: 01", "optional: true"),
+        ("dims: [ -01, - 0x1, -010 ]", "dims: [ -1, -1, -8 ]"),
+        ("optional: 0x0", "optional: false"),
+        ("dims: [ 01, 010, 0x10, 10 ]", "dims: [ 1, 8, 16, 10 ]"),
+        ("name: '- 1 +8 1_0 \u00a0'  # - 1 +8 1_0 \u00a0 \\q", "name: '- 1 +8 1_0 \\302\\240'"),
+        (r"name: '\a\\\'\x41\u00e9'", r"name: '\007\134\047A\303\251'"),
+    ],
+)
+def test_what_triton_reads_is_read(text: str, same: str) -> None:
+    assert parse_model_config(f"input {{ {text}\n }}", "p") == parse_model_config(f"input {{ {same} }}", "p")
+
+
+def test_numbers_with_an_exponent_are_read() -> None:
+    text = "model_metrics { metric_control { histogram_options { buckets: [ 1, - 1.5, .5, 1e+3, 1e-01, - inf ] } } }"
+    [control] = parse_model_config(text, "p").model_metrics.metric_control
+    assert list(control.histogram_options.buckets) == [1, -1.5, 0.5, 1000, 0.1, float("-inf")]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("max_batch_size: +8", "1:17: Expected integer, got: +"),
+        ("name: 'm'\nmax_batch_size: 1_000", "2:18: Need space between number and identifier."),
+        ("max_batch_size: 0b1", "1:18: Need space between number and identifier."),
+        ("max_batch_size:\u00a08", "1:16: Interpreting non ascii codepoint 194."),
+        ("max_batch_size: \uff18", "1:17: Interpreting non ascii codepoint 239."),
+        (r"name: 'a\\\q'", "1:11: Invalid escape sequence in string literal."),
+        ("name: 'a\0'", "1:9: Invalid control characters encountered in text."),
+    ],
+)
+def test_what_triton_refuses_is_refused_at_the_same_place(text: str, reason: str) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        parse_model_config(text, "/m/config.pbtxt")
+    assert caught.value.message == f"failed to read text proto from /m/config.pbtxt: {reason}"
+    assert caught.value.hint
+
+
 @pytest.mark.slow
 @given(st.text())
 def test_any_text_parses_or_raises_invalid_model_config(text: str) -> None:
