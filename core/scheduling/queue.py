@@ -30,8 +30,8 @@ class RequestQueue:
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
     `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
     which the scheduler takes nothing yet, 0 for none. `callers` are those of a model whose queue delay ends when all of
-    them wait; None for others. `is_limited` tells whether a policy limits how many requests wait or for how long: one
-    that is cancelled should be discarded. `may_expire`: they may be rejected because of their timeout.
+    them wait; None for others. `is_limited` tells whether a request may keep others out, because the size of a level is
+    limited: one that is cancelled should be discarded. `may_expire`: requests may be rejected because of their timeout.
     """
 
     __slots__ = (
@@ -57,7 +57,7 @@ class RequestQueue:
         self._levels: list[_Level] = []
         self._prunes_at = _MANY
         self._single = self._level(1) if batching.priority_levels <= 1 else None
-        self.is_limited = any(policy.max_queue_size or policy.default_timeout_ns for policy in batching.policies)
+        self.is_limited = any(policy.max_queue_size for policy in batching.policies)
         self.may_expire = batching.may_expire
         self.is_in_order = self._single is not None and not self._single.policy.delay_on_timeout
         self.callers: Callers | None = None
@@ -118,7 +118,7 @@ class RequestQueue:
         return live, rejections
 
     def expire(self, now_ns: int) -> tuple[list[Rejection], int]:
-        """Remove the requests whose timeout has passed and the cancelled ones among them, wherever they wait.
+        """Remove the requests whose timeout has passed and the cancelled ones, wherever they wait.
 
         Also returns when the next timeout passes; `sys.maxsize` for never.
         """
@@ -198,11 +198,11 @@ class _Level:
         return head
 
     def expire(self, now_ns: int, rejections: list[Rejection]) -> int:
-        """Add the requests whose timeout has passed to `rejections`. Returns when the next timeout passes."""
+        """Add the expired and cancelled requests to `rejections`. Returns when the next timeout passes."""
         next_ns = sys.maxsize
         is_due = False
         for pending in self.waiting:
-            if pending.expires_ns <= now_ns:
+            if pending.expires_ns <= now_ns or pending.cancelled:
                 is_due = True
             elif pending.expires_ns < next_ns:
                 next_ns = pending.expires_ns

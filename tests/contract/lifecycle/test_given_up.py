@@ -33,7 +33,7 @@ output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
 QUEUE = """
 instance_group [ { kind: KIND_CPU } ]
 dynamic_batching { preferred_batch_size: [ 1 ] default_queue_policy {
-  default_timeout_microseconds: 600000000 allow_timeout_override: true } }
+  default_timeout_microseconds: 600000000 allow_timeout_override: true max_queue_size: 100 } }
 """
 # It says that it runs, and waits for its caller to leave, or for the file that ends it.
 METHODS = """

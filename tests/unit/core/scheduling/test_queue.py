@@ -165,6 +165,9 @@ def test_whatever_waits_expires_but_not_what_is_only_delayed() -> None:
         queue.push(request(id, enqueue_ns=number, priority=3))
         queue.push(request(id.upper(), enqueue_ns=number))
     assert queue.expire(99) == ([], 100)
+    queue.push(gone := request("gone", enqueue_ns=50, priority=3))
+    gone.cancelled = CancelCause.CLIENT
+    assert [rejection.pending for rejection in queue.expire(99)[0]] == [gone]
     rejections, next_ns = queue.expire(101)
     assert (ids([rejection.pending for rejection in rejections]), next_ns, queue.size) == ("ab", 102, 6)
     assert queue.expire(1000)[1] == sys.maxsize
