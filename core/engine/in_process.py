@@ -42,6 +42,7 @@ from core.observability.metrics.snapshot import (
     RemoteCacheMetrics,
     ResponseCacheMetrics,
 )
+from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.tracing.options import TraceOptions
 from core.observability.tracing.settings import Changes
@@ -149,6 +150,20 @@ class InferenceEngine:
         return ConfigMessage.of(self._models.find(name, version).config)
 
     def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
+        return [
+            VersionStatistics(
+                name=v.name,
+                version=v.version,
+                statistics=v.statistics.snapshot(v.queued),
+                memory_bytes=sum(process.resident_bytes for process in v.processes()),
+            )
+            for v in self._ready_versions(name, version)
+        ]
+
+    def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
+        return [v.statistics.requests(v.name, v.version) for v in self._ready_versions(name, version)]
+
+    def _ready_versions(self, name: str, version: int) -> list[ModelVersion]:
         ready = [v for v in self._models.versions() if v.is_ready]
         if name:
             ready = [v for v in ready if v.name == name]
@@ -160,15 +175,7 @@ class InferenceEngine:
                 raise self._models.loading_error(name, version) or InvalidRequest(
                     f"requested model version is not available for model '{name}'"
                 )
-        return [
-            VersionStatistics(
-                name=v.name,
-                version=v.version,
-                statistics=v.statistics.snapshot(v.queued),
-                memory_bytes=sum(process.resident_bytes for process in v.processes()),
-            )
-            for v in ready
-        ]
+        return ready
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         names = {} if ready_only else self._lifecycle.repository_names()

@@ -20,6 +20,7 @@ from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import ServingPhase
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
+from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.tracing.settings import Changes
 from core.observability.tracing.trace import Event
@@ -76,6 +77,12 @@ class Engine(Protocol):
         """One item per ready version, of all models if `name` is empty. Raises InvalidRequest if none matches,
         ModelLoading if the model is still being loaded.
         """
+        ...
+
+    @call()
+    def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
+        """The slowest and the last failed requests of the last hour, of each ready version. Raises as
+        `model_statistics` does."""
         ...
 
     @call(blocks=True)

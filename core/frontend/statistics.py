@@ -6,10 +6,12 @@ Source: docs/spec/statistics-and-metrics.md section A.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from core.observability.bucket_statistics import BucketStatistics
 from core.observability.response_statistics import ResponseStatistics
+from core.observability.slowest_requests import NotedRequest, VersionRequests
 from core.observability.statistics import BatchStatistics, StatisticsSnapshot, VersionStatistics
 
 Duration = dict[str, int]
@@ -17,6 +19,41 @@ Duration = dict[str, int]
 
 def model_statistics_json(versions: Iterable[VersionStatistics]) -> dict[str, Any]:
     return {"model_stats": [_version(version) for version in versions]}
+
+
+def slowest_requests_json(name: str, versions: Iterable[VersionRequests]) -> dict[str, Any]:
+    """Times in whole microseconds; what is not known of a request is left out."""
+    return {
+        "model_name": name,
+        "versions": [
+            {
+                "version": str(version.version),
+                "slowest": [_noted(request) for request in version.slowest],
+                "failed": [_noted(request) for request in version.failed],
+            }
+            for version in versions
+        ],
+    }
+
+
+def _noted(request: NotedRequest) -> dict[str, Any]:
+    ended = datetime.fromtimestamp(request.ended_ms / 1000, UTC)
+    shown: dict[str, Any] = {
+        "id": request.id,
+        "ended": f"{ended:%Y-%m-%dT%H:%M:%S}.{request.ended_ms % 1000:03}Z",
+        "status": request.failure or "OK",
+        "duration_us": request.duration_ns // 1000,
+    }
+    if request.batch_size:
+        shown |= {
+            "queue_us": request.queue_ns // 1000,
+            "compute_input_us": request.compute_input_ns // 1000,
+            "compute_infer_us": request.compute_infer_ns // 1000,
+            "compute_output_us": request.compute_output_ns // 1000,
+            "batch_size": request.batch_size,
+        }
+    more = {"batch_close": request.batch_close, "error": request.error}
+    return {**shown, **{name: text for name, text in more.items() if text}}
 
 
 def _version(version: VersionStatistics) -> dict[str, Any]:

@@ -78,6 +78,7 @@ ROUTES: tuple[Route, ...] = (
     Route("model_metadata", of_model(""), "metadata", GET, metadata.model_metadata),
     Route("model_config", of_model("/config"), "model-config", GET, metadata.model_config),
     Route("statistics", ("/v2/models/stats", *of_model("/stats")), "statistics", GET, metadata.model_statistics),
+    Route("slowest", of_model("/slowest"), "statistics", GET, metadata.slowest_requests),
     Route("repository_index", of_repository("/index"), "model-repository", POST, repository_routes.index),
     Route("load", of_repository("/models/<model>/load"), "model-repository", POST, repository_routes.load),
     Route("unload", of_repository("/models/<model>/unload"), "model-repository", POST, repository_routes.unload),

@@ -261,7 +261,7 @@ class ModelVersion:
         except (ServerStopping, ModelNotReady) as error:
             self._pass_on(pending, error.with_traceback(None))
         except QueueFull as error:
-            self.statistics.record_refusal(FailureReason.REJECTED)
+            self.statistics.record_refusal(pending, FailureReason.REJECTED, error.message)
             pending.refuse(error)
         except ServerError as error:
             pending.refuse(error)
@@ -285,7 +285,7 @@ class ModelVersion:
         except ServerError as error:
             refusal = error.with_traceback(None)
         if successor is self:
-            self.statistics.record_refusal(FailureReason.OTHER)
+            self.statistics.record_refusal(pending, FailureReason.OTHER, refusal.message)
             pending.refuse(refusal)
         else:
             successor.submit(pending)

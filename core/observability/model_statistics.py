@@ -18,6 +18,13 @@ from core.observability.bucket_statistics import BucketCounters, BucketUse
 from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
 from core.observability.latencies.sums import LatencySums
 from core.observability.response_statistics import ResponseCounters, ResponseKind
+from core.observability.slowest_requests import (
+    NotedRequest,
+    SlowestRequests,
+    VersionRequests,
+    noted_error,
+    noted_id,
+)
 from core.observability.statistics import BatchStatistics, BatchTuning, FailureReason, StatisticsSnapshot
 
 
@@ -61,6 +68,10 @@ class ModelStatistics:
         self._responses = ResponseCounters()
         self._buckets = BucketCounters()
         self._latencies: LatencyMeters | None = None
+        self._noted = SlowestRequests()
+        # Those of `_noted`, at hand for each execution.
+        self._slow_ns = 0
+        self._interval_ends_ms = 0
         self._cache_hit_count = 0
         self._cache_hit_ns = 0
         self._cache_miss_count = 0
@@ -84,9 +95,12 @@ class ModelStatistics:
 
         Every request carries the whole duration of the execution it was part of, as in Triton.
         """
-        start_ns = enqueue_ns = items = 0
+        start_ns = enqueue_ns = items = slow = 0
+        slow_start_ns = compute_end_ns - self._slow_ns
         for pending in requests_ok:
             start_ns += pending.start_ns
+            if pending.start_ns <= slow_start_ns:
+                slow += 1
             enqueue_ns += pending.enqueue_ns
             items += pending.batch_size or 1
         count = len(requests_ok)
@@ -112,6 +126,43 @@ class ModelStatistics:
                 self._latencies.observe_batch(
                     requests_ok, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns, now_ms
                 )
+            if slow or now_ms >= self._interval_ends_ms:
+                times = (input_ns, infer_ns, output_ns)
+                for pending in requests_ok:
+                    queue_ns = compute_start_ns - pending.enqueue_ns
+                    self._note(pending, compute_end_ns, queue_ns, times, total_batch_size, now_ms, reason.label)
+
+    def _note(
+        self,
+        pending: PendingRequest,
+        end_ns: int,
+        queue_ns: int,
+        times: tuple[int, int, int],
+        batch_size: int,
+        now_ms: int,
+        batch_close: str = "",
+    ) -> None:
+        """Keep a request that succeeded, if it is one of the slowest. Under the lock."""
+        noted = self._noted
+        if now_ms >= noted.due_ms:
+            noted.begin_interval(now_ms)
+        duration_ns = end_ns - pending.start_ns
+        if duration_ns >= noted.least_ns:
+            input_ns, infer_ns, output_ns = times
+            noted.add(
+                NotedRequest(
+                    id=noted_id(pending.request.id),
+                    ended_ms=now_ms,
+                    duration_ns=duration_ns,
+                    queue_ns=queue_ns,
+                    compute_input_ns=input_ns,
+                    compute_infer_ns=infer_ns,
+                    compute_output_ns=output_ns,
+                    batch_size=batch_size,
+                    batch_close=batch_close,
+                )
+            )
+        self._slow_ns, self._interval_ends_ms = noted.least_ns, noted.due_ms
 
     def note_tuning(self, tuning: BatchTuning) -> None:
         """Show the limits that a batcher with a target has from now on."""
@@ -131,6 +182,10 @@ class ModelStatistics:
             _add(self._compute, 1, input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
             if self._latencies is not None:
                 self._latencies.observe_many(pending, compute_start_ns, input_end_ns, first_ns, end_ns, end_ns, now_ms)
+            if pending.start_ns <= end_ns - self._slow_ns or now_ms >= self._interval_ends_ms:
+                queue_ns = compute_start_ns - pending.enqueue_ns
+                times = (input_end_ns - compute_start_ns, end_ns - input_end_ns, 0)
+                self._note(pending, end_ns, queue_ns, times, pending.batch_size or 1, now_ms)
 
     def record_composed(
         self, pending: PendingRequest, first_ns: int, end_ns: int, input_ns: int, infer_ns: int, output_ns: int
@@ -152,6 +207,8 @@ class ModelStatistics:
             if batch is None:
                 batch = self._batches[items] = _ComputeCounters()
             _add(batch, 1, input_ns, infer_ns, output_ns)
+            if pending.start_ns <= end_ns - self._slow_ns or now_ms >= self._interval_ends_ms:
+                self._note(pending, end_ns, 0, (input_ns, infer_ns, output_ns), items, now_ms)
             if self._latencies is not None:
                 start_ns = pending.enqueue_ns
                 input_end_ns = start_ns + input_ns
@@ -200,9 +257,10 @@ class ModelStatistics:
             if self._latencies is not None:
                 self._latencies.observe_miss(lookup_ns + insertion_ns, now_ns)
 
-    def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int) -> None:
-        """Count one failed request; its duration runs from `start_ns`."""
+    def record_failure(self, pending: PendingRequest, reason: FailureReason, now_ns: int, error: str) -> None:
+        """Count one failed request; its duration runs from `start_ns`. `error` is the text of its answer."""
         with self._lock:
+            self._note_failed(pending, reason, now_ns - pending.start_ns, error)
             self._failures[reason] += 1
             if reason is FailureReason.CANCELED:
                 self._cancellations[pending.cancelled or CancelCause.CLIENT] += 1
@@ -212,10 +270,28 @@ class ModelStatistics:
             if self._latencies is not None:
                 self._latencies.observe_failure(pending, now_ns - pending.start_ns, self._wall_clock() // 1_000_000)
 
-    def record_refusal(self, reason: FailureReason) -> None:
-        """Count one request that the queue did not accept."""
+    def record_refusal(self, pending: PendingRequest, reason: FailureReason, error: str) -> None:
+        """Count one request that the queue did not accept. `error` is the text of its answer."""
         with self._lock:
+            self._note_failed(pending, reason, 0, error)
             self._refusals[reason] = self._refusals.get(reason, 0) + 1
+
+    def _note_failed(self, pending: PendingRequest, reason: FailureReason, duration_ns: int, error: str) -> None:
+        """Keep a request that failed. Under the lock."""
+        self._noted.add_failed(
+            NotedRequest(
+                id=noted_id(pending.request.id),
+                ended_ms=self._wall_clock() // 1_000_000,
+                duration_ns=duration_ns,
+                failure=reason.value,
+                error=noted_error(error),
+            )
+        )
+
+    def requests(self, name: str, version: int) -> VersionRequests:
+        """The slowest and the last failed requests of the last hour, of a version of that name and number."""
+        with self._lock:
+            return self._noted.report(name, version, self._wall_clock() // 1_000_000)
 
     def latencies(self, now_ns: int) -> LatencyMetrics:
         """The distributions of the durations at this moment, which is `now_ns`; empty if none are kept."""

@@ -301,6 +301,7 @@ class RemoteEngine:
     model_metadata = _asked(Engine.model_metadata)
     model_config = _asked(Engine.model_config)
     model_statistics = _asked(Engine.model_statistics)
+    slowest_requests = _asked(Engine.slowest_requests)
     repository_index = _asked(Engine.repository_index)
     load_model = _asked(Engine.load_model)
     load_directory = _asked(Engine.load_directory)

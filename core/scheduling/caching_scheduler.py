@@ -243,8 +243,9 @@ class CachingScheduler:
             del flight.followers[pending]
             self._waiting -= 1
         pending.on_cancel = None
-        self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock())
-        deliver(pending, InferenceResponse.failed(pending.request, RequestCancelled("the client went away")))
+        error = RequestCancelled("the client went away")
+        self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock(), error.message)
+        deliver(pending, InferenceResponse.failed(pending.request, error))
         flush((pending,))
 
     def land(self, flight: SingleFlight, answer: InferenceResponse | None) -> None:
@@ -277,8 +278,8 @@ class CachingScheduler:
 
     def _answer(self, pending: PendingRequest, cached: CachedResponse, start_ns: int) -> None:
         if pending.cancelled:
-            self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock())
             error = RequestCancelled("the client went away")
+            self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock(), error.message)
             deliver(pending, InferenceResponse.failed(pending.request, error))
             return
         wants_times = pending.wants_times
@@ -306,7 +307,7 @@ class CachingScheduler:
 
     def _fail(self, followers: list[PendingRequest], error: ServerError) -> None:
         for pending in followers:
-            self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock())
+            self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock(), error.message)
             deliver(pending, InferenceResponse.failed(pending.request, error))
         flush(followers)
 

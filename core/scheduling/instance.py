@@ -192,5 +192,5 @@ class ModelInstance:
             error.__cause__ = exc
         is_cancelled = pending.cancelled is not None and isinstance(error, RequestCancelled)
         reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
-        self._statistics.record_failure(pending, reason, self._clock())
+        self._statistics.record_failure(pending, reason, self._clock(), error.message)
         return InferenceResponse.failed(pending.request, error)

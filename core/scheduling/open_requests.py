@@ -186,7 +186,7 @@ class OpenRequests:
         else:
             is_cancelled = isinstance(error, RequestCancelled)
             reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
-            self._statistics.record_failure(request.pending, reason, now_ns)
+            self._statistics.record_failure(request.pending, reason, now_ns, error.message)
 
     def deliver(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Give `response` to the caller. After the final one the request is no longer open."""

@@ -29,7 +29,7 @@ class Rejection(NamedTuple):
 def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, now_ns: int) -> None:
     """Count the rejection and answer its request, on the calling thread."""
     pending, error = rejection
-    statistics.record_failure(pending, rejection.reason, now_ns)
+    statistics.record_failure(pending, rejection.reason, now_ns, error.message)
     respond(pending, InferenceResponse.failed(pending.request, error))
     flush((pending,))
 

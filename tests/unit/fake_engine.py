@@ -21,6 +21,7 @@ from core.lifecycle.state import ModelState
 from core.observability.logging import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.model_statistics import ModelStatistics
+from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.tracing.options import TraceOptions
 from core.observability.tracing.settings import Changes
@@ -146,6 +147,9 @@ class FakeEngine:
         if name and name not in self.versions:
             raise InvalidRequest(f"requested model '{name}' is not available")
         return [VersionStatistics(name=name or "all", version=version, statistics=ModelStatistics().snapshot())]
+
+    def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
+        return [VersionRequests(name=name, version=self._version(name, version), slowest=(), failed=())]
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         if ready_only:

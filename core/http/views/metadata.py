@@ -6,7 +6,7 @@ Source: docs/spec/http.md section 3, docs/spec/statistics-and-metrics.md section
 
 from __future__ import annotations
 
-from core.frontend.statistics import model_statistics_json
+from core.frontend.statistics import model_statistics_json, slowest_requests_json
 from core.frontend.version_text import version_number
 from core.http.front_end import HttpFrontEnd
 from core.http.reply import Environ, Reply, json_reply
@@ -31,3 +31,9 @@ def model_config(front_end: HttpFrontEnd, environ: Environ, model: str, version:
 def model_statistics(front_end: HttpFrontEnd, environ: Environ, model: str = "", version: str = "") -> Reply:
     """The statistics of one model or, without a name, of all that are ready."""
     return json_reply(model_statistics_json(front_end.engine.model_statistics(model, version_number(version))))
+
+
+def slowest_requests(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """The slowest and the last failed requests of a model in the last hour."""
+    found = front_end.engine.slowest_requests(model, version_number(version))
+    return json_reply(slowest_requests_json(model, found))

@@ -18,6 +18,7 @@ from core.inference.tensors import Array
 from core.lifecycle.repository_index import IndexEntry
 from core.lifecycle.serving_phase import Phase, ServingPhase
 from core.observability.metrics.snapshot import MetricsSnapshot
+from core.observability.slowest_requests import VersionRequests, merged_requests
 from core.observability.statistics import VersionStatistics
 from core.observability.tracing.trace import Event
 from core.observability.tracing.trace_gate import TraceGate
@@ -234,6 +235,10 @@ class EnginePool:
 
     def model_statistics(self, name: str = "", version: int = -1) -> list[VersionStatistics]:
         return merged_version_statistics(self._ask_all(CALLS["model_statistics"], [name, version]))
+
+    def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
+        answers = self._ask_all(CALLS["slowest_requests"], [name, version])
+        return merged_requests(requests for answer in answers for requests in answer)
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         answers = self._ask_all(CALLS["repository_index"], [ready_only], but_recovering=True)

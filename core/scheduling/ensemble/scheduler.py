@@ -231,7 +231,7 @@ class EnsembleScheduler:
         """The final response with the first error of a step; counts the request."""
         pending = request.pending
         reason = FailureReason.CANCELED if isinstance(error, RequestCancelled) else FailureReason.OTHER
-        self._statistics.record_failure(pending, reason, self.clock())
+        self._statistics.record_failure(pending, reason, self.clock(), error.message)
         named = type(error)(f"in ensemble '{self._spec.name}', {error.message}", hint=error.hint, model=error.model)
         return InferenceResponse.failed(pending.request, named)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain, repeat
+
 import pytest
 
 from core.inference.cancel_cause import CancelCause
@@ -19,12 +21,12 @@ def request(batch_size: int, start_ns: int, enqueue_ns: int) -> PendingRequest:
 @pytest.fixture
 def statistics() -> ModelStatistics:
     """Two executions of three and one items, in the second of which a request failed, and one expired request."""
-    times = iter([1_700_000_000_123_456_789, 1_600_000_000_000_000_000])
+    times = chain([1_700_000_000_123_456_789], repeat(1_600_000_000_000_000_000))
     statistics = ModelStatistics(wall_clock=lambda: next(times))
     statistics.record_batch([request(2, 10, 20), request(1, 30, 40)], 3, 100, 110, 150, 170, CloseReason.DELAY)
     statistics.record_batch([request(0, 200, 210)], 2, 300, 301, 303, 306)
-    statistics.record_failure(request(1, 220, 230), FailureReason.BACKEND, 400)
-    statistics.record_failure(request(1, 500, 510), FailureReason.REJECTED, 501)
+    statistics.record_failure(request(1, 220, 230), FailureReason.BACKEND, 400, "no")
+    statistics.record_failure(request(1, 500, 510), FailureReason.REJECTED, 501, "no")
     return statistics
 
 
@@ -80,7 +82,7 @@ def test_a_snapshot_has_all_counts_and_durations(statistics: ModelStatistics) ->
 
 def test_a_snapshot_does_not_change(statistics: ModelStatistics) -> None:
     snapshot = statistics.snapshot()
-    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1)
+    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1, "no")
     assert snapshot.request_failures[FailureReason.OTHER] == 0
     assert statistics.snapshot().request_failures[FailureReason.OTHER] == 1
 
@@ -88,7 +90,7 @@ def test_a_snapshot_does_not_change(statistics: ModelStatistics) -> None:
 def test_refusals_are_counted_apart_from_failures() -> None:
     statistics = ModelStatistics()
     for reason in (FailureReason.REJECTED, FailureReason.REJECTED, FailureReason.OTHER):
-        statistics.record_refusal(reason)
+        statistics.record_refusal(request(1, 0, 0), reason, "full")
     snapshot = statistics.snapshot()
     assert snapshot.request_refusals == {FailureReason.REJECTED: 2, FailureReason.OTHER: 1}
     assert (sum(snapshot.request_failures.values()), snapshot.failure_ns) == (0, 0)
@@ -99,7 +101,7 @@ def test_cancelled_requests_are_counted_by_their_cause() -> None:
     for cause in (CancelCause.CLIENT, CancelCause.DEADLINE, CancelCause.CLIENT):
         pending = request(1, 0, 0)
         pending.cancel(cause)
-        statistics.record_failure(pending, FailureReason.CANCELED, 1)
-    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1)
+        statistics.record_failure(pending, FailureReason.CANCELED, 1, "no")
+    statistics.record_failure(request(1, 0, 0), FailureReason.OTHER, 1, "no")
     counted = statistics.snapshot().request_cancellations
     assert counted == {CancelCause.CLIENT: 2, CancelCause.DEADLINE: 1, CancelCause.QUEUE_TIMEOUT: 0}

@@ -64,7 +64,7 @@ def test_every_successful_request_is_in_one_bucket_of_each_histogram() -> None:
 @pytest.mark.parametrize(("duration_ms", "bucket"), [(100, 0), (100.999, 0), (101, 1), (5000.5, 3), (5001, 4)])
 def test_the_first_response_is_counted_in_whole_milliseconds(duration_ms: float, bucket: int) -> None:
     statistics = measured()
-    statistics.record_failure(request(), FailureReason.BACKEND, int(duration_ms * MS))
+    statistics.record_failure(request(), FailureReason.BACKEND, int(duration_ms * MS), "no")
     execute(statistics, request(5001 - duration_ms), start=5001, end=5001)
     counts = histograms(statistics)[FIRST_RESPONSE].counts
     assert counts[bucket] == sum(counts) == 2
@@ -72,7 +72,7 @@ def test_the_first_response_is_counted_in_whole_milliseconds(duration_ms: float,
 
 def test_a_failure_is_a_first_response_and_nothing_else() -> None:
     statistics = measured()
-    statistics.record_failure(request(0, "failed"), FailureReason.REJECTED, 600 * MS)
+    statistics.record_failure(request(0, "failed"), FailureReason.REJECTED, 600 * MS, "no")
     found = histograms(statistics)
     assert (found[FIRST_RESPONSE].counts, found[FIRST_RESPONSE].sum) == ((0, 0, 1, 0, 0), 600)
     assert found[FIRST_RESPONSE].exemplars[2] == Exemplar(request_id="failed", value=600, timestamp=1_700_000_000.5)
@@ -102,7 +102,7 @@ def second(value: float) -> Exemplar:
 def test_an_id_that_is_missing_or_too_long_is_no_exemplar(id: str, is_kept: bool) -> None:
     statistics = measured()
     execute(statistics, request(0, id))
-    statistics.record_failure(request(0, id), FailureReason.BACKEND, 10_000 * MS)
+    statistics.record_failure(request(0, id), FailureReason.BACKEND, 10_000 * MS, "no")
     for found in histograms(statistics).values():
         assert any(found.exemplars) == is_kept
 

@@ -50,13 +50,13 @@ def figures(activity: Activity) -> dict[str, int | float]:
 def test_an_interval_has_what_was_counted_in_it() -> None:
     version = Version()
     version.execute(100, times=5)
-    version.statistics.record_failure(pending_request(), FailureReason.OTHER, 1)
+    version.statistics.record_failure(pending_request(), FailureReason.OTHER, 1, "no")
     before = version.snapshot(pending=9)
     version.execute(20, batch_size=4)
     version.execute(40)
-    version.statistics.record_failure(pending_request(), FailureReason.BACKEND, 1)
-    version.statistics.record_failure(pending_request(), FailureReason.REJECTED, 1)
-    version.statistics.record_refusal(FailureReason.REJECTED)
+    version.statistics.record_failure(pending_request(), FailureReason.BACKEND, 1, "no")
+    version.statistics.record_failure(pending_request(), FailureReason.REJECTED, 1, "no")
+    version.statistics.record_refusal(pending_request(), FailureReason.REJECTED, "full")
     assert figures(Activity.since(before, version.snapshot(pending=3))) == {
         "request_success": 2,
         "request_failure": 3,

@@ -1,0 +1,76 @@
+"""The slowest and the failed requests of a model, which a server keeps without any option.
+
+Source: docs/spec/http.md "In Trident".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.contract.python.python_models import write_model
+from tests.contract.servers.server import ServerProcess
+
+pytestmark = pytest.mark.shapes("one-process", "front-ends", "two-engines")
+
+# Sleeps for as many milliseconds as its input says, and fails for a negative one.
+SLEEPER = """
+def execute(self, requests):
+    responses = []
+    for request in requests:
+        tensor = pb_utils.get_input_tensor_by_name(request, "MS")
+        ms = int(tensor.as_numpy()[0])
+        if ms < 0:
+            responses.append(pb_utils.InferenceResponse([], pb_utils.TritonError(f"cannot sleep for {ms} ms")))
+            continue
+        time.sleep(ms / 1000)
+        responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor.as_numpy())]))
+    return responses
+"""
+CONFIG = """
+input { name: "MS" data_type: TYPE_INT32 dims: 1 }
+output { name: "OUT" data_type: TYPE_INT32 dims: 1 }
+"""
+SLOW_MS = (400, 200, 300)
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("slowest")
+    write_model(folder / "m", "sleeper", SLEEPER, CONFIG, max_batch_size=0)
+    with ServerProcess(folder / "m", folder / "log", "--shutdown-grace-secs=0") as server:
+        yield server
+
+
+def infer(server: ServerProcess, ms: int) -> int:
+    tensor = {"name": "MS", "datatype": "INT32", "shape": [1], "data": [ms]}
+    body = json.dumps({"id": f"sleep {ms}", "inputs": [tensor]}).encode()
+    return server.request("POST", "/v2/models/sleeper/infer", body)[0]
+
+
+def test_the_slowest_and_the_failed_requests_are_told(server: ServerProcess) -> None:
+    for ms in (0,) * 50 + SLOW_MS + (0,) * 50:
+        assert infer(server, ms) == 200
+    for ms in (-1, -2):
+        assert infer(server, ms) == 500
+    found: Any = server.json("GET", "/v2/models/sleeper/slowest")
+    assert found == server.json("GET", "/v2/models/sleeper/versions/1/slowest")
+    (version,) = found["versions"]
+    assert (found["model_name"], version["version"]) == ("sleeper", "1")
+    slowest, failed = version["slowest"], version["failed"]
+    assert [each["id"] for each in slowest[:3]] == ["sleep 400", "sleep 300", "sleep 200"]
+    assert len(slowest) == 32
+    assert slowest[0]["duration_us"] >= 400_000 > slowest[0]["queue_us"]
+    assert slowest[0]["compute_infer_us"] >= 400_000
+    assert (slowest[0]["status"], slowest[0]["batch_size"]) == ("OK", 1)
+    assert slowest[0]["ended"].endswith("Z")
+    assert {each["id"] for each in failed} == {"sleep -1", "sleep -2"}
+    assert all(each["status"] == "BACKEND" and "cannot sleep for" in each["error"] for each in failed)
+
+
+def test_a_model_that_is_not_there_has_none(server: ServerProcess) -> None:
+    status, _, answer = server.request("GET", "/v2/models/nobody/slowest")
+    assert (status, json.loads(answer)["error"]) == (400, "requested model 'nobody' is not available")
