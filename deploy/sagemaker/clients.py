@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any
 
 import boto3
+from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
@@ -14,6 +15,7 @@ from deploy.sagemaker.plan import Call
 
 # Longer than the platform waits for an answer of the container, which is 60 seconds.
 _READ_TIMEOUT_S = 90
+_EMULATED_REGION = "us-east-1"
 _HINTS = {
     "AccessDeniedException": "docs/deploy-sagemaker.md lists the rights that each action needs",
     "AccessDenied": "docs/deploy-sagemaker.md lists the rights that each action needs",
@@ -29,7 +31,8 @@ _EXISTING = ("already exist",)
 class Clients:
     """A context manager and a function that returns the client of an API by boto3's name for the API.
 
-    Each client is made once and closed on exit. An empty region or address selects boto3's default.
+    Each client is made once and closed on exit. An empty region or address selects boto3's default. At an address the
+    client does without a region and credentials if there are none.
     """
 
     def __init__(self, region: str, endpoint_url: str) -> None:
@@ -56,6 +59,10 @@ class Clients:
         config = Config(read_timeout=_READ_TIMEOUT_S, retries={"mode": "standard", "max_attempts": 5})
         try:
             session = boto3.session.Session(region_name=self._region or None)
+            if self._endpoint_url:  # an emulator asks neither who calls nor from where
+                session = boto3.session.Session(region_name=session.region_name or _EMULATED_REGION)
+                if session.get_credentials() is None:
+                    config = config.merge(Config(signature_version=UNSIGNED))
             return session.client(service, endpoint_url=self._endpoint_url or None, config=config)
         except NoRegionError:
             raise BadSettings("no region is given", hint="use --region or AWS_DEFAULT_REGION") from None

@@ -94,7 +94,8 @@ def test_ports_are_those_of_the_server(started: Manifests) -> None:
 
 
 def test_probes_have_their_paths(started: Manifests) -> None:
-    paths = {name: probe["httpGet"]["path"] for name, probe in started.probes.items() if "httpGet" in probe}
+    # All of them over HTTP: a server may have no gRPC.
+    paths = {name: probe["httpGet"]["path"] for name, probe in started.probes.items()}
     assert paths.pop("livenessProbe") == "/v2/health/live"
     assert set(paths.values()) == {"/v2/health/ready"}
     assert "readinessProbe" in paths
@@ -147,10 +148,10 @@ def test_network_policy_admits_clients_metrics_and_probes(whole: Manifests) -> N
     assert sources == {**anyone, settings.metrics_port: [{"namespaceSelector": {}}]}
 
 
-def test_network_policy_lets_the_server_reach_dns_storage_and_credentials(whole: Manifests) -> None:
+def test_network_policy_lets_the_server_reach_what_its_options_name(whole: Manifests) -> None:
     rules = [rule for each in whole.of("NetworkPolicy") for rule in each["spec"].get("egress", [])]
     anywhere = {(port["protocol"], port["port"]) for rule in rules if "to" not in rule for port in rule["ports"]}
-    assert anywhere == {("UDP", 53), ("TCP", 53), ("TCP", 443)}
+    assert anywhere == {("UDP", 53), ("TCP", 53), ("TCP", 443), ("TCP", 6379), ("TCP", 4318)}
     metadata = {each["ipBlock"]["cidr"] for rule in rules for each in rule.get("to", [])}
     on_gke = whole.settings.model_repository[0].startswith("gs://")
     assert metadata == ({"169.254.169.252/32", "169.254.169.254/32"} if on_gke else set())

@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pytest
 
 from tests.contract.deploy.kubernetes_manifests import Manifests, manifests
@@ -37,20 +36,10 @@ def storage() -> Iterator[S3Emulator]:
         yield emulator
 
 
-def serves_grpc(pod: ServerProcess) -> bool:
-    """The answer to the kubelet's question: Check of grpc.health.v1, without the name of a service."""
-    with grpc.insecure_channel(f"{HOST}:{pod.grpc_port}") as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        return bool(check(b"", timeout=30) == b"\x08\x01")  # status: SERVING
-
-
 def assert_serves(pod: ServerProcess, stack: Manifests) -> None:
     """Every probe, a request, and the metrics page at Prometheus' address must be answered."""
     for probe in stack.probes.values():
-        if "grpc" in probe:
-            assert serves_grpc(pod)
-        else:
-            assert pod.request("GET", probe["httpGet"]["path"])[0] == 200
+        assert pod.request("GET", probe["httpGet"]["path"])[0] == 200
     status, _, answer = pod.request("POST", "/v2/models/digits/infer", DIGIT, JSON)
     assert status == 200, answer
     assert json.loads(answer)["outputs"][0]["data"][0].endswith(":7:seven")

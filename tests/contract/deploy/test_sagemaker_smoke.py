@@ -11,6 +11,7 @@ import pytest
 
 from tests.contract.deploy.sagemaker_credentials import emulated, set_credentials
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
+from tests.contract.repository.s3_emulator import leave_aws
 from tests.contract.sagemaker.sagemaker_archives import pack
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import Result, run
@@ -71,6 +72,14 @@ def passed(result: Result) -> list[str]:
 
 def test_one_model_answers_the_same_in_every_form(one: SageMakerEmulator) -> None:
     assert passed(smoke(one, "--request", DIGITS)) == [f"{form}: 1 rows of 10 values" for form in FORMS]
+
+
+def test_an_emulator_needs_no_credentials_and_no_region(
+    one: SageMakerEmulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    leave_aws(monkeypatch, tmp_path)
+    command = ("smoke", "any", "--request", DIGITS, "--endpoint-url", one.client.meta.endpoint_url)
+    assert passed(run(*command)) == [f"{form}: 1 rows of 10 values" for form in FORMS]
 
 
 def test_named_model_answers(many: SageMakerEmulator, pair: str) -> None:
