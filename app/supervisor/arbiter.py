@@ -47,6 +47,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def setup(self, app: Any) -> None:
         super().setup(app)
         self._restarts = Restarts()
+        self._started: dict[int, float] = {}
         self._output: dict[int, CapturedOutput] = {}
         self._failure_note = app.failure_note
         self.engines = app.engines
@@ -89,13 +90,14 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
             captured.close()
 
     def spawn_worker(self) -> Any:
-        self._restarts.started()
+        started = self._restarts.started()
         self._has_settled = False
         arbiter_pid = os.getpid()
         hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
         self._next_output = captured = capture_output()
         try:
-            pid = super().spawn_worker()
+            pid: int = super().spawn_worker()
+            self._started[pid] = started
             if captured is not None:
                 self._output[pid] = captured
             return pid
@@ -153,6 +155,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
                 self._worker_ended(pid, os.waitstatus_to_exitcode(status))
 
     def _worker_ended(self, pid: int, code: int) -> None:
+        started = self._started.pop(pid)
         if self._stopping:
             self._worker_status = self._worker_status or code
         elif code == EXIT_FAILED:
@@ -160,7 +163,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         elif code in (self.WORKER_BOOT_ERROR, self.APP_LOAD_ERROR):
             raise HaltServer("the worker could not start", 1)
         else:
-            delay = self._restarts.ended()
+            delay = self._restarts.ended(started)
             log.error("the worker (pid %d) %s and is restarted in %d s", pid, end_text(code), delay)
 
     def _engine_ended(self, engine: EngineChild, code: int) -> None:

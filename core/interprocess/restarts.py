@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 _EARLY_S = 10.0
 _MAX_DELAY_S = 31
+# A process that was killed, or that a request ended, is not one that cannot start: these are restarted at once.
+_IMMEDIATE = 3
 
 
 def restart_delay_s(early_ends: int) -> int:
-    """Seconds until the restart of a process after `early_ends` early ends in a row; the first is immediate."""
-    return min(_MAX_DELAY_S, (1 << max(0, early_ends - 1)) - 1)
+    """Seconds until the restart of a process after `early_ends` early ends in a row; the first are immediate."""
+    return min(_MAX_DELAY_S, (1 << max(0, early_ends - _IMMEDIATE)) - 1)
 
 
 class Restarts:
@@ -19,20 +21,25 @@ class Restarts:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._started = 0.0
         self._early_ends = 0
+        self._ended = float("-inf")
         self._next = 0.0
 
     def is_due(self) -> bool:
         return self._now() >= self._next
 
-    def started(self) -> None:
-        self._started = self._now()
+    def started(self) -> float:
+        """The time of a start that happens now, for `ended`."""
+        return self._now()
 
-    def ended(self) -> int:
-        """Record an end. Returns the seconds until the next start is due."""
+    def ended(self, started: float) -> int:
+        """Record the end of a process that was started at `started`. Returns the seconds until the next start is due.
+
+        Processes that were running when another ended and end after it are no failures that repeat.
+        """
         now = self._now()
-        self._early_ends = self._early_ends + 1 if now - self._started < _EARLY_S else 0
-        delay = restart_delay_s(self._early_ends)
-        self._next = now + delay
-        return delay
+        if started >= self._ended:
+            self._early_ends = self._early_ends + 1 if now - started < _EARLY_S else 0
+            self._ended = now
+            self._next = now + restart_delay_s(self._early_ends)
+        return max(0, round(self._next - now))
