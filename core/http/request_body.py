@@ -19,10 +19,10 @@ def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
     """The whole body. Raises InvalidRequest, whose text ends with `cure`, for more than `limit` bytes."""
     announced = environ.get("CONTENT_LENGTH") or ""
     if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
-        raise _too_large(announced, limit, cure)
+        raise too_large(announced, limit, cure)
     content = read_input(environ, limit + 1)
     if len(content) > limit:
-        raise _too_large(f"more than {limit}", limit, cure)
+        raise too_large(f"more than {limit}", limit, cure)
     return content
 
 
@@ -60,7 +60,7 @@ def read_parameters(environ: Environ, limit: int) -> dict[str, Any]:
     return parameters
 
 
-def _too_large(size: str, limit: int, cure: str) -> InvalidRequest:
+def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> InvalidRequest:
     return InvalidRequest(
         f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. {cure}"
     )

@@ -22,6 +22,7 @@ from core.http.generate.load_metrics import REQUEST_KEY, RESPONSE_HEADER, load_m
 from core.http.generate.request_object import decode_object
 from core.http.generate.response_object import ObjectEncoder, encode_object
 from core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
+from core.http.request_body import too_large
 from core.http.trace_note import TRACES_KEY, note_traces
 from core.http.views.infer import CONTENT_ENCODING, begin, off_hub, read_whole, run
 from core.http.views.long_text import is_long, slicing_of
@@ -49,10 +50,14 @@ def generate_stream(front_end: HttpFrontEnd, environ: Environ, model: str, versi
 
 
 def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
-    """The whole body, which has no encoding. Raises InvalidRequest."""
+    """The whole body, which has no encoding and is within the limit. Raises InvalidRequest."""
     if environ.get(CONTENT_ENCODING, IDENTITY) != IDENTITY:
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-    return read_whole(front_end, environ)
+    body = read_whole(front_end, environ)
+    limit = front_end.options.max_input_size
+    if len(body) > limit:
+        raise too_large(str(len(body)), limit)
+    return body
 
 
 def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:

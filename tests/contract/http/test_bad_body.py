@@ -246,6 +246,15 @@ def test_json_body_has_a_limit(limited: ServerProcess) -> None:
     assert_refused(limited, text, body, chunked)
 
 
+@pytest.mark.parametrize("action", ["generate", "generate_stream"])
+def test_generate_has_the_limit_of_json(limited: ServerProcess, action: str) -> None:
+    path = f"/v2/models/simple/{action}"
+    whole = padded(b'{"INPUT0":[%b],"INPUT1":[%b]}' % ((b",".join([b"1"] * 16),) * 2), LIMIT)
+    assert limited.request("POST", path, whole)[0] == 200
+    text = f"request JSON size of {LIMIT + 1} bytes exceeds the maximum allowed input size of {LIMIT} bytes. {INCREASE}"
+    assert_refused(limited, text, whole + b" ", path=path)
+
+
 def test_json_before_binary_tensors_has_a_limit(limited: ServerProcess) -> None:
     body, headers = binary_body()
     split = int(headers[HEADER_LENGTH])
