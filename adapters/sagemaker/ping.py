@@ -16,10 +16,10 @@ _NOT_YET = 503
 def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
     """200 when the server is ready, or only live in that mode; otherwise 503 with the progress of the start.
 
-    The body of the 200 is empty unless the last load of a model failed.
+    The body of the 200 is empty; a header has the models whose last load failed.
     """
     engine = application.engine
     serves = engine.is_live() if mode is PingMode.LIVE else engine.is_ready()
     if not serves:
         return json_reply(readiness(engine.phase()), _NOT_YET)
-    return ready_reply(engine.phase()) if engine.is_ready() else empty_reply(TEXT)
+    return ready_reply(application, environ) if engine.is_ready() else empty_reply(TEXT)

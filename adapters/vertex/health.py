@@ -18,7 +18,7 @@ _CONTROL = "model-repository"
 def health(endpoint: VertexEndpoint, application: V2Application, environ: Environ) -> Reply:
     """200 when the server is ready and the default model serves, or any model if none was named; otherwise 503.
 
-    The 503 gives the progress of the start, the 200 the models whose last load failed. Without a model the server is
+    The 503 gives the progress of the start, a header of the 200 the models whose last load failed. Without a model the server is
     healthy if clients may load one through this port.
     """
     environ[PROBE_KEY] = True
@@ -26,6 +26,6 @@ def health(endpoint: VertexEndpoint, application: V2Application, environ: Enviro
     if not engine.is_ready():
         return json_reply(readiness(engine.phase()), _NOT_YET)
     if default.is_ready() or (not default.configured and _CONTROL in endpoint.settings.public_groups):
-        return ready_reply(engine.phase())
+        return ready_reply(application, environ)
     missing = f"the default model '{default.configured}' is not loaded" if default.configured else "no model is loaded"
     return json_reply({**readiness(engine.phase()), "error": missing}, _NOT_YET)

@@ -17,5 +17,6 @@ def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> 
         restricted=parse_restricted(settings.http_restricted_api),
         tokens=tokens,
         allow_client_shm=settings.allow_client_shm,
+        health_json=settings.health_body == "json",
         error_hints=ErrorHints(settings.error_hints),
     )

@@ -17,8 +17,8 @@ from core.frontend.restricted_apis import RestrictedApi
 class HttpOptions:
     """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
     forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
-    `allow_client_shm`: clients may register regions of shared memory. `error_hints` says how clients get the hint of
-    an error.
+    `health_json`: the 200 of a health probe has a JSON body, which is otherwise empty. `allow_client_shm`: clients may
+    register regions of shared memory. `error_hints` says how clients get the hint of an error.
 
     Raises ConfigInvalid for a pattern that is not a regular expression.
     """
@@ -27,6 +27,7 @@ class HttpOptions:
     header_forward_pattern: str = ""
     restricted: tuple[RestrictedApi, ...] = ()
     tokens: AuthTokens | None = None
+    health_json: bool = False
     allow_client_shm: bool = False
     error_hints: ErrorHints = ErrorHints.FIELD
     header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, FILE, INT64_MAX, INTEGER64, PORT, TEXT, Kind, integer, number
+from app.settings.option_types import BOOLEAN, FILE, INT64_MAX, INTEGER64, PORT, TEXT, Kind, choice, integer, number
 
 _SECTION = "HTTP"
 _MAX_WORKERS = 256
@@ -43,6 +43,15 @@ class HttpSettings:
         INTEGER64,
         "Maximum size of a request body in bytes, as sent and when decompressed.",
         section=_SECTION,
+    )
+    health_body: str = option(
+        "empty",
+        "health-body",
+        choice("health-body", "empty", "json"),
+        'Body of a 200 of the health routes: empty, as in Triton, or JSON such as {"ready":true}, which clients of KServe '
+        "read.",
+        section=_SECTION,
+        own=True,
     )
     http_header_forward_pattern: str = option(
         "",

@@ -73,6 +73,7 @@ SAMPLES = {
     "engines": "2",
     "strict_readiness": "true",
     "error_hints": "text",
+    "health_body": "json",
     "gpu_missing": "cpu",
     "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",

@@ -31,8 +31,25 @@ def test_a_ready_server_reports_the_loads_that_failed(client: Client, engine: Fa
     failures = {"simple": "version 2 is READY; version 3 is UNAVAILABLE: Internal: no such file"}
     engine.serving = ServingPhase(name=Phase.READY, done=1, total=1, failures=failures)
     answer = client.get("/v2/health/ready")
+    assert (answer.status_code, answer.content_type, answer.data) == (200, "text/plain", b"")
+    assert answer.headers["Trident-Failures"] == f"simple: {failures['simple']}"
+    answer = client.get("/v2/health/ready?verbose")
     assert (answer.status_code, answer.content_type) == (200, "application/json")
-    assert answer.json == {"phase": "ready", "loaded": 1, "total": 1, "failures": failures}
+    assert answer.json == {"ready": True, "phase": "ready", "loaded": 1, "total": 1, "failures": failures}
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/simple/ready", {"name": "simple", "ready": True}),
+    ],
+)
+def test_the_body_can_be_json(engine: FakeEngine, path: str, body: object) -> None:
+    client = Client(V2Application(engine, HttpOptions(health_json=True), ThreadBridge()))
+    answer = client.get(path)
+    assert (answer.status_code, answer.json) == (200, body)
 
 
 def test_a_server_that_is_not_live_is_400_and_empty(client: Client, engine: FakeEngine) -> None:

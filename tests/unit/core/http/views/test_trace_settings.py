@@ -68,7 +68,8 @@ def test_invalid_changes_change_nothing(client: Client, body: Any, status: int, 
 
 
 def test_settings_of_an_unknown_model_are_refused(client: Client, engine: FakeEngine) -> None:
-    assert client.get("/v2/models/nope/trace/setting").status_code == 404
+    answer = client.get("/v2/models/nope/trace/setting")
+    assert (answer.status_code, answer.json) == (400, {"error": "Request for unknown model : nope"})
     engine.model_ready = False
     answer = client.post("/v2/models/simple/trace/setting", json={"trace_rate": "1"})
     assert (answer.status_code, answer.json) == (400, {"error": "Request for unknown model : simple"})
