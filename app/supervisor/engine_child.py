@@ -45,7 +45,6 @@ class EngineChild:
         self._name = name
         self._clean_up = clean_up
         self._restarts = Restarts()
-        self._started = 0.0
         self._output: CapturedOutput | None = None
         self.pid = 0
 
@@ -53,7 +52,7 @@ class EngineChild:
         """Start the process if it does not run. It first calls `leave_behind`, to close files of the main process."""
         if self.pid or not self._restarts.is_due():
             return
-        self._started = self._restarts.started()
+        self._restarts.started()
         hold_stop_signals()
         self._output = capture_output()
         try:
@@ -63,7 +62,7 @@ class EngineChild:
         except OSError as error:  # no memory or no process is free: retry later
             if self._output is not None:
                 self._output.close()
-            _log.error("%s cannot be started: %s; the next try is in %d s", self._name, error, self._restarts.ended(self._started))
+            _log.error("%s cannot be started: %s; the next try is in %d s", self._name, error, self._restarts.ended())
         finally:
             release_stop_signals()
 
@@ -85,7 +84,7 @@ class EngineChild:
         self._leave()
         if code == EXIT_FAILED:
             return False
-        _log.error("%s %s and is restarted in %d s", self._name, end_text(code), self._restarts.ended(self._started))
+        _log.error("%s %s and is restarted in %d s", self._name, end_text(code), self._restarts.ended())
         return True
 
     def begin_stop(self, *, graceful: bool = True) -> None:

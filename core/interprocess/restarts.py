@@ -21,6 +21,7 @@ class Restarts:
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
+        self._started = 0.0
         self._early_ends = 0
         self._ended = float("-inf")
         self._next = 0.0
@@ -29,15 +30,18 @@ class Restarts:
         return self._now() >= self._next
 
     def started(self) -> float:
-        """The time of a start that happens now, for `ended`."""
-        return self._now()
+        """Record a start. Returns its time, for `ended`."""
+        self._started = self._now()
+        return self._started
 
-    def ended(self, started: float) -> int:
-        """Record the end of a process that was started at `started`. Returns the seconds until the next start is due.
+    def ended(self, started: float | None = None) -> int:
+        """Record the end of the process that was started at `started`, or last. Returns the seconds until the next start
+        is due.
 
         Processes that were running when another ended and end after it are no failures that repeat.
         """
         now = self._now()
+        started = self._started if started is None else started
         if started >= self._ended:
             self._early_ends = self._early_ends + 1 if now - started < _EARLY_S else 0
             self._ended = now

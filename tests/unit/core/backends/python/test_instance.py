@@ -156,7 +156,7 @@ def test_executions_fail_at_once_in_the_pause_after_a_failed_start(bench: Bench)
 
 @pytest.mark.slow
 def test_a_process_that_the_system_refuses_is_tried_again(bench: Bench) -> None:
-    refusals = [OSError(12, "Cannot allocate memory")]
+    refusals = [OSError(12, "Cannot allocate memory")] * 3  # after the third there is a pause
 
     def prepare(process: FakeProcess) -> None:
         if refusals:
