@@ -18,8 +18,8 @@ _CONTROL = "model-repository"
 def health(endpoint: VertexEndpoint, application: V2Application, environ: Environ) -> Reply:
     """200 when the server is ready and the default model serves, or any model if none was named; otherwise 503.
 
-    The 503 gives the progress of the start, a header of the 200 the models whose last load failed. Without a model the server is
-    healthy if clients may load one through this port.
+    The 503 gives the progress of the start, a header of the 200 the models whose last load failed. Without a model the
+    server is healthy if clients may load one through this port.
     """
     environ[PROBE_KEY] = True
     engine, default = application.engine, endpoint.default_model

@@ -35,8 +35,9 @@ class Restarts:
         return self._started
 
     def ended(self, started: float | None = None) -> int:
-        """Record the end of the process that was started at `started`, or last. Returns the seconds until the next start
-        is due.
+        """Record the end of the process that was started at `started`, or last.
+
+        Returns the seconds until the next start is due.
 
         Processes that were running when another ended and end after it are no failures that repeat.
         """

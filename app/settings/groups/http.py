@@ -48,8 +48,8 @@ class HttpSettings:
         "empty",
         "health-body",
         choice("health-body", "empty", "json"),
-        'Body of a 200 of the health routes: empty, as in Triton, or JSON such as {"ready":true}, which clients of KServe '
-        "read.",
+        'Body of a 200 of the health routes: empty, as in Triton, or JSON such as {"ready":true}, which clients of '
+        "KServe read.",
         section=_SECTION,
         own=True,
     )
