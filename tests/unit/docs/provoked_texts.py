@@ -34,6 +34,7 @@ from core.backends.onnxruntime.execution_providers import CPU, CUDA, ProviderReq
 from core.config.instance_groups import instance_group_problems
 from core.config.model_spec import BatchingSpec, QueuePolicy
 from core.config.schema import ModelConfig, ModelInstanceGroup
+from core.config.validation.counts import count_problems
 from core.engine.in_process import InferenceEngine
 from core.engine.model_door import waits_for_itself
 from core.errors import ServerStopping
@@ -227,6 +228,8 @@ def provoke_processes(texts: ProvokedTexts, folder: Path) -> None:
     group = ModelInstanceGroup(name="m_0", kind=ModelInstanceGroup.KIND_GPU)
     for gpus in ((), None):
         texts.all += [each.message for each in instance_group_problems(ModelConfig(instance_group=[group]), "m", gpus)]
+    group = ModelInstanceGroup(kind=ModelInstanceGroup.KIND_CPU, count=1 << 20)
+    texts.all += [each.message for each in count_problems(ModelConfig(name="m", instance_group=[group]))]
     texts.all += [orjson.dumps(readiness(engine_down("it has ended").phase)).decode()]
     SizeLimits(0, 0).check_request(2_000_000)
     exhausted = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Failed to allocate memory for requested buffer of size 9"
