@@ -110,6 +110,12 @@ log for it. Prometheus stores exemplars with `--enable-feature=exemplar-storage`
 of more than 118 characters or with characters that cannot be printed, is no exemplar. Names are the same in both
 formats, so the types of Triton's counters, which lack the suffix `_total`, are `unknown` in OpenMetrics.
 """,
+    "trident_oldest_": """\
+## Executions that run
+
+An execution that has run for 10 s, 20 s, 40 s and so on is also in the log, with its instance, its process, its batch
+size and its request ids. A model that hangs is `READY` and has no errors: alert on this gauge.
+""",
     "trident_bucket_": """\
 ## Batch buckets
 

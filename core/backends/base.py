@@ -104,6 +104,18 @@ class BackendInstance(Protocol):
         ...
 
 
+@runtime_checkable
+class EndableInstance(BackendInstance, Protocol):
+    """An instance whose execution can be ended, because it runs in a process of its own."""
+
+    def abort(self, reason: str, *, for_good: bool) -> None:
+        """Fail what it executes, and what it has not answered, with `reason`. Any thread.
+
+        `for_good`: it is closed with that; otherwise it executes again as soon as it can.
+        """
+        ...
+
+
 OnChange = Callable[[BackendInstance, bool], None]
 
 

@@ -33,8 +33,8 @@ class ModelDoor(Protocol):
 
         `decoupled`: the caller takes any number of responses, and the result is a StreamedRequest; without it, a model
         that may send many is refused. `holder` is the instance that asks, if its execution waits for the responses: a
-        model that would wait for resources that the execution holds is refused. See PendingRequest for `on_response`,
-        which may be called before this returns, `defer`, `flush` and `cancel`.
+        model that would wait for that instance, or for resources that the execution holds, is refused. See
+        PendingRequest for `on_response`, which may be called before this returns, `defer`, `flush` and `cancel`.
         """
         ...
 

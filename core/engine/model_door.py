@@ -5,7 +5,9 @@ Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
@@ -27,6 +29,7 @@ class EngineDoor:
         self._lifecycle = lifecycle
         self._rate_limiter = rate_limiter
         self._models = lifecycle.models
+        self._waiting = WaitingInstances()
 
     def infer(
         self,
@@ -39,6 +42,9 @@ class EngineDoor:
         flush: Callable[[], None] | None = None,
     ) -> PendingRequest:
         kind = _StreamedCall if decoupled else _ModelCall
+        wait = None if holder is None else Wait(holder)
+        if wait is not None:
+            on_response = partial(self._waiting.answered, wait, on_response)
         call = kind(request, on_response, defer=defer, flush=flush)
         try:
             version = self._models.find(request.model_name, request.model_version)
@@ -49,13 +55,15 @@ class EngineDoor:
             call.refuse(_decoupled(request.model_name))
         elif holder is not None and (resource := self._lacking(holder, version)):
             call.refuse(waits_for_itself(holder, request.model_name, resource))
+        elif wait is not None and not self._waiting.begin(wait, version):
+            call.refuse(waits_for_its_own_instance(wait.instance, request.model_name))
         else:
             version.submit(call)
         return call
 
     def _lacking(self, holder: Placement, version: ModelVersion) -> str:
         """The resource for which `version`, or a step of it, waits as long as `holder` executes; "" for none."""
-        if self._rate_limiter is None:
+        if self._rate_limiter is None or not holder.limit.needs:
             return ""
         lacking = self._rate_limiter.lacking(holder, version.placements)
         for step in version.steps:
@@ -78,6 +86,64 @@ class EngineDoor:
             return self._models.find(name, version).answers_ready()
         except ServerError:
             return False
+
+
+class Wait:
+    """An execution of `instance` waits for `version` to answer it."""
+
+    __slots__ = ("instance", "version")
+
+    def __init__(self, instance: Placement) -> None:
+        self.instance = instance
+        self.version: ModelVersion | None = None
+
+
+class WaitingInstances:
+    """The instances whose executions wait for other models. Any thread.
+
+    A placement is known by its identity: versions of a model have instances of the same name.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waits: dict[int, list[Wait]] = {}
+
+    def begin(self, wait: Wait, version: ModelVersion) -> bool:
+        """Note that an execution waits for `version`. False, and nothing is noted, if that would never answer."""
+        with self._lock:
+            # Most models that are asked have an instance that waits for nothing.
+            if not self._can_answer(version, wait.instance, set()):
+                return False
+            wait.version = version
+            self._waits.setdefault(id(wait.instance), []).append(wait)
+        return True
+
+    def answered(self, wait: Wait, on_response: OnResponse, response: InferenceResponse) -> None:
+        """Forget a wait with its final response, and pass it on."""
+        if response.final and wait.version is not None:
+            with self._lock:
+                waits = self._waits[id(wait.instance)]
+                waits.remove(wait)
+                if not waits:
+                    del self._waits[id(wait.instance)]
+        on_response(response)
+
+    def _can_answer(self, version: ModelVersion, asker: Placement, seen: set[ModelVersion]) -> bool:
+        """Whether one instance of `version`, and of each step of it, will be free while `asker` waits."""
+        if version in seen:
+            return False
+        seen = {*seen, version}
+        if version.steps:
+            return all(self._can_answer(step, asker, seen) for step in version.steps)
+        placements = version.placements
+        return not placements or any(
+            placement is not asker
+            and all(
+                wait.version is None or self._can_answer(wait.version, asker, seen)
+                for wait in self._waits.get(id(placement), ())
+            )
+            for placement in placements
+        )
 
 
 class _ModelCall(PendingRequest):
@@ -121,6 +187,16 @@ def waits_for_itself(holder: Placement, name: str, resource: str) -> ServerError
         f"model '{name}' needs the resource '{resource}' of the rate limiter, which instance '{holder.name}' holds "
         "until it has the answer, so it would never come. Ask without the resource: give one of the two models another "
         f"resource or none in instance_group.rate_limiter, or raise the limit with --rate-limit-resource={resource}:N",
+        model=name,
+    )
+
+
+def waits_for_its_own_instance(holder: Placement, name: str) -> ServerError:
+    """The error of a request to model `name` that only instances could execute which wait for it."""
+    return BackendFailed(
+        f"model '{name}' would never answer: instance '{holder.name}' waits for it, and each of its instances is that "
+        "one or waits for it. Give a model on the way one instance more (instance_group.count), or ask after 'execute' "
+        "has returned",
         model=name,
     )
 

@@ -31,6 +31,7 @@ from core.lifecycle.load_slots import LoadSlots
 from core.lifecycle.load_threads import LoadThreads
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.loads import Loads
+from core.lifecycle.long_executions import LongExecutions
 from core.lifecycle.model import Model, poll_failure
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
@@ -65,7 +66,7 @@ class Lifecycle:
         self._options = options
         self._loader = loader
         self._open_source = open_source
-        self._retirement = Retirement()
+        self._retirement = Retirement(limit_s=options.unload_timeout_s or None)
         self.models = Models(
             lambda key, models: Model(
                 key,
@@ -82,6 +83,7 @@ class Lifecycle:
         self._threads = LoadThreads(options.load_threads)
         self._progress = StartProgress()
         self._loads = Loads(self.models, loader, self._locate)
+        self._long_executions = LongExecutions(lambda: {*self.models.versions(), *self._retirement.leaving})
         self._poller: Poller | None = None
         self._has_repositories = False
         self._exiting = threading.Event()
@@ -89,6 +91,7 @@ class Lifecycle:
 
     def start(self) -> None:
         """Begin to load what the control mode asks for at start."""
+        self._long_executions.start()
         self._own_thread.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
@@ -194,7 +197,10 @@ class Lifecycle:
         self._retirement.drain(serving, timeout_s)
         for model in self.models.all():
             model.leave("server exit")
-        return self._retirement.wait(max(0.0, deadline - time.monotonic()))
+        try:
+            return self._retirement.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            self._long_executions.stop()
 
     @property
     def load_counts(self) -> LoadCounts:

@@ -29,7 +29,8 @@ class EngineOptions:
     every version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model
     may send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter,
     None without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
-    `place` is that of the engine among those of the server.
+    `unload_timeout_s` is how long a version that leaves waits for its requests before it ends its processes, 0 for
+    ever. `place` is that of the engine among those of the server.
     """
 
     repositories: tuple[str, ...]
@@ -49,6 +50,7 @@ class EngineOptions:
     credential_path: str = ""
     load_threads: int = 4
     load_retries: int = 0
+    unload_timeout_s: float = 300.0
     backend_settings: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     min_compute_capability: float = 6.0
     cpu_instead_of_gpu: bool = False

@@ -17,10 +17,15 @@ _log = logging.getLogger("trident.lifecycle")
 
 
 class Retirement:
-    """Called on loader threads. `drain` and `wait` log what they wait for every `report_s` seconds."""
+    """Called on loader threads. `drain` and `wait` log what they wait for every `report_s` seconds.
 
-    def __init__(self, report_s: float = 1.0) -> None:
+    After `limit_s` seconds a version that leaves ends the processes of its model in which requests still are; None
+    waits for them without a limit.
+    """
+
+    def __init__(self, report_s: float = 1.0, limit_s: float | None = None) -> None:
         self._report_s = report_s
+        self._limit_s = limit_s
         self._lock = threading.Lock()
         self._leaving: dict[threading.Thread, ModelVersion] = {}
 
@@ -34,14 +39,19 @@ class Retirement:
             self._leaving[thread] = version
         thread.start()
 
+    @property
+    def leaving(self) -> list[ModelVersion]:
+        """The versions that are not gone yet."""
+        with self._lock:
+            return list(self._leaving.values())
+
     def drain(self, serving: Iterable[ModelVersion], timeout_s: float) -> None:
         """Block until no version, serving or leaving, has requests in flight, at most `timeout_s` seconds.
 
         A request may ask other models while it is executed, so none of them can leave before all are answered.
         """
         deadline = time.monotonic() + timeout_s
-        with self._lock:
-            versions = [*serving, *self._leaving.values()]
+        versions = [*serving, *self.leaving]
         while any(version.in_flight for version in versions) and (left := deadline - time.monotonic()) > 0:
             log_in_flight(versions, left)
             until = time.monotonic() + min(left, self._report_s)
@@ -67,7 +77,7 @@ class Retirement:
 
     def _finish(self, version: ModelVersion) -> None:
         try:
-            version.finish_unload()
+            version.finish_unload(self._limit_s)
             _log.info("successfully unloaded '%s' version %d%s", version.name, version.version, version.origin)
         finally:
             with self._lock:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from core.backends.base import BackendInstance, BackendModel
+from core.backends.base import BackendInstance, BackendModel, EndableInstance
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.request_validator import BatchForm, RequestValidator
@@ -38,6 +38,7 @@ from core.shared_memory.regions import Regions
 _log = logging.getLogger("trident.lifecycle")
 
 _SHUT: Final = TraceGate()
+_OVERDUE = "its model is unloaded, and it did not end its executions within {:g} s"
 
 # The version that serves now for a name and a number, -1 for the latest. Raises the ServerErrors of a lookup.
 Find = Callable[[str, int], "ModelVersion"]
@@ -332,14 +333,14 @@ class ModelVersion:
             if not self._holds:
                 self.stop()
 
-    def finish_unload(self) -> None:
+    def finish_unload(self, limit_s: float | None = None) -> None:
         """UNLOADING -> UNAVAILABLE: wait until all holds are released and accepted requests are answered, then free
-        sessions, memory and files."""
-        with self._released:
-            self._released.wait_for(lambda: self._is_abandoned or not self._holds)
-        if self._scheduler is not None:
-            self._scheduler.drain()
-            self._scheduler.close()
+        sessions, memory and files.
+
+        After `limit_s` seconds the requests that wait are refused, and the processes are ended in which others still
+        are; what runs in this process is waited for.
+        """
+        self._end_requests(limit_s)
         for instance in self._instances:
             self.claims.leave(instance)
             instance.close()
@@ -355,11 +356,49 @@ class ModelVersion:
         self.state.move(ModelState.UNAVAILABLE, self.unloaded_because)
         self.gone.set()
 
+    def _end_requests(self, limit_s: float | None) -> None:
+        while not self._wait_released(limit_s):
+            # Who holds it leaves, too, and may wait for an execution here.
+            self._end_executions(limit_s)
+        scheduler = self._scheduler
+        if scheduler is None:
+            return
+        while not scheduler.drain(limit_s):
+            because = f"Model '{self.name}' is unloaded, and did not end its executions within {limit_s:g} s"
+            _log.error("%s; %d requests are ended", because, self.in_flight, extra={"model": self.name})
+            scheduler.close(timeout_s=0, because=because)
+            self._abort(_OVERDUE.format(limit_s))
+            for step in self.steps:
+                step._end_executions(limit_s)
+        scheduler.close()
+
+    def _abort(self, reason: str) -> None:
+        """End the processes of the instances, with what they execute."""
+        for instance in list(self._instances):
+            if isinstance(instance, EndableInstance):
+                instance.abort(reason, for_good=True)
+
+    def _wait_released(self, timeout_s: float | None) -> bool:
+        with self._released:
+            return self._released.wait_for(lambda: self._is_abandoned or not self._holds, timeout_s)
+
+    def _end_executions(self, limit_s: float | None) -> None:
+        """End those that have run for `limit_s` seconds, where that is possible; the instances go on serving."""
+        if limit_s is None:
+            return
+        now_ns = time.monotonic_ns()
+        overdue = {each.instance for each in self.statistics.executions() if now_ns - each.begin_ns >= limit_s * 1e9}
+        for instance in list(self._instances):
+            if instance.placement.name in overdue and isinstance(instance, EndableInstance):
+                instance.abort(_OVERDUE.format(limit_s), for_good=False)
+
     def abandon(self) -> None:
-        """Let `finish_unload` wait for nothing more: queued requests are answered that the server is stopping."""
+        """Let `finish_unload` wait for nothing more: queued requests are answered that the server is stopping, and so
+        are those that run in processes of their own, which are ended."""
         with self._released:
             self._is_abandoned = True
             self._released.notify_all()
         scheduler = self._scheduler
         if scheduler is not None:
             scheduler.close(timeout_s=0)
+            self._abort("the server is stopping")

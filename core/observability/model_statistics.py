@@ -25,7 +25,13 @@ from core.observability.slowest_requests import (
     noted_error,
     noted_id,
 )
-from core.observability.statistics import BatchStatistics, BatchTuning, FailureReason, StatisticsSnapshot
+from core.observability.statistics import (
+    BatchStatistics,
+    BatchTuning,
+    FailureReason,
+    RunningExecution,
+    StatisticsSnapshot,
+)
 
 
 class _ComputeCounters:
@@ -72,6 +78,8 @@ class ModelStatistics:
         # Those of `_noted`, at hand for each execution.
         self._slow_ns = 0
         self._interval_ends_ms = 0
+        # The executions that run, by their instances: when each began, and its requests.
+        self._running: dict[str, tuple[int, Sequence[PendingRequest]]] = {}
         self._cache_hit_count = 0
         self._cache_hit_ns = 0
         self._cache_miss_count = 0
@@ -80,6 +88,26 @@ class ModelStatistics:
     def measure(self, latencies: LatencyMeters) -> None:
         """Count the durations of requests in `latencies`, too. Call it before the first request."""
         self._latencies = latencies
+
+    def begin_execution(self, instance: str, batch: Sequence[PendingRequest], now_ns: int) -> None:
+        """An instance executes `batch` until `end_execution`."""
+        self._running[instance] = (now_ns, batch)
+
+    def end_execution(self, instance: str) -> None:
+        self._running.pop(instance, None)
+
+    def executions(self) -> list[RunningExecution]:
+        """The executions that run, the oldest first."""
+        running = [
+            RunningExecution(
+                instance,
+                begin_ns,
+                sum([pending.batch_size or 1 for pending in batch]),
+                [pending.request.id for pending in batch],
+            )
+            for instance, (begin_ns, batch) in list(self._running.items())
+        ]
+        return sorted(running, key=_begin_ns)
 
     def record_batch(
         self,
@@ -315,7 +343,10 @@ class ModelStatistics:
 
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
+        begun = [begin_ns for begin_ns, _ in list(self._running.values())]
         with self._lock:
+            if begun:  # a model whose execution never ends is not idle
+                self._last_inference_ms = max(self._last_inference_ms, self._wall_clock() // 1_000_000)
             return StatisticsSnapshot(
                 request_success=self._success_count,
                 request_failures=dict(self._failures),
@@ -331,6 +362,7 @@ class ModelStatistics:
                 pending=pending,
                 failure_ns=self._fail_ns,
                 last_inference_ms=self._last_inference_ms,
+                oldest_execution_ns=max(0, time.monotonic_ns() - min(begun)) if begun else 0,
                 cache_hit_count=self._cache_hit_count,
                 cache_hit_ns=self._cache_hit_ns,
                 cache_miss_count=self._cache_miss_count,
@@ -350,6 +382,10 @@ class ModelStatistics:
                 batch_closes=dict(zip(CloseReason, self._closes, strict=True)),
                 buckets=self._buckets.snapshot(),
             )
+
+
+def _begin_ns(execution: RunningExecution) -> int:
+    return execution.begin_ns
 
 
 def _add(batch: _ComputeCounters, count: int, input_ns: int, infer_ns: int, output_ns: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from core.inference.cancel_cause import CancelCause
 from core.inference.close_reason import CloseReason
@@ -44,12 +45,22 @@ class BatchTuning:
     max_size: int
 
 
+class RunningExecution(NamedTuple):
+    """A batch that an instance executes since `begin_ns` of the monotonic clock. `ids` are those of its requests."""
+
+    instance: str
+    begin_ns: int
+    batch_size: int
+    ids: list[str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsSnapshot:
     """The counters of a model version at one moment.
 
     Durations are in ns and summed over the successful requests, except for `failure_ns`. `last_inference_ms` is the
-    wall clock's time in ms since 1970, 0 before the first execution. `batches` go by ascending batch size, `responses`
+    wall clock's time in ms since 1970, 0 before the first execution, and now while one runs. `oldest_execution_ns` is
+    for how long the oldest one of those that run has run. `batches` go by ascending batch size, `responses`
     by ascending index; `buckets` are empty for a model without batch buckets, `tuning` is None without a target.
     `batch_closes` counts executions by the reason for which their batch was closed. A hit of the response cache takes
     the time of looking it up, a miss that of looking it up and of keeping the answer.
@@ -69,6 +80,7 @@ class StatisticsSnapshot:
     request_cancellations: Mapping[CancelCause, int] = field(default_factory=dict)
     failure_ns: int = 0
     last_inference_ms: int = 0
+    oldest_execution_ns: int = 0
     batches: tuple[BatchStatistics, ...] = ()
     responses: tuple[ResponseStatistics, ...] = ()
     batch_closes: Mapping[CloseReason, int] = field(default_factory=dict)

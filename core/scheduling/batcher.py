@@ -381,7 +381,7 @@ class DynamicBatcher:
         with self._lock:
             return self._pool.drain(self._queue, timeout_s)
 
-    def close(self, timeout_s: float | None = None) -> bool:
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         """Stop, answer what is queued with ServerStopping, and block until the threads have ended.
 
         Executions that have begun are finished, and requests that are answered later are answered. Returns whether that
@@ -396,7 +396,8 @@ class DynamicBatcher:
             opened = [thread.open_requests for thread in threads if thread.open_requests is not None]
         for pending in queued:
             respond = next((each.respond_unrun for each in opened if each.has(pending)), self._refuse)
-            reject(Rejection(pending, stopping(pending, self._spec.name)), self._statistics, respond, self._clock())
+            error = stopping(pending, self._spec.name, because)
+            reject(Rejection(pending, error), self._statistics, respond, self._clock())
         for requests in opened:
             requests.resume_all()
         with self._lock:

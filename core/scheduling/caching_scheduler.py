@@ -330,10 +330,10 @@ class CachingScheduler:
     def drain(self, timeout_s: float | None = None) -> bool:
         return self._scheduler.drain(timeout_s)
 
-    def close(self, timeout_s: float | None = None) -> bool:
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         with self._lock:
             self._stopped = True
-        ended = self._scheduler.close(timeout_s)
+        ended = self._scheduler.close(timeout_s, because)
         if self._threads is not None:
             self._threads.shutdown(wait=timeout_s is None)
         self._cache.close_scope(self._scope)

@@ -85,7 +85,9 @@ class ModelInstance:
             reject(rejection, self._statistics, self._respond_unrun, self._clock())
         if work.batch:
             begin_ns = self._clock()
+            self._statistics.begin_execution(self.name, work.batch, begin_ns)
             self.execute(work.batch, work.reason)
+            self._statistics.end_execution(self.name)
             end_ns = self._clock()
             self._short.note(work.batch, end_ns - begin_ns, inline)
             if self.claim is not None:

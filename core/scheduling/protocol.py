@@ -71,9 +71,10 @@ class Scheduler(Protocol):
         """Block until no request is queued or in flight, at most `timeout_s` seconds. Returns whether that happened."""
         ...
 
-    def close(self, timeout_s: float | None = None) -> bool:
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         """Stop, answer what is queued with ServerStopping, and block until what executes has finished.
 
+        `because` is what the error says, if that is not only that the server or the model stops.
         Returns whether it finished; waits at most `timeout_s` seconds for each instance. Does not close the instances.
         """
         ...

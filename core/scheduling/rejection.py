@@ -34,7 +34,7 @@ def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, 
     flush((pending,))
 
 
-def stopping(pending: PendingRequest, model: str) -> ServerStopping:
+def stopping(pending: PendingRequest, model: str, because: str = "") -> ServerStopping:
     """The error for a request that a stopped scheduler does not execute."""
-    reason = "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    reason = because or "Server is stopping, scheduler for model has stopped accepting new inference requests"
     return ServerStopping(f"{pending.request.log_prefix}{reason}", model=model)

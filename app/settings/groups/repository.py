@@ -19,6 +19,7 @@ from app.settings.option_types import (
     at_least,
     choice,
     integer,
+    number,
 )
 
 _SECTION = "Model repository"
@@ -151,4 +152,13 @@ class RepositorySettings:
         at_least(0),
         "Number of further attempts to load a model after a failure. A negative value counts as 0.",
         section=_SECTION,
+    )
+    model_unload_timeout_secs: float = option(
+        300.0,
+        "model-unload-timeout-secs",
+        number(0),
+        "Seconds that requests in flight have to finish when a model is unloaded or replaced. Then those that wait are "
+        "refused, and the processes of a Python model that still execute are ended. 0: no limit.",
+        section=_SECTION,
+        own=True,
     )

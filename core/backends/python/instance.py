@@ -84,11 +84,13 @@ class PythonInstance:
         self._state = STARTING
         self._process: ModelProcess | None = None
         self._reason = ""
+        self._aborted_because = ""
         self._pauses = Restarts()
 
     def begin(self) -> None:
         """Start the process and initialize the model, once. Blocks. Raises a ServerError with the model's reason."""
         self._pauses.started()
+        self._aborted_because = ""
         process = self._launch(self._process_gone)
         try:
             with self._changed:
@@ -127,6 +129,12 @@ class PythonInstance:
         process = self._process
         return 0 if process is None else process.resident_bytes
 
+    @property
+    def process_id(self) -> int:
+        """0 while there is none. Any thread."""
+        process = self._process
+        return 0 if process is None else process.id
+
     def check_ready(self) -> None:
         """Ask the model's `is_ready`. Raises ServerError with the reason if the instance is not ready. Blocks."""
         process = self._process
@@ -149,6 +157,21 @@ class PythonInstance:
             return process.execute(requests, batch_sizes, senders, self._limit_s)
         except StubGone as gone:
             raise self._lose(process, gone) from None
+
+    def abort(self, reason: str, *, for_good: bool) -> None:
+        """Kill the process; what it executes, and what it has open, fails with `reason`. See EndableInstance."""
+        with self._changed:
+            process = self._process
+            if process is None or self._state is CLOSED:
+                return
+            self._aborted_because = reason
+            if for_good:
+                self._move(CLOSED)
+        if for_good:
+            self._failure(process, StubGone(reason))
+            self._process = None
+        else:
+            self._lose(process, StubGone(reason))
 
     def close(self) -> None:
         """Let the model finalize, and end the process."""
@@ -176,7 +199,12 @@ class PythonInstance:
             return self._process
 
     def _unhealthy(self) -> BackendFailed:
-        return BackendFailed("Stub process is not healthy.", hint=self._reason or None, model=self._spec.name)
+        because = self._aborted_because
+        text = self._killed(because) if because else "Stub process is not healthy."
+        return BackendFailed(text, hint=self._reason or None, model=self._spec.name)
+
+    def _killed(self, because: str) -> str:
+        return f"The process of model instance '{self.placement.name}' was killed, because {because}."
 
     # --- the death of a process
 
@@ -214,12 +242,14 @@ class PythonInstance:
     def _failure(self, process: ModelProcess, gone: StubGone) -> BackendFailed:
         """End the process, and answer what it has open. Returns the error of requests that it had."""
         text, reason = f"Stub process '{self.placement.name}' is not healthy.", str(gone)
-        is_silent = isinstance(gone, StubSilent)
-        if is_silent:
-            reason = f"an execution took longer than {EXECUTION_LIMIT} ({self._limit_s:g} s) allows"
-            text = f"The process of model instance '{self.placement.name}' was killed, because {reason}."
+        killed_because = self._aborted_because
+        if isinstance(gone, StubSilent):
+            killed_because = f"an execution took longer than {EXECUTION_LIMIT} ({self._limit_s:g} s) allows"
+        if killed_because:
+            reason = killed_because
+            text = self._killed(reason)
         how = process.end(
-            lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason, is_ending=not is_silent
+            lambda how: BackendFailed(text, hint=how, model=self._spec.name), reason, is_ending=not killed_because
         )
         return BackendFailed(text, hint=how, model=self._spec.name)
 

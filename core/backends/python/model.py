@@ -78,7 +78,10 @@ class PythonModel:
         """Of each instance, in the order of the placements."""
         return [
             ModelProcessMetrics(
-                instance=instance.placement.name, resident_bytes=instance.resident_bytes, restarts=instance.restarts
+                instance=instance.placement.name,
+                resident_bytes=instance.resident_bytes,
+                restarts=instance.restarts,
+                process_id=instance.process_id,
             )
             for instance in self._instances
         ]

@@ -69,7 +69,7 @@ class ModelAsks:
     ) -> None:
         """`name` is that of the model that asks, `placement` that of its instance."""
         self._name = name
-        self._holder = placement if placement.limit.needs else None
+        self._placement = placement
         self._channel = channel
         self._log = log
         self._models = models
@@ -122,7 +122,7 @@ class ModelAsks:
             return
         decoupled = bool(record.flags & DECOUPLED)
         reply = partial(self._reply, number)
-        holder = self._holder if record.flags & WITHIN else None
+        holder = self._placement if record.flags & WITHIN else None
         pending = self._models.infer(request, reply, decoupled=decoupled, holder=holder, defer=self._deferred.add)
         if decoupled:
             self._pending[number] = pending

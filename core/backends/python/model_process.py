@@ -131,6 +131,10 @@ class ModelProcess:
         return self._process.wait(0)
 
     @property
+    def id(self) -> int:
+        return self._process.pid
+
+    @property
     def resident_bytes(self) -> int:
         """The memory of the process without what it shares with the server; 0 if it has ended."""
         try:

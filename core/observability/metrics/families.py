@@ -212,6 +212,12 @@ def metric_families(snapshot: MetricsSnapshot, options: MetricsOptions) -> Itera
     if options.cpu and snapshot.hardware.cpu is not None:
         yield from _cpu_families(snapshot.hardware.cpu)
     yield from _load_families(snapshot.states, snapshot.loads)
+    yield _family(
+        "trident_oldest_execution_seconds",
+        "gauge",
+        "For how long the oldest execution that runs now has run; 0 if none runs",
+        ((model_labels(model), model.statistics.oldest_execution_ns / 1e9) for model in snapshot.models),
+    )
     yield from _process_families(snapshot.models)
     if snapshot.downloads is not None:
         yield from _download_families(snapshot.downloads)

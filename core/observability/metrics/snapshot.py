@@ -15,12 +15,13 @@ from core.observability.tracing.trace_counts import TraceMetrics
 class ModelProcessMetrics:
     """The process of one model instance, of a framework that runs models in processes of their own.
 
-    `resident_bytes` leaves out what the process shares with the server.
+    `resident_bytes` leaves out what the process shares with the server. `process_id` is 0 while there is none.
     """
 
     instance: str
     resident_bytes: int
     restarts: int
+    process_id: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

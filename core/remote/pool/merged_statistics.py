@@ -62,6 +62,7 @@ def merged_statistics(parts: Sequence[StatisticsSnapshot]) -> StatisticsSnapshot
     return replace(
         summed(parts, _SUMS),
         last_inference_ms=max(part.last_inference_ms for part in parts),
+        oldest_execution_ns=max(part.oldest_execution_ns for part in parts),
         request_failures=added(part.request_failures for part in parts),
         request_refusals=added(part.request_refusals for part in parts),
         request_cancellations=added(part.request_cancellations for part in parts),

@@ -124,7 +124,7 @@ class EnsembleScheduler:
             finally:
                 self._drainers -= 1
 
-    def close(self, timeout_s: float | None = None) -> bool:
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         """Stop, and block until the requests are answered, at most `timeout_s` seconds. Returns whether they are."""
         self.stop()
         return self.drain(timeout_s)

@@ -134,14 +134,11 @@ class Progress:
             if not sequence.is_busy:
                 self.go_on(sequence, change)
 
-    def end_all(self, change: Change) -> None:
+    def end_all(self, change: Change, because: str = "") -> None:
         """End all sequences now, those of the backlog first, so that none of them gets a slot."""
         self.first = None
         for sequence in [*self._seating.backlog, *self._seating.seated]:
-            self.end_now(sequence, self._stopping, change)
-
-    def _stopping(self, pending: PendingRequest) -> ServerError:
-        return stopping(pending, self._model)
+            self.end_now(sequence, lambda pending: stopping(pending, self._model, because), change)
 
     # --- waiting for ends
 

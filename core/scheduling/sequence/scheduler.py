@@ -296,14 +296,14 @@ class SequenceScheduler:
             lanes = list(self._lanes)
         return all(lane.batcher.drain(None if deadline is None else deadline - time.monotonic()) for lane in lanes)
 
-    def close(self, timeout_s: float | None = None) -> bool:
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         """Stop, answer what is queued with ServerStopping, and block until what executes has finished."""
         change = Change()
         with self._lock:
             self._stopped = True
             self._accepts_open = False
             lanes = list(self._lanes)
-            self._progress.end_all(change)
+            self._progress.end_all(change, because)
         self._make(change)
-        ended = [lane.batcher.close(timeout_s) for lane in lanes]
+        ended = [lane.batcher.close(timeout_s, because) for lane in lanes]
         return all([*ended, self._reaper.close(timeout_s)])

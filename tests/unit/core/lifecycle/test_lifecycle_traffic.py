@@ -266,7 +266,7 @@ def test_the_exit_does_not_wait_for_a_load(tmp_path: Path, mode: str) -> None:
         bench.engine.begin_exit()
         assert bench.engine.finish(LIMIT_S)
         assert bench.engine.phase().name == Phase.EXITING
-        assert set(threads()) == {"trident-lifecycle", "trident-load"}
+        assert {"trident-lifecycle", "trident-load"} <= set(threads())
     # The held load ends and leaves nothing behind; a load that waited for a thread does not begin.
     until(lambda: threads() == [])
     assert all(model.is_closed for model in bench.backend.models)

@@ -49,7 +49,7 @@ class Executor:
     def drain(self, timeout_s: float | None = None) -> bool:
         return True
 
-    def close(self, timeout_s: float | None = None) -> bool:
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
         self.stop()
         return True
 

@@ -189,6 +189,21 @@ def test_an_unload_during_a_restart_ends_the_new_process(bench: Bench) -> None:
     assert bench.instance.is_closed
 
 
+@pytest.mark.parametrize("for_good", [False, True])
+def test_an_aborted_instance_serves_again_unless_it_is_for_good(bench: Bench, for_good: bool) -> None:
+    bench.instance.abort("it hangs", for_good=for_good)
+    assert bench.processes[0].has_ended
+    if for_good:
+        assert bench.instance.is_closed
+        with pytest.raises(BackendFailed, match=r"The process of model instance 'm_0' was killed, because it hangs\."):
+            bench.execute()
+    else:
+        until(lambda: bench.instance.trouble == "")
+        assert len(bench.processes) == 2
+        bench.execute()
+    bench.instance.close()
+
+
 def test_a_closed_instance_is_freed_without_the_garbage_collector() -> None:
     instance = PythonInstance(Placement("m_0", DeviceKind.CPU), spec(), FakeProcess, None, 7.0)  # type: ignore[arg-type]
     instance.begin()

@@ -184,6 +184,10 @@ nv_cpu_memory_total_bytes 16502972416
 # HELP nv_cpu_memory_used_bytes CPU used memory (RAM), in bytes
 # TYPE nv_cpu_memory_used_bytes gauge
 nv_cpu_memory_used_bytes 9946726400
+# HELP trident_oldest_execution_seconds For how long the oldest execution that runs now has run; 0 if none runs
+# TYPE trident_oldest_execution_seconds gauge
+trident_oldest_execution_seconds{{model="digits",version="1"}} 0
+trident_oldest_execution_seconds{{{TAGGED},version="3"}} 0
 """
 
 
@@ -284,6 +288,7 @@ def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latenc
         "nv_model_load_duration_secs": "0.125",
         "trident_batch_close_total": "1",
         "trident_inference_cancellations_total": "2",
+        "trident_oldest_execution_seconds": "0",
     }
 
 

@@ -31,9 +31,10 @@ def batch(size: int, count: int) -> BatchStatistics:
     )
 
 
-def test_every_number_is_a_sum_but_the_time_of_the_last_inference() -> None:
+def test_every_number_is_a_sum_but_the_last_inference_and_the_oldest_execution() -> None:
     merged = merged_statistics([counted(3), counted(4)])
-    assert merged == replace(merged_statistics([counted(7)]), last_inference_ms=4, batch_closes=merged.batch_closes)
+    latest = {"last_inference_ms": 4, "oldest_execution_ns": 4}
+    assert merged == replace(merged_statistics([counted(7)]), **latest, batch_closes=merged.batch_closes)
     assert merged.request_success == 7
 
 
