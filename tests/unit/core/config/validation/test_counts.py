@@ -95,6 +95,7 @@ REFUSED: dict[str, tuple[str, str]] = {
 }
 LOAD = """
 import json, os, resource, sys
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:2])  # stacks of threads count as memory
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
 from core.engine.in_process import make_engine
 from core.lifecycle.options import EngineOptions
