@@ -59,7 +59,8 @@ class LoadContext:
 
     `path` is the version directory. `threads` is the number of threads that the thread plan grants to one execution;
     0 leaves it to the framework. `models` are the models that this one may ask while it executes; None where there are
-    no others, as in tests of one backend. `metrics` are those that models make, of the whole server.
+    no others, as in tests of one backend. `metrics` are those that models make, of the whole server. `was_inspected`:
+    the configuration was completed by what `inspect` returned.
     """
 
     path: Path
@@ -69,6 +70,7 @@ class LoadContext:
     threads: int = 0
     models: ModelDoor | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
+    was_inspected: bool = False
 
 
 class BackendInstance(Protocol):

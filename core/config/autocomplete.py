@@ -16,9 +16,14 @@ from core.inference.tensors import BY_NAME, shape_text
 _log = logging.getLogger("trident.config")
 
 
+def is_complete(config: ModelConfig) -> bool:
+    """Whether no side of `config` is missing, so that nothing is filled."""
+    return bool((config.input or config.batch_input) and config.output)
+
+
 def needs_signature(config: ModelConfig) -> bool:
-    """Whether inputs or outputs are missing, so that the graph must be inspected; otherwise nothing is filled."""
-    complete = (config.input or config.batch_input) and config.output
+    """Whether inputs or outputs are missing, so that the graph must be inspected."""
+    complete = is_complete(config)
     if complete:
         _log.info(
             "skipping model configuration auto-complete for '%s': inputs and outputs already specified", config.name
@@ -70,7 +75,17 @@ def _fill_batching(config: ModelConfig, signature: ModelSignature, default_max_b
                 fixed,
             )
         return
+    fault = signature.batching_fault
     if config.max_batch_size == 0 and default_max_batch_size > 0:
+        if fault is not None:
+            _log.warning(
+                "model '%s' runs one request at a time, because a trial has shown that its graph does not keep the "
+                "requests of a batch apart: %s; to batch it, %s",
+                config.name,
+                fault.seen,
+                fault.cure,
+            )
+            return
         config.max_batch_size = default_max_batch_size
         _log.warning(
             "autofilled max_batch_size to %d for model '%s' since batching is supported but no max_batch_size is "

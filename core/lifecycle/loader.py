@@ -16,6 +16,7 @@ from core.backends.base import BackendInstance, BackendModel, LoadContext
 from core.backends.devices.cpu_budget import available_cores, plan_threads
 from core.backends.model_door import ModelDoor
 from core.backends.registry import BackendRegistry
+from core.config.autocomplete import is_complete
 from core.config.bucket_samples import bucket_samples
 from core.config.ensemble.graph import EnsembleStep, ensemble_steps
 from core.config.golden.reader import golden_requests
@@ -252,7 +253,7 @@ class ModelLoader:
             if is_ensemble(version.config):
                 self._serve_ensemble(fetched, version, find_steps)
             else:
-                self._serve(fetched, version)
+                self._serve(fetched, version, was_inspected=not is_complete(prepared.config))
         except _Replaced:
             raise
         except Exception:
@@ -275,7 +276,7 @@ class ModelLoader:
             raise
         version.serve(model, [], self._with_cache(scheduler, version), fetched)
 
-    def _serve(self, fetched: Fetched, version: ModelVersion) -> None:
+    def _serve(self, fetched: Fetched, version: ModelVersion, *, was_inspected: bool) -> None:
         directory = fetched.directory
         backend = self._backends.find(version.config)
         placed = placements(version.config)
@@ -287,6 +288,7 @@ class ModelLoader:
             threads=self._threads,
             models=self.models,
             metrics=self._metrics,
+            was_inspected=was_inspected,
         )
         samples = _samples(version.config, version.spec, directory)
         golden = golden_requests(directory.path, version.spec, version.version)

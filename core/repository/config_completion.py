@@ -21,6 +21,7 @@ from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig, copy_of
 from core.config.signature import ModelSignature
 from core.config.validation.model_config import validate_model_config
+from core.config.validation.signature import log_batching_problem
 from core.errors import ConfigInvalid, ServerError
 from core.repository.layout import ModelDirectory, detection_files
 from core.repository.layout_mistakes import layout_hint
@@ -85,6 +86,8 @@ def load_config(
             # the cycle would keep the callers' objects alive, such as the files of a load request, until the garbage
             # collector runs.
             del failure
+    if done.signature is not None:
+        log_batching_problem(done.config, done.signature)
     return done.config
 
 

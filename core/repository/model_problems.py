@@ -19,7 +19,7 @@ from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 from core.config.settings_without_effect import settings_without_effect
 from core.config.validation.model_config import agent_problems
-from core.config.validation.signature import validate_against_signature
+from core.config.validation.signature import batching_problem, validate_against_signature
 from core.config.validation.tensors import tensor_problems
 from core.config.warmup import warmup_problems
 from core.errors import NotInstalled, ServerError
@@ -35,6 +35,7 @@ RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Se
 NoteValid = Callable[[ModelConfig, ModelSpec], None]
 # Takes the directory of a version that was checked without its framework, and what is missing.
 NoteUnchecked = Callable[[Path, NotInstalled], None]
+NoteWarning = Callable[[Problem], None]
 
 
 def problems_of(
@@ -46,6 +47,7 @@ def problems_of(
     run_golden: RunGolden | None = None,
     note_valid: NoteValid = lambda config, spec: None,
     note_unchecked: NoteUnchecked = lambda path, error: None,
+    note_warning: NoteWarning = lambda warning: None,
 ) -> list[Problem]:
     """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
 
@@ -53,10 +55,13 @@ def problems_of(
     reads labels, warmup files and golden requests. `run_golden` runs the golden requests if nothing else is wrong; None
     runs none. `backends` check each version's complete configuration. `note_valid` is called with each version of a
     model without problems, `note_unchecked` with those whose framework is missing: that is no problem of a model.
+    `note_warning` is called with what lets a version load, but makes its answers wrong.
     """
     valid: dict[int, Completion] = {}
     try:
-        problems = _problems_of(directory, backends, config_name, auto_complete, run_golden, valid, note_unchecked)
+        problems = _problems_of(
+            directory, backends, config_name, auto_complete, run_golden, valid, note_unchecked, note_warning
+        )
     except OSError as error:
         path = str(error.filename or directory.path)
         hint = "the server's user must be able to read every file and enter every folder of a model"
@@ -82,6 +87,7 @@ def _problems_of(
     run_golden: RunGolden | None,
     valid: dict[int, Completion],
     note_unchecked: NoteUnchecked,
+    note_warning: NoteWarning,
 ) -> list[Problem]:
     """As `problems_of`. Raises OSError for a file or folder that cannot be read.
 
@@ -111,7 +117,7 @@ def _problems_of(
         problems += _config_problems(each)
     valid |= {version: each for version, each in by_version.items() if not _config_problems(each)}
     for version, each in valid.items():
-        problems += _version_problems(directory, version, each, backends, note_unchecked)
+        problems += _version_problems(directory, version, each, backends, note_unchecked, note_warning)
     run = None if problems else run_golden
     for version, each in valid.items():
         # Those of an ensemble need the models of its steps.
@@ -131,7 +137,12 @@ def _config_problems(done: Completion) -> list[Problem]:
 
 
 def _version_problems(
-    directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts, note_unchecked: NoteUnchecked
+    directory: ModelDirectory,
+    version: int,
+    done: Completion,
+    backends: BackendFacts,
+    note_unchecked: NoteUnchecked,
+    note_warning: NoteWarning,
 ) -> list[Problem]:
     """What keeps a version from being loaded as configured, except its golden requests."""
     config, path = done.config, version_path(directory, version)
@@ -151,6 +162,9 @@ def _version_problems(
         return [*problems, Problem.of(str(path), error)]
     if signature is not None:
         problems += validate_against_signature(config, signature, directory.name)
+        warning = batching_problem(config, signature)
+        if warning is not None:
+            note_warning(warning)
     try:
         backends.check(config)
     except NotInstalled as error:

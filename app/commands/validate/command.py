@@ -28,12 +28,11 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
     _log_warnings_only()
     disable_telemetry()
     with _opener(options) as open_repository:
-        warn = make_warnings(options)
         if check is not None:
-            report = examine(options.repositories, check, warn, open_repository)
+            report = examine(options.repositories, check, make_warnings(options), open_repository)
         else:
             made = make_check(options)
-            report = examine(options.repositories, made, warn, open_repository, made.together)
+            report = examine(options.repositories, made, made.warnings, open_repository, made.together)
             if options.graph:
                 broken = {finding.model for finding in report.findings}
                 drawn = [

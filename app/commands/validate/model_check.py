@@ -55,7 +55,7 @@ def make_check(options: ValidateOptions) -> RepositoryCheck:
 
 
 class RepositoryCheck:
-    """Finds the problems of one model after the other, and then those of the ensembles among them."""
+    """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them."""
 
     def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
         from core.config.ensemble.repository_check import KnownModels
@@ -64,11 +64,13 @@ class RepositoryCheck:
         self._options = options
         self._backends = backends
         self._run_golden = run_golden
+        self._warnings: list[Problem] = []
 
     def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
         from core.repository.model_problems import problems_of
 
         self.known.note_name(directory.name)
+        self._warnings = []
         return problems_of(
             directory,
             self._backends,
@@ -77,7 +79,12 @@ class RepositoryCheck:
             run_golden=self._run_golden,
             note_valid=self.known.note,
             note_unchecked=_log_unchecked,
+            note_warning=self._warnings.append,
         )
+
+    def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
+        """Those of the model in `directory`, which was checked last; one that concerns several versions once."""
+        return [*dict.fromkeys(self._warnings), *make_warnings(self._options)(directory)]
 
     def together(self) -> Mapping[str, Sequence[Problem]]:
         """The problems of ensembles with the models of their steps, by ensemble."""

@@ -10,7 +10,7 @@ from itertools import groupby
 from core.observability.log_text import escaped
 
 _INDENT = "  "
-_NO_EFFECT = "These settings have no effect; the models load without them.\n"
+_WARNINGS = "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
 _LONGEST_PATH = 44
 
 
@@ -27,7 +27,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """`models` is the number of examined models, good and bad; `warnings` are settings that have no effect."""
+    """`models` is the number of examined models, good and bad; `warnings` keep no model from loading."""
 
     models: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -41,13 +41,13 @@ def text_report(report: Report) -> str:
     """
     blocks = _blocks(report.findings)
     if report.warnings:
-        blocks += [_NO_EFFECT, *_blocks(report.warnings)]
+        blocks += [_WARNINGS, *_blocks(report.warnings)]
     total = f"{_count(report.models, 'model')}, no problems"
     if report.findings:
         bad = len({(each.repository, each.model) for each in report.findings if each.model})
         total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}"
     if report.warnings:
-        total += f"; {_count(len(report.warnings), 'setting')} without effect"
+        total += f"; {_count(len(report.warnings), 'warning')}"
     return "\n".join([*blocks, f"{total}\n"])
 
 

@@ -18,7 +18,7 @@ import onnxruntime
 
 from core.backends.base import Backend, LoadContext
 from core.backends.devices.cpu_budget import Spinning, available_cores, spinning_of
-from core.backends.onnxruntime.batch_trial import tried_signature
+from core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
 from core.backends.onnxruntime.execution_providers import (
     CPU,
     CUDA,
@@ -27,15 +27,16 @@ from core.backends.onnxruntime.execution_providers import (
     requested_providers,
 )
 from core.backends.onnxruntime.model import OnnxModel
-from core.backends.onnxruntime.model_file import size_of_files
+from core.backends.onnxruntime.model_file import model_path, size_of_files
 from core.backends.onnxruntime.session import SessionRequest, make_session
 from core.backends.onnxruntime.session_options import SessionSettings, global_pool_sizes, session_settings
 from core.backends.onnxruntime.signature import signature_of
+from core.config.autocomplete import is_complete
 from core.config.placement import DeviceKind, Placement, placements
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
-from core.config.validation.signature import validate_against_signature
+from core.config.validation.signature import log_batching_problem, validate_against_signature
 from core.inference.tensors import shape_text
 
 _log = logging.getLogger("trident.backends")
@@ -76,8 +77,12 @@ class OnnxRuntimeBackend:
             SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})], is_inspection=True)
         )
         signature = signature_of(session, config.name)
-        # The trial is for auto-complete. A written output of a model that does not batch fits what the graph declares.
-        return tried_signature(session, signature) if config.max_batch_size > 0 or not config.output else signature
+        if is_complete(config) and config.max_batch_size == 0:
+            return signature
+        tried = _tried(config, path, session, signature)
+        # A written output of a model that does not batch fits what the graph declares.
+        is_declared = config.max_batch_size == 0 and config.output
+        return replace(tried, outputs=signature.outputs) if is_declared else tried
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for execution providers that do not exist or that this ONNX Runtime does not have."""
@@ -95,12 +100,15 @@ class OnnxRuntimeBackend:
         def checked_session(placement: Placement) -> Any:
             providers = self._providers(config, placement)
             session, found = make_session(SessionRequest(config, context.path, placement, plan, providers))
-            _check_signature(config, session)
+            _check_signature(config, context.path, session)
             labels.update(found)
             return session
 
         wanted = {placement.device: placement for placement in context.placements}
         sessions = {device: checked_session(placement) for device, placement in wanted.items()}
+        if not context.was_inspected and config.max_batch_size > 0:
+            session = next(iter(sessions.values()))
+            log_batching_problem(config, _tried(config, context.path, session, signature_of(session, config.name)))
         return OnnxModel(context.spec, config, plan, sessions, checked_session, context.path, labels)
 
     def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
@@ -118,14 +126,14 @@ class OnnxRuntimeBackend:
         return plan
 
 
-def _check_signature(config: ModelConfig, session: Any) -> None:
+def _check_signature(config: ModelConfig, version: Path, session: Any) -> None:
     """Raise InvalidModelConfig if `config` contradicts the graph, and what a trial shows of its outputs."""
     name, signature = config.name, signature_of(session, config.name)
     problems = validate_against_signature(config, signature, name)
     if not problems:
         return
-    tried = tried_signature(session, signature)
-    if tried is signature or validate_against_signature(config, tried, name):
+    tried = _tried(config, version, session, signature)
+    if validate_against_signature(config, tried, name):
         raise InvalidModelConfig(problems, model=name)
     for declared, grown in zip(signature.outputs, tried.outputs, strict=True):
         if declared != grown:
@@ -137,6 +145,37 @@ def _check_signature(config: ModelConfig, session: Any) -> None:
                 shape_text(declared.shape),
                 shape_text(grown.shape),
             )
+
+
+def _tried(config: ModelConfig, version: Path, session: Any, signature: ModelSignature) -> ModelSignature:
+    """`signature` with what a trial shows of batches of the requests that `config` allows.
+
+    Tensors that are not divided by rows say nothing. A library of operators may not bear made-up inputs, some execution
+    providers compile for each shape, and a CUDA graph is recorded with the shapes of the first run.
+    """
+    is_ragged = any(entry.allow_ragged_batch for entry in config.input)
+    if is_ragged or config.batch_input or config.batch_output or config.model_operations.op_library_filename:
+        return signature
+    provider = session.get_providers()[0]
+    options = session.get_provider_options().get(CUDA, {})
+    if provider != CPU and (provider != CUDA or options.get("enable_cuda_graph", "0") != "0"):
+        return signature
+    margin = rounding_margin(model_path(version, config))
+    rows = config.max_batch_size or 3
+    tried = tried_signature(session, _with_configured_inputs(config, signature), config.name, rows, margin)
+    return replace(tried, inputs=signature.inputs)
+
+
+def _with_configured_inputs(config: ModelConfig, signature: ModelSignature) -> ModelSignature:
+    """`signature` with the dimensions of `config`, which may be stricter than the graph's, for its inputs."""
+    if config.max_batch_size == 0:
+        return signature
+    dims = {entry.name: entry.reshape.shape if entry.HasField("reshape") else entry.dims for entry in config.input}
+    inputs = (
+        replace(tensor, shape=(*tensor.shape[:1], *dims[tensor.name])) if tensor.name in dims else tensor
+        for tensor in signature.inputs
+    )
+    return replace(signature, inputs=tuple(inputs))
 
 
 @cache

@@ -1,58 +1,95 @@
-"""Finds outputs that grow with the batch although the graph declares another first dimension.
+"""Tries sessions in batches: whether their rows are independent, and whether outputs grow that are declared otherwise.
 
 Some exporters declare the outputs as they are for one row: LightGBM's label is [1]. ONNX Runtime does not enforce it.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from threading import Timer
+from time import monotonic
 from typing import Any
 
-import numpy as np
-import onnxruntime
+from core.backends.in_process.batch_trial import TrialInput, TrialOver, try_batches
+from core.backends.onnxruntime.session import FAILURES, run_options
+from core.backends.onnxruntime.session_options import SessionSettings
+from core.config.signature import ModelSignature
+from core.inference.tensors import BY_NAME, Array
 
-from core.backends.onnxruntime.session import FAILURES
-from core.config.signature import ModelSignature, TensorSignature
-from core.inference.tensors import BY_NAME, BYTES, Array
+_log = logging.getLogger("trident.backends")
 
-_BATCH_SIZES = (2, 3)
-_FATAL = 4
+_SECONDS_AT_MOST = 10.0
 
 
-def tried_signature(session: Any, signature: ModelSignature) -> ModelSignature:
-    """`signature` with -1 as the first dimension of all outputs, if only outputs prevent batching and all of them grow.
+# What the results of a row may differ by in batches of different sizes, as a part of the largest number in the row.
+_MARGIN = 2e-3
+# Where a number lies between two integers, the last bit decides which it becomes, and layers follow that magnify it.
+_MARGIN_OF_QUANTIZED = 3e-2
+# Scales that depend on the batch always show.
+_MARGIN_OF_DYNAMIC = 1e-5
+# A file begins with its nodes. The weights are behind them.
+_BYTES_OF_NODES = 16 << 20
 
-    Runs the session on batches of two sizes: rows of zeros and empty strings, with 1 for each variable dimension. A
-    graph that fails on them keeps its signature.
+
+def rounding_margin(path: Path) -> float:
+    """How far results may be apart that differ by rounding only, by the operators in the model file at `path`."""
+    with path.open("rb") as file:
+        nodes = file.read(_BYTES_OF_NODES)
+    if b"DynamicQuantize" in nodes:
+        return _MARGIN_OF_DYNAMIC
+    return _MARGIN_OF_QUANTIZED if b"QuantizeLinear" in nodes or b"QLinear" in nodes else _MARGIN
+
+
+def tried_signature(
+    session: Any, signature: ModelSignature, model_name: str, rows: int = 3, margin: float = _MARGIN
+) -> ModelSignature:
+    """`signature` with what a trial in batches of up to `rows` shows, if its inputs can be batched at all.
+
+    `margin` is the result of `rounding_margin`. What shows is a fault, or -1 as the first dimension of all outputs.
+    Without a result, which the log says, the declared dimensions decide.
     """
-    if not _is_worth_a_trial(signature):
-        return signature
-    options = onnxruntime.RunOptions()
-    options.log_severity_level = _FATAL  # it warns of every result that is not as the graph declares it
-    names = [tensor.name for tensor in signature.outputs]
-    for size in _BATCH_SIZES:
-        feed = {tensor.name: _rows(tensor, size) for tensor in signature.inputs}
-        try:
-            results = session.run(names, feed, options)
-        except FAILURES:
-            return signature
-        if any(result.shape[:1] != (size,) for result in results):
-            return signature
-    outputs = tuple(replace(tensor, shape=(-1, *tensor.shape[1:])) for tensor in signature.outputs)
-    return replace(signature, outputs=outputs)
-
-
-def _is_worth_a_trial(signature: ModelSignature) -> bool:
     inputs, outputs = signature.inputs, signature.outputs
-    return (
-        len(inputs) > 0
-        and all(tensor.shape[:1] == (-1,) and tensor.datatype not in ("", "BF16") for tensor in inputs)
-        and all(tensor.shape and tensor.datatype not in ("", "BF16") for tensor in outputs)
-        and any(tensor.shape[0] != -1 for tensor in outputs)
-    )
+    if not inputs or not all(tensor.shape[:1] == (-1,) for tensor in inputs) or not all(each.shape for each in outputs):
+        return signature
+    if any(tensor.datatype in ("", "BF16") for tensor in (*inputs, *outputs)):
+        return signature
+    names = [tensor.name for tensor in outputs]
+    tried = [TrialInput(each.name, BY_NAME[each.datatype], each.shape[1:]) for each in inputs]
+    options = run_options(SessionSettings())
+    end = monotonic() + _SECONDS_AT_MOST
 
+    def stop() -> None:
+        options.terminate = True
 
-def _rows(tensor: TensorSignature, size: int) -> Array:
-    shape = (size, *(1 if dim == -1 else dim for dim in tensor.shape[1:]))
-    datatype = BY_NAME[tensor.datatype]
-    return np.full(shape, "", object) if datatype is BYTES else np.zeros(shape, datatype.dtype)
+    def run(feed: Mapping[str, Array]) -> Sequence[Array]:
+        if monotonic() > end:
+            raise TrialOver
+        try:
+            results: Sequence[Array] = session.run(names, dict(feed), options)
+        except FAILURES:
+            if options.terminate:
+                raise TrialOver from None
+            raise
+        return results
+
+    timer = Timer(_SECONDS_AT_MOST, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        fault, failure = try_batches(run, tried, names, FAILURES, rows, margin)
+    finally:
+        timer.cancel()
+    if failure:
+        _log.info(
+            "model '%s' could not be tried in batches, because %s: the dimensions that its graph declares decide "
+            "whether it is batched",
+            model_name,
+            failure,
+        )
+        return signature
+    if fault is not None:
+        return replace(signature, batching_fault=fault)
+    return replace(signature, outputs=tuple(replace(each, shape=(-1, *each.shape[1:])) for each in outputs))

@@ -23,7 +23,7 @@ from core.inference.tensors import BYTES, Array, Shape, element_count, shape_tex
 from core.memo import Memo
 
 _PACKED_BYTES_AT_MOST: Final = 64 * 1024
-_NOT_BATCHED: Final = "the model changes its first dimension: set max_batch_size to 0 in its configuration"
+_NOT_BATCHED: Final = "the model does not give each item a row: set max_batch_size to 0 in its configuration"
 _SCATTER: Final = "it follows a ragged input: name it in a batch_output with that input as its source_input"
 
 # The requested outputs, the numbers of requests and items, and the shapes of the results.
@@ -193,8 +193,7 @@ class Splitter:
         is_ragged = any(tensor.allow_ragged_batch for tensor in self._spec.inputs.values())
         return BackendFailed(
             f"output '{name}' of '{self._spec.name}' has shape {shape_text(shape)} for a batch of {total}, so that it "
-            "cannot be divided among the requests",
-            hint=_SCATTER if is_ragged else _NOT_BATCHED,
+            f"cannot be divided among the requests: {_SCATTER if is_ragged else _NOT_BATCHED}",
             model=self._spec.name,
         )
 

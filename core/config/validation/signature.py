@@ -5,6 +5,7 @@ Source: docs/spec/onnxruntime-backend.md section 5.4.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 
 from core.config.problem import Problem
@@ -22,6 +23,8 @@ from core.config.sequence.resolve import own_inputs
 from core.config.sequence.signature import control_problems
 from core.config.signature import ModelSignature, TensorSignature
 from core.inference.tensors import BY_NAME, Shape, shape_text
+
+_log = logging.getLogger("trident.config")
 
 
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
@@ -48,6 +51,26 @@ def validate_against_signature(config: ModelConfig, signature: ModelSignature, m
     for index, state in enumerate(config.sequence_batching.state):
         problems += _state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
     return problems
+
+
+def batching_problem(config: ModelConfig, signature: ModelSignature) -> Problem | None:
+    """The warning that `config` batches requests which the graph does not keep apart; None if it does not."""
+    fault = signature.batching_fault
+    if fault is None or config.max_batch_size == 0:
+        return None
+    return Problem(
+        "max_batch_size",
+        f"a trial has shown that the graph does not keep the requests of a batch apart: {fault.seen}; requests that "
+        "are batched fail, or get wrong answers",
+        f"set max_batch_size to 0 and let the dims begin with the first dimension, or {fault.cure}",
+    )
+
+
+def log_batching_problem(config: ModelConfig, signature: ModelSignature) -> None:
+    """Warn of it in the log when the model loads."""
+    problem = batching_problem(config, signature)
+    if problem is not None:
+        _log.warning("model '%s': %s (%s)", config.name, problem.message, problem.hint)
 
 
 def _count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:

@@ -104,6 +104,10 @@ ONLY_IN_SOURCE = {
     "output '…' of '…' has shape … for inputs that were padded to the length …, so that it cannot be cut to the "
     "length of its request",
     "output '…' of '…' has shape … for a batch of …, so that it cannot be divided among the requests",
+    "model '…' runs one request at a time, because a trial has shown that its graph does not keep the requests of a "
+    "batch apart: …",
+    "a trial has shown that the graph does not keep the requests of a batch apart: …; requests that are batched fail, "
+    "or get wrong answers",
     "a batch of … requests for model '…' failed, running it again split: …",
     "internal server error",
     "the connection to the engine is lost: …",

@@ -49,10 +49,10 @@ def test_settings_without_effect_do_not_change_the_exit_status(
         (tmp_path / name / "config.pbtxt").write_text(text)
     assert validate([str(tmp_path)], check=lambda directory: []) == 0
     assert capsys.readouterr().out == (
-        "These settings have no effect; the models load without them.\n\n"
+        "Warnings. The models load all the same; where no other effect is named, a setting has none.\n\n"
         f"hosted ({tmp_path})\n"
         "  instance_group[0].host_policy  There are no host policies: threads are not bound to cores or nodes.\n\n"
-        "2 models, no problems; 1 setting without effect\n"
+        "2 models, no problems; 1 warning\n"
     )
 
 

@@ -59,16 +59,16 @@ def test_warnings_follow_the_problems() -> None:
     found = Finding("/models", "digits", "response_cache", "has no effect", "remove it")
     report = Report(models=2, warnings=[found])
     assert text_report(report) == (
-        "These settings have no effect; the models load without them.\n"
+        "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
         "\n"
         "digits (/models)\n"
         "  response_cache  has no effect\n"
         "                  hint: remove it\n"
         "\n"
-        "2 models, no problems; 1 setting without effect\n"
+        "2 models, no problems; 1 warning\n"
     )
     assert [each["path"] for each in json.loads(json_report(report))["warnings"]] == ["response_cache"]
     report.findings.append(Finding("/models", "bad", "name", "is missing", ""))
     text = text_report(report)
-    assert text.startswith("bad (/models)\n  name  is missing\n\nThese settings have no effect")
-    assert text.endswith("\n1 problem, in 1 of 2 models; 1 setting without effect\n")
+    assert text.startswith("bad (/models)\n  name  is missing\n\nWarnings. The models load all the same")
+    assert text.endswith("\n1 problem, in 1 of 2 models; 1 warning\n")

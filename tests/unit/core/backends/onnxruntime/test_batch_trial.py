@@ -1,4 +1,4 @@
-"""Outputs whose declaration hides that they grow with the batch."""
+"""What a trial shows of batches: outputs that grow although they are declared otherwise, and rows that mix."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ import pytest
 from onnx import helper
 
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from core.backends.onnxruntime.batch_trial import rounding_margin
+from core.backends.registry import BackendRegistry
 from core.config.autocomplete import auto_complete
-from core.config.problem import InvalidModelConfig
+from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
+from core.repository.layout import ModelDirectory
+from core.repository.model_problems import problems_of
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.onnx_models import Dims
 from tests.unit.onnx_serving import serving
 
 
@@ -38,13 +43,6 @@ def total() -> onnx.ModelProto:
         [onnx_models.tensor("OUTPUT0", "FP32", [1])],
         [onnx_models.constant("AXES", [0])],
     )
-
-
-def failing() -> onnx.ModelProto:
-    """INPUT0 BYTES [batch, 3] -> OUTPUT0 FP32 [1, 3]: the trial's empty strings are no numbers."""
-    model = onnx_models.string_to_number(["batch", 3])
-    model.graph.output[0].type.tensor_type.shape.dim[0].dim_value = 1
-    return model
 
 
 def completed(model: onnx.ModelProto, folder: Path, text: str = "") -> ModelConfig:
@@ -73,13 +71,11 @@ def served_dtype(datatype: str) -> type[np.float32] | type[np.int64]:
     return np.float32 if datatype == "FP32" else np.int64
 
 
-@pytest.mark.parametrize("make", [total, failing])
-def test_a_model_whose_outputs_do_not_grow_is_not_batched(make: object, tmp_path: Path) -> None:
-    assert callable(make)
-    config = completed(make(), tmp_path)
+def test_a_model_whose_outputs_do_not_grow_is_not_batched(tmp_path: Path) -> None:
+    config = completed(total(), tmp_path)
     assert config.max_batch_size == 0
     assert config.output[0].dims[0] == 1
-    with serving(make(), str(config), tmp_path):
+    with serving(total(), str(config), tmp_path):
         pass
 
 
@@ -115,3 +111,185 @@ def test_a_configured_batch_size_needs_outputs_that_grow(tmp_path: Path) -> None
         serving(total(), text + output, tmp_path),
     ):
         pass
+
+
+def graph(nodes: Sequence[onnx.NodeProto], shapes: Sequence[Dims], *constants: onnx.TensorProto) -> onnx.ModelProto:
+    """X FP32 of the first shape -> Y of the second, INT64 if a third one is there."""
+    datatype = "INT64" if len(shapes) == 3 else "FP32"
+    return onnx_models.build(
+        nodes,
+        [onnx_models.tensor("X", "FP32", shapes[0])],
+        [onnx_models.tensor("Y", datatype, shapes[1])],
+        constants,
+    )
+
+
+def time_major() -> onnx.ModelProto:
+    node = helper.make_node("Transpose", ["X"], ["Y"], perm=[2, 0, 1])
+    return graph([node], [["batch", 2, "time"], ["time", "batch", 2]])
+
+
+def found_objects() -> onnx.ModelProto:
+    nodes = [helper.make_node("NonZero", ["X"], ["at"]), helper.make_node("Transpose", ["at"], ["Y"], perm=[1, 0])]
+    return graph(nodes, [["batch", 3], ["hits", 2], []])
+
+
+def kept_boxes() -> onnx.ModelProto:
+    """X, the scores of three boxes for each image -> Y, the boxes that suppression keeps: [image, class, box]."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["X", "ONE"], ["scores"]),
+        helper.make_node("Shape", ["X"], ["rows"], start=0, end=1),
+        helper.make_node("Concat", ["rows", "REST"], ["all"], axis=0),
+        helper.make_node("Expand", ["BOXES", "all"], ["boxes"]),
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "MOST", "", "LEAST"], ["Y"]),
+    ]
+    boxes = [[[0, 0, 1, 1], [2, 2, 3, 3], [4, 4, 5, 5]]]
+    constants = [
+        onnx_models.constant("ONE", [1]),
+        onnx_models.constant("REST", [3, 4]),
+        onnx_models.constant("BOXES", boxes, "FP32"),
+        onnx_models.constant("MOST", [10]),
+        onnx_models.constant("LEAST", [0.2], "FP32"),
+    ]
+    return graph(nodes, [["batch", 3], ["kept", 3], []], *constants)
+
+
+def of_all_rows(operator: str) -> onnx.ModelProto:
+    """X -> Y, each row compared with all: less their mean, or as its part of their sum."""
+    if operator == "Softmax":
+        return graph([helper.make_node("Softmax", ["X"], ["Y"], axis=0)], [["batch", 3], ["batch", 3]])
+    nodes = [
+        helper.make_node("ReduceMean", ["X"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["X", "mean"], ["Y"]),
+    ]
+    return graph(nodes, [["batch", 3], ["batch", 3]])
+
+
+def quantized_dynamically() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["X"], ["quantized", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["quantized", "W", "zero"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["real"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["real", "scale"], ["Y"]),
+    ]
+    return graph(nodes, [["batch", 2], ["batch", 2]], onnx_models.constant("W", [[1, 0], [0, 1]], "UINT8"))
+
+
+def of_one_row() -> onnx.ModelProto:
+    """X -> Y through a shape that only one row has."""
+    nodes = [helper.make_node("Reshape", ["X", "SHAPE"], ["one"]), helper.make_node("Add", ["X", "one"], ["Y"])]
+    return graph(nodes, [["batch", 3], ["batch", 3]], onnx_models.constant("SHAPE", [1, 3]))
+
+
+@pytest.mark.parametrize(
+    ("model", "seen"),
+    [
+        (time_major(), "output 'Y' has shape [5,1,2] for one row"),
+        (found_objects(), "output 'Y' has shape [3,2] for one row"),
+        (kept_boxes(), "output 'Y' has shape [0,3] for one row"),
+        (graph([helper.make_node("Flatten", ["X"], ["Y"], axis=0)], [["batch", 3], [1, "all"]]), ""),
+        (of_all_rows("Softmax"), "a row of output 'Y' has 1 alone and "),
+        (of_all_rows("ReduceMean"), "a row of output 'Y' has 0 alone and"),
+        (quantized_dynamically(), "a row of output 'Y' has "),
+        (of_one_row(), "it takes one row, and fails on a batch of 2: "),
+    ],
+    ids=["time", "objects", "boxes", "all", "softmax", "mean", "dynamic", "one row"],
+)
+def test_rows_that_mix_are_not_batched(
+    model: onnx.ModelProto, seen: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = completed(model, tmp_path)
+    assert config.max_batch_size == 0
+    assert "model 'model' runs one request at a time" in caplog.text
+    assert seen in caplog.text
+
+
+def test_callers_of_a_time_major_model_get_their_own_numbers(tmp_path: Path) -> None:
+    config = completed(time_major(), tmp_path)
+    with serving(time_major(), str(config), tmp_path) as served:
+        for scale in (1, 10):
+            array = np.array([[[1, 2], [3, 4]]], np.float32) * scale
+            answer = served.infer({"X": array})["Y"]
+            assert answer.shape == (2, 1, 2)
+            assert (answer.reshape(-1) == np.array([1, 3, 2, 4]) * scale).all()
+
+
+def attention() -> onnx.ModelProto:
+    """Identifiers and a mask, as of a text model: a vocabulary of two, attention over the sequence, a label."""
+    inputs = [onnx_models.tensor(name, "INT64", ["batch", "length"]) for name in ("ids", "mask")]
+    nodes = [
+        helper.make_node("Gather", ["TABLE", "ids"], ["x"]),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "turned"], ["scores"]),
+        helper.make_node("Cast", ["mask"], ["real"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Log", ["real"], ["hidden"]),
+        helper.make_node("Unsqueeze", ["hidden", "ONE"], ["wide"]),
+        helper.make_node("Add", ["scores", "wide"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["weights"], axis=2),
+        helper.make_node("MatMul", ["weights", "x"], ["sequence"]),
+        helper.make_node("ReduceMax", ["sequence"], ["pooled"], axes=[1], keepdims=0),
+        helper.make_node("ArgMax", ["pooled"], ["label"], axis=1, keepdims=0),
+    ]
+    outputs = [
+        onnx_models.tensor("sequence", "FP32", ["batch", "length", 4]),
+        onnx_models.tensor("label", "INT64", ["batch"]),
+    ]
+    table = np.arange(8).reshape(2, 4) % 5 / 4
+    constants = [onnx_models.constant("TABLE", table, "FP32"), onnx_models.constant("ONE", [1])]
+    return onnx_models.build(nodes, inputs, outputs, constants)
+
+
+def random() -> onnx.ModelProto:
+    """X -> Y, with noise: no row is answered the same way twice."""
+    nodes = [helper.make_node("RandomNormalLike", ["X"], ["noise"]), helper.make_node("Add", ["X", "noise"], ["Y"])]
+    return graph(nodes, [["batch", 3], ["batch", 3]])
+
+
+def unknown_ids() -> onnx.ModelProto:
+    """X INT64 [batch, 1] -> Y: a table that none of the made-up numbers is in."""
+    table = onnx_models.constant("TABLE", [[1.0]], "FP32")
+    nodes = [helper.make_node("Add", ["X", "FAR"], ["far"]), helper.make_node("Gather", ["TABLE", "far"], ["Y"])]
+    inputs, outputs = onnx_models.tensor("X", "INT64", ["batch"]), onnx_models.tensor("Y", "FP32", ["batch", 1])
+    return onnx_models.build(nodes, [inputs], [outputs], [table, onnx_models.constant("FAR", -200)])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        onnx_models.add_sub("FP32", "n"),
+        onnx_models.add_sub("UINT8"),
+        onnx_models.identity("BOOL", ["batch"]),
+        onnx_models.strings(),
+        onnx_models.string_to_number(),
+        onnx_models.two_outputs(),
+        attention(),
+        random(),
+        unknown_ids(),
+        graph([helper.make_node("Log", ["X"], ["Y"])], [["batch", 3], ["batch", 3]]),
+    ],
+    ids=["sum", "bytes", "bool", "text", "numbers", "two", "attention", "random", "unknown", "log"],
+)
+def test_rows_that_are_independent_are_batched(model: onnx.ModelProto, tmp_path: Path) -> None:
+    assert completed(model, tmp_path).max_batch_size == 4
+
+
+def test_rounding_before_8_bits_is_no_mixing() -> None:
+    assert rounding_margin(Path(__file__)) == 1e-5  # it names DynamicQuantizeLinear, as a file of such a graph
+
+
+@pytest.mark.parametrize(("max_batch_size", "warns"), [(8, True), (1, True), (0, False)])
+def test_a_written_configuration_is_warned_of(
+    max_batch_size: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dims = ([2, -1], [-1, 2]) if max_batch_size else ([-1, 2, -1], [-1, -1, 2])
+    text = f"max_batch_size: {max_batch_size}\n"
+    text += tensor_text("input", "X", "FP32", dims[0]) + tensor_text("output", "Y", "FP32", dims[1])
+    with serving(time_major(), text, tmp_path):
+        found = [message for message in caplog.messages if "output 'Y' has shape [5,1,2] for one row" in message]
+    assert len(found) == warns
+    assert all("set max_batch_size to 0" in message for message in found)
+    warnings: list[Problem] = []
+    onnx_models.write_version(time_major(), tmp_path / "all", "model", text)
+    directory = ModelDirectory("model", tmp_path / "all" / "model")
+    assert problems_of(directory, BackendRegistry({}), note_warning=warnings.append) == []
+    assert [warning.path for warning in warnings] == ["max_batch_size"] * warns

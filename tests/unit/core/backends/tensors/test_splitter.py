@@ -108,11 +108,8 @@ def test_scattered_outputs_are_reshaped_for_the_client() -> None:
 def test_an_output_that_follows_a_ragged_input_needs_a_batch_output() -> None:
     ragged = tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
     cut = Cutter(BATCHING + ragged + tensor_text("output", "O", "FP32", [-1]))
-    with pytest.raises(BackendFailed, match="cannot be divided") as caught:
+    with pytest.raises(BackendFailed, match="follows a ragged input: name it in a batch_output with that input"):
         cut.split([request(1, 2), request(1, 3)], [numbers(5)], 2)
-    assert caught.value.hint == (
-        "it follows a ragged input: name it in a batch_output with that input as its source_input"
-    )
 
 
 def test_small_results_become_one_run_of_bytes_for_each_request() -> None:
