@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -122,6 +123,22 @@ def with_known_locale(content: bytes) -> bytes | None:
             attribute.s = LOCALE.encode()
             has_changed = True
     return model.SerializeToString() if has_changed else None
+
+
+def without_links(content: bytes, path: Path) -> tuple[bytes, Path]:
+    """The model file `content`, and the folder of the weights that it stores in other files, for a session of bytes.
+
+    ONNX Runtime follows a link at `path` to the folder where the weights may be. Of bytes it knows only the folder that
+    it is told, so that the links of a hub's snapshot would lead out of it: their targets are named instead.
+    """
+    folder = path.resolve().parent
+    model = _parsed(content) if folder != path.parent.resolve() else None
+    for weights in model.graph.initializer if model is not None else ():
+        for entry in (entry for entry in weights.external_data if entry.key == b"location"):
+            real = (path.parent / entry.value.decode(errors="replace")).resolve()
+            if real.is_relative_to(folder):
+                entry.value = str(real.relative_to(folder)).encode()
+    return (content, path.parent) if model is None else (model.SerializeToString(), folder)
 
 
 def external_files(content: bytes) -> dict[str, int]:

@@ -26,6 +26,7 @@ from core.backends.onnxruntime.graph_file import (
     is_zipped,
     missing_locale,
     with_known_locale,
+    without_links,
     without_zip_maps,
 )
 from core.backends.onnxruntime.load_hints import load_hint
@@ -94,9 +95,8 @@ def make_session(request: SessionRequest) -> MadeSession:
         await_huge_pages()
     serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
     try:
-        options = _session_options(request)
         with serial:
-            made = _session_of_file(request, options, path)
+            made = _session_of_file(request, path)
     except FAILURES as exc:
         hint = load_hint(str(exc), path, onnxruntime.__version__)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
@@ -173,7 +173,7 @@ def _session(request: SessionRequest, options: Any, model: Path | bytes) -> Any:
     )
 
 
-def _session_of_file(request: SessionRequest, options: Any, path: Path) -> MadeSession:
+def _session_of_file(request: SessionRequest, path: Path) -> MadeSession:
     """A session of the model file at `path`, whose graph is changed in memory as far as it could not be served.
 
     Says in the log what was changed.
@@ -181,14 +181,13 @@ def _session_of_file(request: SessionRequest, options: Any, path: Path) -> MadeS
     name, log = request.config.name, _log.debug if request.is_inspection else _log.info
     changed: bytes | None = None
     try:
-        session = _session(request, options, path)
+        session = _session(request, _session_options(request), path)
     except FAILURES as exc:
         locale = missing_locale(str(exc))
         changed = with_known_locale(path.read_bytes()) if locale else None
         if changed is None:
             raise
-        options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
-        session = _session(request, options, changed)
+        session = _session_of_bytes(request, changed, path)
         log(
             "model '%s' changes the case of texts by locale %s, which this system does not have: %s is used, whose "
             "rules are the same",
@@ -201,8 +200,6 @@ def _session_of_file(request: SessionRequest, options: Any, path: Path) -> MadeS
     cut = without_zip_maps(path.read_bytes() if changed is None else changed)
     if cut is None:
         return MadeSession(session, {})
-    if changed is None:
-        options.add_session_config_entry(_EXTERNAL_FILES, str(path.parent))
     for output, labels in cut.labels.items():
         log(
             "the ZipMap before output '%s' of model '%s' is left out: the output is a tensor whose columns are the "
@@ -211,7 +208,15 @@ def _session_of_file(request: SessionRequest, options: Any, path: Path) -> MadeS
             name,
             ", ".join(labels),
         )
-    return MadeSession(_session(request, options, cut.content), cut.labels)
+    return MadeSession(_session_of_bytes(request, cut.content, path), cut.labels)
+
+
+def _session_of_bytes(request: SessionRequest, content: bytes, path: Path) -> Any:
+    """A session of `content` in place of the file at `path`, with the weights that are in other files."""
+    content, folder = without_links(content, path)
+    options = _session_options(request)
+    options.add_session_config_entry(_EXTERNAL_FILES, str(folder))
+    return _session(request, options, content)
 
 
 def _session_options(request: SessionRequest) -> Any:

@@ -16,7 +16,7 @@ from core.backends.onnxruntime.graph_file import without_zip_maps
 from core.config.signature import TensorSignature
 from core.errors import ModelLoadFailed
 from tests.unit import onnx_models
-from tests.unit.backend_serving import config_of, tensor_text
+from tests.unit.backend_serving import config_of, serving_version, tensor_text
 from tests.unit.onnx_serving import serving
 
 ROWS = np.array([[1, 2, 3, 4], [-1, 5, -9, 0.5]], np.float32)
@@ -76,6 +76,21 @@ def test_weights_in_other_files_are_found(tmp_path: Path) -> None:
     with serving(onnx.load(version / "model.onnx", load_external_data=False), text_of("INT64"), tmp_path) as served:
         assert served.infer({"X": ROWS - 2})["output_probability"].shape == (2, 3)
     assert (version / "weights").stat().st_size > 0
+
+
+def test_weights_behind_the_links_of_a_hub_are_found(tmp_path: Path) -> None:
+    """A snapshot is a folder of links to files that are named after their content."""
+    version, blobs = onnx_models.write_version(tfidf("en_XX.UTF-8"), tmp_path, "model"), tmp_path / "blobs"
+    onnx.save(
+        tfidf("en_XX.UTF-8"), version / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0
+    )
+    blobs.mkdir()
+    for number, name in enumerate(("model.onnx", "weights")):
+        (version / name).rename(blobs / str(number))
+        (version / name).symlink_to(blobs / str(number))
+    config = config_of(TFIDF_CONFIG)
+    with serving_version(OnnxRuntimeBackend(), version, config) as served:
+        np.testing.assert_allclose(served.infer({"text": TEXTS})["output_probability"], PROBABILITIES, rtol=1e-5)
 
 
 def test_other_graphs_and_other_files_stay() -> None:
