@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 LIMIT_S = 60.0
 _PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.02
+
+# A process of the server writes the lines of its log together, those of 50 ms at a time.
+_QUIET_S = 0.3
+_QUIET_LIMIT_S = 5.0
 
 T = TypeVar("T")
 
@@ -31,3 +36,16 @@ def until(
         sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return found
+
+
+def quiet_text(log: Path) -> str:
+    """The text of a server's log when nothing was added for a while, so that it tells what has happened so far.
+
+    A log that never rests is returned as it is after a limit.
+    """
+    deadline, changed, size = time.monotonic() + _QUIET_LIMIT_S, time.monotonic(), -1
+    while (now := time.monotonic()) - changed < _QUIET_S and now < deadline:
+        if (grown := log.stat().st_size) != size:
+            size, changed = grown, now
+        time.sleep(_LONGEST_PAUSE_S)
+    return log.read_text(errors="replace")

@@ -108,4 +108,4 @@ def test_a_scope_asks_only_those_who_change_the_server(http_workers: str, shippe
             stub = stack.enter_context(stub_of(server))
             assert stub.ServerMetadata(pb.ServerMetadataRequest()).name == "triton"
             assert rpc_refusal(stub.LogSettings, pb.LogSettingsRequest())[0] == "UNAUTHENTICATED"
-    assert f"every user of this machine can read the token file '{file}': use chmod 600" in server.log_text()
+    until(lambda: f"every user of this machine can read the token file '{file}': use chmod 600" in server.log_text())

@@ -82,8 +82,8 @@ def test_generated_client_is_answered(tmp_path: Path) -> None:
             with pytest.raises(BadRequest, match="neither"):
                 client.raw_predict(request={"endpoint": endpoint, "http_body": held(b"{}")})
         assert emulator.stop() == 0, emulator.log_text()
-        assert KEPT in emulator.log_text()
-        assert "explain: the platform computes attributions itself" in emulator.log_text()
+        until(lambda: KEPT in emulator.log_text())
+        until(lambda: "explain: the platform computes attributions itself" in emulator.log_text())
 
 
 def test_sdks_endpoint_class_is_answered(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_killed_container_is_restarted_and_calls_are_503_until_then(tmp_path: Pa
 def test_container_that_cannot_start_fails_the_deployment(tmp_path: Path) -> None:
     with VertexEmulator(tmp_path, SIMPLE, "--", "--no-such-option", ready=False) as emulator:
         assert emulator.wait() == 1
-        assert "breach: the container ended by itself, with status 1" in emulator.log_text()
+        until(lambda: "breach: the container ended by itself, with status 1" in emulator.log_text())
 
 
 def lines(path: Path) -> list[Any]:
@@ -207,8 +207,8 @@ def test_batch_job_labels_predictions_with_the_key_field(tmp_path: Path) -> None
     arguments = [f"--batch={source}", f"--output={output}", "--key-field=id", "--batch-size=2"]
     with VertexEmulator(tmp_path, SIMPLE, *arguments, ready=False) as emulator:
         assert emulator.wait() == 1
-        assert "8 instances predicted, 2 failed" in emulator.log_text()
-        assert KEPT in emulator.log_text()
+        until(lambda: "8 instances predicted, 2 failed" in emulator.log_text())
+        until(lambda: KEPT in emulator.log_text())
     found = lines(output / "predictions_0001.jsonl")
     assert [line["key"] for line in found] == [f"row {n}" for n in (0, 1, 2, 3, 6, 7, 8, 9)]
     assert found[2]["prediction"] == {"OUTPUT0": [3] * WIDTH, "OUTPUT1": [1] * WIDTH}

@@ -95,4 +95,4 @@ def test_a_missing_framework_is_named_with_its_command(server: ServerProcess, na
     (entry,) = [entry for entry in server.json("POST", "/v2/repository/index") if entry["name"] == name]
     assert entry["state"] == "UNAVAILABLE"
     assert entry["reason"]
-    assert command in server.log_text()
+    until(lambda: command in server.log_text())

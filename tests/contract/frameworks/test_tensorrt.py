@@ -133,4 +133,4 @@ def test_a_plan_of_a_newer_version_says_so(server: ServerProcess) -> None:
     (entry,) = [each for each in server.json("POST", "/v2/repository/index") if each["name"] == "newer"]
     assert entry["state"] == "UNAVAILABLE"
     assert "The engine plan file is not compatible with this version of TensorRT" in entry["reason"]
-    assert "built by TensorRT 11.4.0 (build 106)" in server.log_text()
+    until(lambda: "built by TensorRT 11.4.0 (build 106)" in server.log_text())

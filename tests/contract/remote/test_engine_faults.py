@@ -197,4 +197,4 @@ def test_engine_without_its_directory_ends_the_server(tmp_path: Path) -> None:
         os.kill(server.engine, signal.SIGKILL)
         assert server.ended() == 1
         server.was_killed = True
-        assert "Traceback" in server.log_text()
+        until(lambda: "Traceback" in server.log_text())

@@ -142,7 +142,7 @@ def test_weights_damaged_twice_are_not_loaded(broken: Broken) -> None:
     reason = f"'{name}/1/model.onnx' arrived damaged from {place}, twice: checksum md5 expected "
     assert reason in said
     assert reason in reasons(server, name)
-    assert reason in server.log_text()
+    until(lambda: reason in server.log_text())
     refused = server.request("POST", f"/v2/models/{name}/infer", b"{}")
     assert refused[0] == 503
     assert reason.encode() in refused[2]

@@ -88,7 +88,7 @@ def test_start_fetches_what_it_serves_and_the_next_start_nothing(
             assert repository_metric(server, "downloaded_objects_total") == len(wanted)
             assert len(weights) < repository_metric(server, "downloaded_bytes_total") < len(weights) + 4000
             assert repository_metric(server, "download_pending_bytes") == 0
-            assert "downloaded model 'last' version 3: 1 object, 4.2 MB in " in server.log_text()
+            until(lambda: "downloaded model 'last' version 3: 1 object, 4.2 MB in " in server.log_text())
         seen = len(proxy.requests)
         with server_of(repository, proxy, tmp_path, "second") as server:
             assert len(proxy.requests) - seen == listings(proxy.requests[seen:]) == 1
@@ -132,7 +132,11 @@ def test_misspelled_prefix_fails_the_start_and_the_log_names_the_right_one(
         ) as server:
             until(lambda: readiness(server).get("phase") == "failed", "the start does not end")
             assert readiness(server)["failures"] == {"model repository": f"Unavailable: there is nothing in {shown}"}
-        assert f"there is nothing in {shown}: did you mean {shown.replace('modles', 'models')}?" in server.log_text()
+        until(
+            lambda: (
+                f"there is nothing in {shown}: did you mean {shown.replace('modles', 'models')}?" in server.log_text()
+            )
+        )
         assert listings(proxy.requests) == 2
 
 

@@ -15,7 +15,7 @@ from app.emulators.sagemaker.limits import PlatformLimits
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
-from tests.waiting import until
+from tests.waiting import quiet_text, until
 
 # A machine that runs tests may be slower than the platform allows.
 LIMITS = PlatformLimits(connect_s=30.0, ping_s=30.0)
@@ -104,4 +104,4 @@ class SageMakerContainer:
 
     def log_text(self) -> str:
         """The end of the log."""
-        return self._log.read_text(errors="replace")[-4000:]
+        return quiet_text(self._log)[-4000:]

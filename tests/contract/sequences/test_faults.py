@@ -83,7 +83,7 @@ def test_a_sequence_that_ended_has_ended(server: ServerProcess) -> None:
 
 def test_a_sequence_that_starts_twice_begins_anew_in_its_slot(server: ServerProcess) -> None:
     assert [ask(server, "single", 3, place)[1] for place in ("s", "s", "e")] == ["s", "s", "e"]
-    assert "sequence 3 for model 'single' has a conflict" in server.log_text()
+    until(lambda: "sequence 3 for model 'single' has a conflict" in server.log_text())
 
 
 def test_one_sequence_on_many_connections_is_one_sequence(server: ServerProcess) -> None:

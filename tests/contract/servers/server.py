@@ -18,7 +18,7 @@ from typing import Any, Self
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT
-from tests.waiting import until
+from tests.waiting import quiet_text, until
 
 STOP_LIMIT_S = 45.0
 # The server's variables for its shape, which a fixture sets.
@@ -163,4 +163,4 @@ class ServerProcess:
         return json.loads(answer) if answer else None
 
     def log_text(self) -> str:
-        return self.log.read_text(errors="replace")
+        return quiet_text(self.log)

@@ -133,7 +133,7 @@ def test_container_arguments_are_options(tmp_path: Path) -> None:
 def test_platform_option_selects_vertex(tmp_path: Path) -> None:
     with serving(tmp_path, "--platform=vertex", AIP_MODE="") as container:
         assert_serves(container)
-        assert "a rehearsal of" in container.log_text()
+        until(lambda: "a rehearsal of" in container.log_text())
 
 
 def test_plain_server_opens_a_vertex_port(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
-from tests.waiting import until
+from tests.waiting import quiet_text, until
 
 LIMIT_S = 60.0
 # Only status 200 is healthy. The platform waits 10 s; a machine that runs tests may be slower.
@@ -185,4 +185,4 @@ class VertexContainer:
         return self.ask("POST", PREDICT, body, X_Vertex_Ai_Triton_Redirect=target, **headers)
 
     def log_text(self) -> str:
-        return self._log.read_text(errors="replace")
+        return quiet_text(self._log)
