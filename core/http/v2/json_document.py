@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import orjson
-import simdjson
 
 from core.errors import InvalidRequest
-from core.http.json_parser import parse
+from core.http.json_parser import parse, simdjson
 from core.http.slices.encoding import has_word, is_ascii, is_utf8
 from core.http.slices.json_array import STRICT, Judge
 from core.http.slices.outline import Outline, outline_of
@@ -54,7 +53,8 @@ def parse_document(text: Buffer, *, binary_follows: bool, is_strict: bool = Fals
     the missing header. Raises InvalidRequest with Triton's prefix, the parser's reason and the offset.
     """
     try:
-        document = parse(text, _plain_document) if len(text) > _LARGE else orjson.loads(text)
+        is_large = len(text) > _LARGE and simdjson is not None
+        document = parse(text, _plain_document) if is_large else orjson.loads(text)
     except (ValueError, RuntimeError):
         if is_strict:
             raise NotStrict from None

@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import orjson
-import simdjson
 
 from core.config.golden.tensor import is_floating
-from core.http.json_parser import parse
+from core.http.json_parser import parse, simdjson
 from core.http.v2.json_document import WIDE
 from core.inference.tensors import Array, Buffer, Datatype
 
