@@ -16,9 +16,14 @@ COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker c
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
 GUARD_ARGS ?=
 
+SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --constraint requirements.lock
+# Only wheels, so that no dependency needs a compiler. Of pip's output the lines that show what it is doing.
+INSTALL = echo "Installing .[$(EXTRAS)] into $(VENV)"; set -o pipefail; \
+  $(BIN)/python -m pip install --only-binary :all: --constraint requirements.lock --editable '.[$(EXTRAS)]' | \
+  sed -unE -e '/\.metadata/d' -e 's/^Installing collected packages.*/Installing these packages/p' \
+    -e 's/^ *(Downloading|Using cached|Processing) ([^ ]*\/)?([^ ]+\.whl)( \([^)]*B\))?.*/\1 \3\4/p'
 COMPILED := $(abspath build/compiled)
 # Files start in the order of the collection: the contract tests, which take longest, come first.
 PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
@@ -27,7 +32,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsc
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: serve test lint check quick-tests bench bench-guard format image-check wheel test-compiled clean
+.PHONY: serve test lint check quick-tests bench bench-guard format bare-check image-check wheel test-compiled clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve --error-hints=text $(SERVE_ARGS)
@@ -54,6 +59,10 @@ bench: $(VENV)/.installed-test
 bench-guard: $(VENV)/.installed-test
 	$(BIN)/python -m bench guard $(GUARD_ARGS)
 
+# `make serve` on a Debian that has only git, make and python3-venv; as root, with debootstrap from apt.
+bare-check:
+	docker/bare_machine.sh
+
 # Builds the image without Docker and runs it in its three roles; as root, with buildah and debootstrap from apt.
 image-check: $(VENV)/.installed-test
 	docker/check.sh
@@ -79,12 +88,15 @@ clean:
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # The stamps are newer than what they were made from, so a second run installs nothing.
+$(VENV)/.installed-cpu: EXTRAS := cpu
+$(VENV)/.installed-test: EXTRAS := cpu,trees,openvino,test
+
 $(VENV)/.installed-cpu: pyproject.toml requirements.lock | $(BIN)/pip
-	$(INSTALL) --editable '.[cpu]'
+	@$(INSTALL)
 	touch $@
 
 $(VENV)/.installed-test: pyproject.toml requirements.lock | $(BIN)/pip
-	$(INSTALL) --editable '.[cpu,trees,openvino,test]'
+	@$(INSTALL)
 	touch $@ $(VENV)/.installed-cpu
 
 $(BIN)/pip:
