@@ -376,6 +376,8 @@ def write_models(folder: Path) -> Path:
     (repository / "damaged" / "1").mkdir(parents=True)
     (repository / "damaged" / "1" / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1")
     onnx_models.write_version(onnx_models.strings(), repository, "text")
+    arena = 'parameters { key: "memory.enable_memory_arena_shrinkage" value { string_value: "gpu:9" } }'
+    onnx_models.write_version(onnx_models.identity(), repository, "arena", arena)
     onnx_models.write_version(onnx_models.identity(), repository, "twice")
     onnx_models.write_version(onnx_models.identity(), folder / "more", "twice")
     return repository
