@@ -11,7 +11,7 @@ from typing import Any
 
 import openvino
 
-from core.backends.openvino.tensors import DATATYPES, TYPES, as_converted, tensor_name
+from core.backends.openvino.tensors import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
 from core.config.signature import ModelSignature, TensorSignature
@@ -20,11 +20,11 @@ from core.inference.tensors import Shape
 
 
 def signature_of(model: Any) -> ModelSignature:
-    """The tensors of a graph. It can batch if the layout of each says which dimension is the batch."""
+    """The tensors of a graph. It can batch if the layout of each says that its first dimension is the batch."""
     return ModelSignature(
         tuple(_tensor(port) for port in model.inputs),
         tuple(_tensor(port) for port in model.outputs),
-        can_batch=all("N" in str(port.get_node().layout) for port in [*model.inputs, *model.outputs]),
+        can_batch=all(begins_with_batch(str(port.get_node().layout)) for port in [*model.inputs, *model.outputs]),
     )
 
 

@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 from core.backends.file_content import content_hint
 from core.backends.file_origin import written_by
-from core.backends.openvino.tensors import DATATYPES, tensor_name
+from core.backends.openvino.tensors import DATATYPES, begins_with_batch, tensor_name
 from core.config.signature import ModelSignature, TensorSignature
 from core.errors import ModelLoadFailed
 from core.inference.tensors import Shape
@@ -126,7 +126,7 @@ def signature_of_file(path: Path, model: str) -> ModelSignature:
     return ModelSignature(
         tuple(layer.tensor() for layer in reader.layers if layer.is_input),
         tuple(layer.tensor() for layer in reader.layers if not layer.is_input),
-        can_batch=all("N" in reader.layout(layer) for layer in reader.layers),
+        can_batch=all(begins_with_batch(reader.layout(layer)) for layer in reader.layers),
     )
 
 

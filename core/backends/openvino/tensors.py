@@ -34,6 +34,11 @@ def tensor_name(friendly: str, names: Iterable[str]) -> str:
     return (friendly if friendly in known or not known else min(known)).removesuffix(":0")
 
 
+def begins_with_batch(layout: str) -> bool:
+    """Whether `layout`, in OpenVINO's form such as `[N,C,H,W]`, names the first dimension the batch."""
+    return layout.strip("[]").split(",")[0] == "N"
+
+
 def as_converted(config: ModelConfig, signature: ModelSignature, *, any_batch: bool) -> ModelSignature:
     """`signature` with the numeric datatypes of `config`, to which tensors are converted.
 

@@ -180,7 +180,13 @@ def test_an_onnx_file_is_served_by_its_name(version: Path) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "layout", "max_batch_size", "dims"),
-    [((-1, 16), "NC", 4, [16]), ((1, 16), "NC", 4, [16]), ((-1, 16), "", 0, [-1, 16]), ((2, 16), "", 0, [2, 16])],
+    [
+        ((-1, 16), "NC", 4, [16]),
+        ((1, 16), "NC", 4, [16]),
+        ((-1, 16), "CN", 0, [-1, 16]),
+        ((-1, 16), "", 0, [-1, 16]),
+        ((2, 16), "", 0, [2, 16]),
+    ],
 )
 def test_the_layout_decides_whether_a_model_without_configuration_batches(
     version: Path, shape: tuple[int, int], layout: str, max_batch_size: int, dims: list[int]

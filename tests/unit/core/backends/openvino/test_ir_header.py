@@ -27,8 +27,11 @@ def version(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "model",
-    [add_sub(), add_sub((4, 16)), add_sub((-1, 16), layout="NC"), only_one_row(), *map(identity, NUMERIC)],
-    ids=range(4 + len(NUMERIC)),
+    [
+        *(add_sub(), add_sub((4, 16)), add_sub((-1, 16), layout="NC"), add_sub((-1, 16), layout="CN"), only_one_row()),
+        *map(identity, NUMERIC),
+    ],
+    ids=range(5 + len(NUMERIC)),
 )
 def test_the_tensors_are_those_of_openvino(version: Path, model: object, monkeypatch: pytest.MonkeyPatch) -> None:
     save(model, version)
