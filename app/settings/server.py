@@ -68,7 +68,8 @@ class ServerSettings(
 
     @property
     def log_options(self) -> LogOptions:
-        return replace(super().log_options, timing=self.response_timing)
+        histograms = self.metrics_settings.get("histogram_latencies") == "true"
+        return replace(super().log_options, timing=self.response_timing, histograms=histograms)
 
     def __post_init__(self) -> None:
         mount = self.aws_mount_directory or self.gcs_mount_directory

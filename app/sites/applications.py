@@ -122,4 +122,4 @@ class Applications:
             pause = Turns(own.bridge.give_way)
             return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
 
-        return MetricsPage(page, offers_openmetrics=self._metrics_options.histogram_latencies)
+        return MetricsPage(page)

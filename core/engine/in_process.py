@@ -44,6 +44,7 @@ from core.observability.metrics.snapshot import (
 )
 from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
+from core.observability.switches import SWITCHES
 from core.observability.tracing.options import TraceOptions
 from core.observability.tracing.settings import Changes
 from core.observability.tracing.trace import Event
@@ -209,7 +210,12 @@ class InferenceEngine:
         return phase if download is None else replace(phase, download=download)
 
     def change_log(self, levels: LogLevels) -> None:
+        had_histograms = SWITCHES.histograms
         change_log(levels)
+        if SWITCHES.histograms != had_histograms:
+            for version in self._models.versions():
+                if version.is_ready:
+                    version.measure(self._options.latencies)
 
     def system_regions(self, name: str) -> list[SystemRegion]:
         return self._regions.system_regions(name)

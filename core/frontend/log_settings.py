@@ -19,9 +19,9 @@ _SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
 _LEVEL = "log_verbose_level"
 # Trident's own.
 _ACCESS = "log_access"
-_TIMING = "response_timing"
+_BOOLEANS = {"response_timing": "timing", "histogram_latencies": "histograms"}
 # Triton applies the settings of a call in this order, and those before an invalid one stay applied.
-ORDER = (_FILE, *_SWITCHES, _LEVEL, _FORMAT, _ACCESS, _TIMING)
+ORDER = (_FILE, *_SWITCHES, _LEVEL, _FORMAT, _ACCESS, *_BOOLEANS)
 _HIGHEST_LEVEL = 2**32 - 1
 _SCOPES = ("false", "true", "all")
 
@@ -40,7 +40,7 @@ def shown_settings() -> dict[str, object]:
         _LEVEL: options.verbose,
         _FORMAT: options.format,
         _ACCESS: options.access,
-        _TIMING: options.timing,
+        **{name: getattr(options, field) for name, field in _BOOLEANS.items()},
     }
 
 
@@ -65,10 +65,8 @@ def changed_settings(
         elif name == _ACCESS:
             text = as_text(name, value) if not isinstance(value, bool) else str(value).lower()
             levels = replace(levels, access=_known(name, text, _SCOPES))
-        elif name == _TIMING:
-            levels = replace(levels, timing=as_bool(name, value))
         else:
-            switch: Any = {_SWITCHES[name]: as_bool(name, value)}
+            switch: Any = {(_SWITCHES | _BOOLEANS)[name]: as_bool(name, value)}
             levels = replace(levels, **switch)
         yield levels
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from core.errors import InvalidRequest
 from core.http.payloads.media_type import choose
 from core.http.reply import Environ, Reply, text_reply
+from core.observability.switches import SWITCHES
 
 PROMETHEUS = "text/plain; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -20,16 +21,15 @@ _TEXT, _OPENMETRICS = "text/plain", "application/openmetrics-text"
 class MetricsPage:
     """`render` makes the page for each request: UTF-8 text, in OpenMetrics if its argument is true.
 
-    A page that does not offer OpenMetrics is in the Prometheus format whatever the scraper asks for. Only OpenMetrics
-    has exemplars, but in it Triton's counters have no type, so it is offered where there are exemplars.
+    Without histograms it is in the Prometheus format whatever the scraper asks for. Only OpenMetrics has exemplars,
+    but in it Triton's counters have no type, so it is offered where there are exemplars.
     """
 
-    def __init__(self, render: Callable[[bool], bytes], *, offers_openmetrics: bool = False) -> None:
+    def __init__(self, render: Callable[[bool], bytes]) -> None:
         self._render = render
-        self._offers_openmetrics = offers_openmetrics
 
     def reply(self, environ: Environ) -> Reply:
-        openmetrics = self._offers_openmetrics and _prefers_openmetrics(environ.get("HTTP_ACCEPT", ""))
+        openmetrics = SWITCHES.histograms and _prefers_openmetrics(environ.get("HTTP_ACCEPT", ""))
         return text_reply(200, self._render(openmetrics), OPENMETRICS if openmetrics else PROMETHEUS)
 
 

@@ -20,7 +20,6 @@ from core.config.autocomplete import is_complete
 from core.config.bucket_samples import bucket_samples
 from core.config.ensemble.graph import EnsembleStep, ensemble_steps
 from core.config.golden.reader import golden_requests
-from core.config.histogram_buckets import histogram_buckets
 from core.config.instance_groups import instance_group_problems
 from core.config.model_spec import ModelSpec
 from core.config.normalize import normalize
@@ -41,7 +40,6 @@ from core.lifecycle.load_slots import LoadSlots
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.steps import FindSteps
 from core.lifecycle.version import ModelVersion
-from core.observability.latencies.meters import LatencyMeters
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.tracing.tracer import Tracer
 from core.repository.checksums import check_checksums
@@ -369,9 +367,7 @@ class ModelLoader:
         version.configure(config, resolve_model_spec(config, version.version, read_labels(directory, config)))
         if self._tracer is not None:
             version.trace_with(self._tracer)
-        latencies = self._options.latencies
-        if latencies.is_any:
-            version.statistics.measure(LatencyMeters(latencies, histogram_buckets(config)))
+        version.measure(self._options.latencies)
 
     def _warm_up(
         self, version: ModelVersion, instance: BackendInstance, samples: Sequence[WarmupSample], states: InitialStates

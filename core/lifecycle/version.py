@@ -7,9 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final
 
 from core.backends.base import BackendInstance, BackendModel, EndableInstance
+from core.config.histogram_buckets import histogram_buckets
 from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
 from core.config.request_validator import BatchForm, RequestValidator
@@ -21,9 +23,12 @@ from core.inference.request import InferenceRequest
 from core.inference.response import AnswerAtHand, InferenceResponse
 from core.lifecycle.resting_instances import RestingInstances
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
+from core.observability.latencies.meters import LatencyMeters
+from core.observability.latencies.options import LatencyOptions
 from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
 from core.observability.tracing.trace_gate import TraceGate
 from core.observability.tracing.tracer import Tracer
 from core.repository.content_digest import ContentDigest
@@ -204,6 +209,12 @@ class ModelVersion:
             self.claims.leave(instance)
             instance.close()
         self._model.retain({placement.device for placement in self.placements})
+
+    def measure(self, latencies: LatencyOptions) -> None:
+        """Keep the distributions of durations that are switched on, from now on."""
+        chosen = replace(latencies, histograms=SWITCHES.histograms)
+        meters = LatencyMeters(chosen, histogram_buckets(self.config)) if chosen.is_any else None
+        self.statistics.measure(meters)
 
     def change_instances(self, added: Sequence[BackendInstance], removed: Sequence[int], config: ModelConfig) -> None:
         """Let `added` serve, end the instances at the indices `removed`, and take `config` as the new configuration.

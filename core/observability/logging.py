@@ -27,7 +27,8 @@ _LOWEST_LEVEL = 1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLevels:
     """What can be changed while the server runs. `verbose` is the highest verbose level shown, 0 for none. `format` is
-    default, ISO8601 or json. `access` is the value of --log-access, and `timing` that of --response-timing."""
+    default, ISO8601 or json. `access` is the value of --log-access, `timing` that of --response-timing, and
+    `histograms` that of histogram_latencies in --metrics-config."""
 
     verbose: int = 0
     info: bool = True
@@ -36,6 +37,7 @@ class LogLevels:
     format: str = "default"
     access: str = "false"
     timing: bool = False
+    histograms: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +113,7 @@ def change_log(levels: LogLevels) -> None:
 def _set(options: LogOptions) -> None:
     global _in_force
     _in_force = options
-    SWITCHES.set(verbose=options.verbose, access=options.access, timing=options.timing)
+    SWITCHES.set(verbose=options.verbose, access=options.access, timing=options.timing, histograms=options.histograms)
     for sink in _sinks():
         sink.setFormatter(_formatter(options, colour=options.colour and sink.is_terminal))
     shown = verbose_level(options.verbose) if options.verbose > 0 else logging.INFO

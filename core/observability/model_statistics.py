@@ -84,10 +84,14 @@ class ModelStatistics:
         self._cache_hit_ns = 0
         self._cache_miss_count = 0
         self._cache_miss_ns = 0
+        # What was counted before the distributions were.
+        self._unmeasured = self._sums()
 
-    def measure(self, latencies: LatencyMeters) -> None:
-        """Count the durations of requests in `latencies`, too. Call it before the first request."""
-        self._latencies = latencies
+    def measure(self, latencies: LatencyMeters | None) -> None:
+        """Count the durations of requests in `latencies`, too, from now on; None: in none."""
+        with self._lock:
+            self._latencies = latencies
+            self._unmeasured = self._sums()
 
     def begin_execution(self, instance: str, batch: Sequence[PendingRequest], now_ns: int) -> None:
         """An instance executes `batch` until `end_execution`."""
@@ -326,20 +330,23 @@ class ModelStatistics:
         with self._lock:
             if self._latencies is None:
                 return LatencyMetrics()
-            sums = LatencySums(
-                success_count=self._success_count,
-                request_ns=self._success_ns,
-                queue_ns=self._queue_ns,
-                compute_input_ns=self._compute.compute_input_ns,
-                compute_infer_ns=self._compute.compute_infer_ns,
-                compute_output_ns=self._compute.compute_output_ns,
-                failure_ns=self._fail_ns,
-                cache_hit_count=self._cache_hit_count,
-                cache_hit_ns=self._cache_hit_ns,
-                cache_miss_count=self._cache_miss_count,
-                cache_miss_ns=self._cache_miss_ns,
-            )
-            return self._latencies.metrics(sums, now_ns)
+            return self._latencies.metrics(self._sums().since(self._unmeasured), now_ns)
+
+    def _sums(self) -> LatencySums:
+        """Those since the load. Under the lock."""
+        return LatencySums(
+            success_count=self._success_count,
+            request_ns=self._success_ns,
+            queue_ns=self._queue_ns,
+            compute_input_ns=self._compute.compute_input_ns,
+            compute_infer_ns=self._compute.compute_infer_ns,
+            compute_output_ns=self._compute.compute_output_ns,
+            failure_ns=self._fail_ns,
+            cache_hit_count=self._cache_hit_count,
+            cache_hit_ns=self._cache_hit_ns,
+            cache_miss_count=self._cache_miss_count,
+            cache_miss_ns=self._cache_miss_ns,
+        )
 
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""

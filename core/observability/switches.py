@@ -8,20 +8,22 @@ from typing import Final
 class Switches:
     """`requests`: each request is logged as it arrives. `access`: each is logged after its answer, and `probes`, those
     of health and metrics, too. `timing`: clients get the times of their answers. `times`: answers carry them, for the
-    clients or for the access log."""
+    clients or for the access log. `histograms`: versions keep histograms of the durations."""
 
-    __slots__ = ("access", "probes", "requests", "times", "timing")
+    __slots__ = ("access", "histograms", "probes", "requests", "times", "timing")
 
     def __init__(self) -> None:
         self.set()
 
-    def set(self, *, verbose: int = 0, access: str = "false", timing: bool = False) -> None:
-        """The highest verbose level shown, and the values of --log-access and --response-timing."""
+    def set(self, *, verbose: int = 0, access: str = "false", timing: bool = False, histograms: bool = False) -> None:
+        """The highest verbose level shown, the values of --log-access and --response-timing, and that of
+        histogram_latencies."""
         self.requests = verbose > 0
         self.access = access != "false"
         self.probes = access == "all"
         self.timing = timing
         self.times = timing or self.access
+        self.histograms = histograms
 
 
 SWITCHES: Final = Switches()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,11 @@ class LatencySums:
     cache_hit_ns: int = 0
     cache_miss_count: int = 0
     cache_miss_ns: int = 0
+
+    def since(self, before: LatencySums) -> LatencySums:
+        """What was added after `before`."""
+        added = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
+        return LatencySums(**added)
 
     @property
     def compute_ns(self) -> int:

@@ -44,6 +44,9 @@ class Activity:
         earlier = cls._of(before)
         total._add(earlier, -1)
         total.pending = now.statistics.pending
+        for part, buckets in total.buckets.items():
+            if any(count < 0 for count in buckets.values()):  # the histograms were switched on anew
+                total.buckets[part] = cls._of(now).buckets[part]
         return total
 
     @classmethod

@@ -6,6 +6,7 @@ Source: docs/spec/trace-and-log.md section 5.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +32,7 @@ START = {
     "log_format": "default",
     "log_access": "false",
     "response_timing": False,
+    "histogram_latencies": False,
 }
 QUIET = {name: value for name, value in START.items() if name != "log_file"}
 MANY = 20
@@ -70,6 +72,27 @@ def test_a_change_over_http_is_seen_everywhere(
     until(lambda: any(marker in line for line in server.log_text().splitlines()), "not logged")
     line = next(line for line in server.log_text().splitlines() if marker in line)
     assert json.loads(line)["message"]
+
+
+def histogram_counts(server: ServerProcess) -> dict[str, float]:
+    page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+    found = re.findall(r'^trident_inference_request_duration_seconds_(count|sum){model="simple".*} (\S+)$', page, re.M)
+    return {name: float(value) for name, value in found}
+
+
+def test_histograms_begin_when_they_are_switched_on(server: ServerProcess, http: triton.InferenceServerClient) -> None:
+    assert server.request("POST", PATH, good_body())[0] == 200
+    assert histogram_counts(server) == {}
+    for _ in range(2):  # the second time they begin anew
+        http.update_log_settings({"histogram_latencies": True})
+        assert histogram_counts(server) == {"count": 0, "sum": 0}
+        for _ in range(3):
+            assert server.request("POST", PATH, good_body())[0] == 200
+        counts = histogram_counts(server)
+        assert counts["count"] == 3
+        assert 0 < counts["sum"] < 30
+        http.update_log_settings({"histogram_latencies": False})
+        assert histogram_counts(server) == {}
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

@@ -13,6 +13,7 @@ from core.http.application import V2Application
 from core.http.metrics_page import OPENMETRICS, PROMETHEUS
 from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from core.observability.model_statistics import ModelStatistics
+from core.observability.switches import SWITCHES
 from tests.unit.fake_engine import FakeEngine
 
 HTTP, SAGEMAKER, VERTEX, METRICS = 8000, 8081, 8082, 8002
@@ -88,13 +89,15 @@ def test_the_metrics_page_follows_the_metrics_configuration() -> None:
 
 def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
     accepted = {"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.4"}
-    ports = by_port("--metrics-config=histogram_latencies=true")
+    ports = by_port()
+    SWITCHES.set(histograms=True)
     assert ports[HTTP].get("/v2").status_code == 200
     page = ports[METRICS].get("/metrics", headers=accepted)
     assert page.content_type == OPENMETRICS
     assert page.text.endswith("# EOF\n")
     assert [family.name for family in text_string_to_metric_families(page.text)].count("flask_exporter_info") == 1
-    assert by_port()[METRICS].get("/metrics", headers=accepted).content_type == PROMETHEUS
+    SWITCHES.set(histograms=False)
+    assert ports[METRICS].get("/metrics", headers=accepted).content_type == PROMETHEUS
 
 
 def test_a_site_may_render_the_requests_itself() -> None:

@@ -43,6 +43,7 @@ def test_the_settings_have_triton_s_names_and_order() -> None:
         "log_format",
         "log_access",
         "response_timing",
+        "histogram_latencies",
     ]
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.http.metrics_page import OPENMETRICS, PROMETHEUS, MetricsPage
+from core.observability.switches import SWITCHES
 
 # What Prometheus 2.53 sends.
 PROMETHEUS_ACCEPTS = (
@@ -30,12 +31,13 @@ def page(openmetrics: bool) -> bytes:
     ],
 )
 def test_the_scraper_chooses_the_format(accept: str, content_type: str) -> None:
-    reply = MetricsPage(page, offers_openmetrics=True).reply({"HTTP_ACCEPT": accept})
+    SWITCHES.set(histograms=True)
+    reply = MetricsPage(page).reply({"HTTP_ACCEPT": accept})
     assert dict(reply.headers)["Content-Type"] == content_type
     assert reply.body == [b"open" if content_type == OPENMETRICS else b"plain"]
 
 
-def test_openmetrics_is_not_forced_on_a_page_that_does_not_offer_it() -> None:
+def test_a_page_without_histograms_is_not_in_openmetrics() -> None:
     reply = MetricsPage(page).reply({"HTTP_ACCEPT": PROMETHEUS_ACCEPTS})
     assert (reply.body, dict(reply.headers)["Content-Type"]) == ([b"plain"], PROMETHEUS)
     assert MetricsPage(page).reply({}).status == 200

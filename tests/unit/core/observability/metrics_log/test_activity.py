@@ -47,6 +47,16 @@ def figures(activity: Activity) -> dict[str, int | float]:
     return {figure.name: figure.value for figure in activity.figures()}
 
 
+def test_histograms_that_were_switched_on_anew_are_those_of_the_interval() -> None:
+    version = Version()
+    version.execute(100, times=5)
+    before = version.snapshot()
+    version.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), DEFAULT_BUCKETS))
+    version.execute(100)
+    found = Activity.since(before, version.snapshot())
+    assert [sum(counts.values()) for counts in found.buckets.values()] == [1, 1, 1]
+
+
 def test_an_interval_has_what_was_counted_in_it() -> None:
     version = Version()
     version.execute(100, times=5)
