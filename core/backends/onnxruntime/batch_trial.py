@@ -44,12 +44,17 @@ def rounding_margin(path: Path) -> float:
 
 
 def tried_signature(
-    session: Any, signature: ModelSignature, model_name: str, rows: int = 3, margin: float = _MARGIN
+    session: Any,
+    signature: ModelSignature,
+    model_name: str,
+    rows: int = 3,
+    margin: float = _MARGIN,
+    seconds: float = _SECONDS_AT_MOST,
 ) -> ModelSignature:
     """`signature` with what a trial in batches of up to `rows` shows, if its inputs can be batched at all.
 
-    `margin` is the result of `rounding_margin`. What shows is a fault, or -1 as the first dimension of all outputs.
-    Without a result, which the log says, the declared dimensions decide.
+    It ends after `seconds`. `margin` is the result of `rounding_margin`. What shows is a fault, or -1 as the first
+    dimension of all outputs. Without a result, which the log says, the declared dimensions decide.
     """
     inputs, outputs = signature.inputs, signature.outputs
     if not inputs or not all(tensor.shape[:1] == (-1,) for tensor in inputs) or not all(each.shape for each in outputs):
@@ -59,7 +64,7 @@ def tried_signature(
     names = [tensor.name for tensor in outputs]
     tried = [TrialInput(each.name, BY_NAME[each.datatype], each.shape[1:]) for each in inputs]
     options = run_options(SessionSettings())
-    end = monotonic() + _SECONDS_AT_MOST
+    end = monotonic() + seconds
 
     def stop() -> None:
         options.terminate = True
@@ -75,7 +80,7 @@ def tried_signature(
             raise
         return results
 
-    timer = Timer(_SECONDS_AT_MOST, stop)
+    timer = Timer(seconds, stop)
     timer.daemon = True
     timer.start()
     try:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import helper
 
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.batch_trial import rounding_margin
+from core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
+from core.backends.onnxruntime.signature import signature_of
 from core.backends.registry import BackendRegistry
 from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig, Problem
@@ -175,6 +177,14 @@ def quantized_dynamically() -> onnx.ModelProto:
     return graph(nodes, [["batch", 2], ["batch", 2]], onnx_models.constant("W", [[1, 0], [0, 1]], "UINT8"))
 
 
+def quantized_statically() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["X", "SCALE"], ["quantized"]),
+        helper.make_node("DequantizeLinear", ["quantized", "SCALE"], ["Y"]),
+    ]
+    return graph(nodes, [["batch", 3], ["batch", 3]], onnx_models.constant("SCALE", 0.1, "FP32"))
+
+
 def of_one_row() -> onnx.ModelProto:
     """X -> Y through a shape that only one row has."""
     nodes = [helper.make_node("Reshape", ["X", "SHAPE"], ["one"]), helper.make_node("Add", ["X", "one"], ["Y"])]
@@ -264,17 +274,51 @@ def unknown_ids() -> onnx.ModelProto:
         onnx_models.two_outputs(),
         attention(),
         random(),
+        quantized_statically(),
         unknown_ids(),
         graph([helper.make_node("Log", ["X"], ["Y"])], [["batch", 3], ["batch", 3]]),
+        onnx_models.identity("FP32", ["batch", 100_000, 100_000]),  # as declared: nothing of this size is made
     ],
-    ids=["sum", "bytes", "bool", "text", "numbers", "two", "attention", "random", "unknown", "log"],
+    ids=["sum", "bytes", "bool", "text", "numbers", "two", "attention", "random", "static", "unknown", "log", "huge"],
 )
 def test_rows_that_are_independent_are_batched(model: onnx.ModelProto, tmp_path: Path) -> None:
     assert completed(model, tmp_path).max_batch_size == 4
 
 
-def test_rounding_before_8_bits_is_no_mixing() -> None:
-    assert rounding_margin(Path(__file__)) == 1e-5  # it names DynamicQuantizeLinear, as a file of such a graph
+def endless() -> onnx.ModelProto:
+    """X -> Y by a loop of 2^40 steps."""
+    step = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Neg", ["before"], ["after"])],
+        "step",
+        [
+            helper.make_tensor_value_info("number", onnx.TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
+            onnx_models.tensor("before", "FP32", ["batch", 3]),
+        ],
+        [
+            helper.make_tensor_value_info("on", onnx.TensorProto.BOOL, []),
+            onnx_models.tensor("after", "FP32", ["batch", 3]),
+        ],
+    )
+    node = helper.make_node("Loop", ["STEPS", "", "X"], ["Y"], body=step)
+    return graph([node], [["batch", 3], ["batch", 3]], onnx_models.constant("STEPS", 1 << 40))
+
+
+def test_a_trial_that_takes_long_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    session = onnxruntime.InferenceSession(endless().SerializeToString(), providers=["CPUExecutionProvider"])
+    signature = signature_of(session, "model")
+    caplog.set_level("INFO")
+    assert tried_signature(session, signature, "model", seconds=0.1) is signature
+    assert "model 'model' could not be tried in batches, because it took too long" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("model", "margin"), [(quantized_dynamically(), 1e-5), (quantized_statically(), 3e-2), (attention(), 2e-3)]
+)
+def test_what_counts_as_rounding_depends_on_the_quantization(
+    model: onnx.ModelProto, margin: float, tmp_path: Path
+) -> None:
+    assert rounding_margin(onnx_models.write(model, tmp_path / "model.onnx")) == margin
 
 
 @pytest.mark.parametrize(("max_batch_size", "warns"), [(8, True), (1, True), (0, False)])
