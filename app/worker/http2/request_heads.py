@@ -50,6 +50,15 @@ class RequestHeads:
         Raises StreamFault if the section is malformed or too large, ConnectionFault if it cannot be decoded.
         """
         fields = self.decode(block)
+        try:
+            return self._read(block, fields)
+        except StreamFault:
+            stripped = _stripped(fields)
+            if stripped == fields:
+                raise
+            return self._read(block, stripped)
+
+    def _read(self, block: bytes, fields: Fields) -> RequestHead:
         volatile = self._volatile_fields
         lasting: list[tuple[bytes, bytes]] = []
         changing: list[tuple[bytes, bytes]] = []
@@ -69,7 +78,7 @@ class RequestHeads:
 
     def read_trailers(self, block: bytes) -> None:
         """Check a section that ends a request. Raises StreamFault and ConnectionFault as `read`."""
-        check_fields(self.decode(block))
+        check_fields(_stripped(self.decode(block)))
 
     def decode(self, block: bytes) -> Fields:
         """The fields of a section, unchecked. Raises as `read`."""
@@ -98,6 +107,11 @@ class RequestHeads:
             if _size(fields) <= _KNOWN_SIZE:
                 self._by_fields[fields] = head
         return head
+
+
+def _stripped(fields: Fields) -> Fields:
+    """The fields without blanks around a value, which RFC 9113 forbids and gRPC's own servers take."""
+    return tuple((name, value if name[:1] == b":" else value.strip(b" \t")) for name, value in fields)
 
 
 def check_request(fields: Fields) -> int | None:

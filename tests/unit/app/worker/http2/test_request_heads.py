@@ -43,6 +43,16 @@ def test_the_length_of_the_content():
     assert RequestHeads(RecordingApplication(), 16384).read(encode_fields(fields)) == (fields, 5)
 
 
+def test_blanks_around_a_value_are_dropped():
+    application = RecordingApplication()
+    heads = RequestHeads(application, 16384)
+    sent = (*REQUEST, (b"grpc-timeout", b" 1S"), (b"a", b"\t b c "))
+    for _ in range(2):
+        assert heads.read(encode_fields(sent))[0] == (*REQUEST, (b"a", b"b c"), (b"grpc-timeout", b"1S"))
+    with pytest.raises(StreamFault):
+        heads.read(encode_fields((REQUEST[0], (b":path", b" /x"), *REQUEST[2:])))
+
+
 def test_trailers_have_no_pseudo_headers():
     with pytest.raises(StreamFault):
         RequestHeads(RecordingApplication(), 16384).read_trailers(b"\x82")
