@@ -80,11 +80,21 @@ def server_options(environ: Mapping[str, str], settings: SageMakerSettings) -> l
     """The options that the platform's defaults and variables set; later ones win. Raises ConfigInvalid."""
     set_here = {name: text.strip() for name, text in environ.items() if name.startswith(PREFIX) and text.strip()}
     found = [*_defaults(settings), *_log_options(set_here)]
-    found += [OptionText(flag, set_here[name], name) for name, flag in _VERBATIM.items() if name in set_here]
+    found += [OptionText(flag, set_here[name].split()[0], name) for name, flag in _VERBATIM.items() if name in set_here]
     if _DISABLE_NAMESPACING in set_here:
-        disabled = as_boolean(_DISABLE_NAMESPACING, set_here[_DISABLE_NAMESPACING])
+        disabled = as_boolean(_DISABLE_NAMESPACING, set_here[_DISABLE_NAMESPACING].split()[0])
         found.append(OptionText("model-namespacing", "false" if disabled else "true", _DISABLE_NAMESPACING))
     return [*found, *_body_limit(set_here, settings)]
+
+
+def arguments_behind(environ: Mapping[str, str]) -> dict[str, list[str]]:
+    """The arguments behind the values of variables, by variable.
+
+    Triton's start script does not quote a value, so that SAGEMAKER_TRITON_LOG_INFO="false --load-model=enc" adds an
+    option that has no variable of its own.
+    """
+    found = {name: environ.get(name, "").split()[1:] for name in (*_VERBATIM, _DISABLE_NAMESPACING)}
+    return {name: arguments for name, arguments in found.items() if arguments}
 
 
 def additional_arguments(environ: Mapping[str, str]) -> list[str]:

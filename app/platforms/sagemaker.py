@@ -14,6 +14,7 @@ from adapters.sagemaker.server_options import (
     ADDITIONAL_ARGS,
     PLATFORM,
     additional_arguments,
+    arguments_behind,
     misspelled,
     server_options,
     variables_without_effect,
@@ -56,6 +57,8 @@ def on_sagemaker(
         PlatformText(by_flag[flag], text, source)
         for flag, text, source in server_options(environ, read_sagemaker_settings(environ))
     ]
+    for name, behind in arguments_behind(environ).items():
+        texts += parse_arguments(by_flag.values(), behind, name)
     additional = parse_arguments(by_flag.values(), additional_arguments(environ), ADDITIONAL_ARGS)
     given = collect(options, arguments, environ, platform=[*texts, *additional])
     if evidence:

@@ -10,6 +10,7 @@ from adapters.sagemaker.server_options import (
     EFFECTIVE_VARIABLES,
     WITHOUT_EFFECT,
     additional_arguments,
+    arguments_behind,
     misspelled,
     server_options,
     variables_without_effect,
@@ -93,6 +94,12 @@ def test_batch_mode_allows_larger_bodies() -> None:
 def test_python_log_levels_become_switches(level: str, switches: list[str]) -> None:
     found = said(SAGEMAKER_CONTAINER_LOG_LEVEL=level)
     assert [found[flag][0] for flag in ("log-verbose", "log-info", "log-warning", "log-error")] == switches
+
+
+def test_options_behind_the_value_of_a_variable_are_arguments() -> None:
+    environ = {"SAGEMAKER_TRITON_LOG_INFO": "false --load-model=enc --load-model dec"}
+    assert said(**environ)["log-info"] == ("false", "SAGEMAKER_TRITON_LOG_INFO")
+    assert arguments_behind(environ) == {"SAGEMAKER_TRITON_LOG_INFO": ["--load-model=enc", "--load-model", "dec"]}
 
 
 def test_triton_log_switches_override_the_level() -> None:
