@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from app.process.early_stop import end_at_stop_signals
+from app.process.early_stop import end_at_stop_signals, pass_over_stray_signals
 from app.settings.option import BadOption
 from app.version import BUILD, VERSION
 from core.errors import ServerError
@@ -93,6 +93,7 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
     if command == "serve":
         if is_whole_process:
             end_at_stop_signals()
+            pass_over_stray_signals()
         from app.settings.reading import read_settings, with_repositories
 
         return serve(read_settings(with_repositories(arguments) if first == "serve" else arguments))

@@ -24,6 +24,20 @@ sys.exit(app.cli.main())
 """
 
 
+STRAY = """
+import app.cli, app.process.early_stop, os, signal
+app.process.early_stop.pass_over_stray_signals()
+for name in "ALRM VTALRM PROF IO PWR STKFLT USR1 USR2".split():
+    os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
+print("lives")
+"""
+
+
+def test_a_signal_that_means_nothing_to_a_server_does_not_end_it() -> None:
+    ended = subprocess.run([sys.executable, "-c", STRAY], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "lives\n")
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_stop_signal_ends_a_server_that_is_still_imported(number: signal.Signals) -> None:
     command = [sys.executable, "-c", SCRIPT, str(int(number))]
