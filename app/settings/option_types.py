@@ -134,6 +134,8 @@ def pair(flag: str, first: str, second: str) -> Kind[str]:
 
 
 TEXT = Kind("string", _text)
+# libevent, and so Triton, takes ipv6:[::1] as well as [::1].
+ADDRESS = Kind("string", lambda text: text.removeprefix("ipv6:"))
 FILE = Kind("string", _text, paths=Paths.FILES)
 FOLDER = Kind("string", _text, paths=Paths.FOLDERS)
 REPOSITORY = Kind("string", _text, ("s3://", "gs://"), Paths.FOLDERS)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, FILE, INTEGER, PORT, TEXT, BadValue, Kind, integer
+from app.settings.option_types import ADDRESS, BOOLEAN, FILE, INTEGER, PORT, TEXT, BadValue, Kind, integer
 
 COMPRESSION_LEVELS = ("none", "low", "medium", "high")
 _SECTION = "gRPC"
@@ -41,7 +41,7 @@ class GrpcSettings:
     grpc_address: str = option(
         "0.0.0.0",
         "grpc-address",
-        TEXT,
+        ADDRESS,
         "Address of the gRPC port; unix:<path> is a Unix socket, without a port.",
         section=_SECTION,
     )

@@ -8,7 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, FILE, INT64_MAX, INTEGER64, PORT, TEXT, Kind, choice, integer, number
+from app.settings.option_types import (
+    ADDRESS,
+    BOOLEAN,
+    FILE,
+    INT64_MAX,
+    INTEGER64,
+    PORT,
+    TEXT,
+    Kind,
+    choice,
+    integer,
+    number,
+)
 
 _SECTION = "HTTP"
 _MAX_WORKERS = 256
@@ -24,7 +36,7 @@ class HttpSettings:
     """Part of ServerSettings."""
 
     allow_http: bool = option(True, "allow-http", BOOLEAN, "Whether the HTTP port is opened.", section=_SECTION)
-    http_address: str = option("0.0.0.0", "http-address", TEXT, "Address of the HTTP port.", section=_SECTION)
+    http_address: str = option("0.0.0.0", "http-address", ADDRESS, "Address of the HTTP port.", section=_SECTION)
     http_port: int = option(8000, "http-port", PORT, "The HTTP port.", section=_SECTION)
     reuse_http_port: bool = option(
         False, "reuse-http-port", BOOLEAN, "Whether other servers may listen on the same port.", section=_SECTION

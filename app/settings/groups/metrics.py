@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from app.settings.option import option, repeated
-from app.settings.option_types import BOOLEAN, PORT, TEXT, choice, number, setting
+from app.settings.option_types import ADDRESS, BOOLEAN, PORT, TEXT, choice, number, setting
 
 _SECTION = "Metrics"
 
@@ -30,7 +30,7 @@ class MetricsSettings:
     metrics_address: str = option(
         "",
         "metrics-address",
-        TEXT,
+        ADDRESS,
         "Address of the metrics port.",
         section=_SECTION,
         shown_default="that of --http-address",

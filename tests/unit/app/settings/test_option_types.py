@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from app.settings.option_types import (
+    ADDRESS,
     BOOLEAN,
     INTEGER,
     INTEGER64,
@@ -50,6 +51,7 @@ from app.settings.option_types import (
         (number(), ".5", 0.5),
         (TEXT, "", ""),
         (choice("rate-limit", "off", "on"), "off", "off"),
+        (ADDRESS, "ipv6:[::1]", "[::1]"),
         (choice("log-format", "default", "ISO8601"), "iso8601", "ISO8601"),
         (setting("host-policy", "policy name"), "cpu,cpu-cores=0-3", "cpu,cpu-cores=0-3"),
         (setting("metrics-config", ""), "counter_latencies=true", "counter_latencies=true"),
