@@ -33,6 +33,7 @@ class Connections:
         self.clock = clock
         self.limits = limits
         self.closing = False
+        self.ending = False
         self.open: set[Connection] = set()
         self.last_end = 0.0
         self._room = int(places * CROWDED)
@@ -75,12 +76,16 @@ class Connections:
         """The number of connections whose request is not completely answered, after `close_idle`."""
         return sum(connection.phase not in _NO_REQUEST for connection in self.open)
 
+    def announce_end(self) -> None:
+        """Make every response from now on the last of its connection, so that clients begin another elsewhere."""
+        self.ending = True
+
     def close_idle(self) -> None:
-        """Make every response from now on the last of its connection, and close those that wait for another request.
+        """Also close the connections that wait for another request.
 
         A new connection has a moment to send its first one, which its client could not know to repeat.
         """
-        self.closing = True
+        self.closing = self.ending = True
         self._timeouts[Phase.NEW] = self._timeouts[Phase.HANDSHAKE] = _FIRST_REQUEST_S
         for connection in self.open:
             if connection.phase is Phase.HEAD or (connection.phase is Phase.IDLE and not connection.has_input()):

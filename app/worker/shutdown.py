@@ -1,8 +1,8 @@
 """The graceful stop of a worker.
 
 Source: docs/spec/server-options.md section 5, docs/spec/http.md section 11. There is one intended difference: between
-becoming unready and closing the listeners the worker serves as before for a grace period, so that a load balancer can
-notice. Every connection that was established before a listener closes gets its answer. The metrics port, which shows
+becoming unready and closing the listeners the worker serves for a grace period, so that a load balancer can notice;
+each answer of HTTP/1.1 is then the last of its connection. Every connection that was established before a listener closes gets its answer. The metrics port, which shows
 the progress of the drain, closes last.
 """
 
@@ -41,6 +41,9 @@ class OpenConnections(Protocol):
 
     def in_flight(self) -> int:
         """The number of connections that wait for an answer, after `close_idle`."""
+
+    def announce_end(self) -> None:
+        """Tell the clients with each answer that the server stops, where the protocol can."""
 
     def close_idle(self) -> None:
         """Take no more requests, but those that their clients have sent already."""
@@ -93,6 +96,8 @@ class Shutdown:
     def run(self) -> bool:
         """Returns True if all requests in flight were answered, False if the exit timeout ended first."""
         self._site.begin_exit()
+        for ports in self._ports:
+            ports.connections.announce_end()
         self._wait(time.monotonic() + self._times.drain_grace_s, lambda: False)
         self._close(*self._ports)
         deadline = time.monotonic() + self._times.exit_timeout_s

@@ -235,7 +235,7 @@ class Http1Connection(Connection):
 
     def is_closing(self) -> bool:
         """Whether the current request is the last one of this connection because the server stops."""
-        return self._service.connections.closing
+        return self._service.connections.ending
 
     def _copy_shared(self) -> None:
         if self._body is not None:

@@ -54,6 +54,9 @@ class Http2Connections:
         """The number of connections with calls that are not completely answered."""
         return sum(connection.has_streams() for connection in self.open)
 
+    def announce_end(self) -> None:
+        """Do nothing: the clients are told by `close_idle`, as soon as they cannot begin another connection here."""
+
     def close_idle(self) -> None:
         """Take no more streams: each connection ends when the calls that its client has begun are answered."""
         self.closing = True

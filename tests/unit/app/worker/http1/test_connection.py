@@ -158,7 +158,7 @@ def test_an_incomplete_request_that_times_out_is_a_408(served: Served) -> None:
 
 
 def test_a_stop_makes_the_response_the_last_one(served: Served) -> None:
-    served.connections.closing = True
+    served.connections.announce_end()
     served.client.sendall(b"GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
     assert received_until_end(served.client).endswith(
         b"Connection: close\r\n" + served.connections.clock.date_end + b"GET /a "
