@@ -1,9 +1,9 @@
 """The graceful stop of a worker.
 
 Source: docs/spec/server-options.md section 5, docs/spec/http.md section 11. There is one intended difference: between
-becoming unready and closing the listeners the worker serves for a grace period, so that a load balancer can notice; each
-answer of HTTP/1.1 is then the last of its connection. Every connection that was established before a listener closes
-gets its answer. The metrics port, which shows the progress of the drain, closes last.
+becoming unready and closing the listeners the worker serves for a grace period, so that a load balancer can notice;
+each answer of HTTP/1.1 is then the last of its connection. Every connection that was established before a listener
+closes gets its answer. The metrics port, which shows the progress of the drain, closes last.
 """
 
 from __future__ import annotations
