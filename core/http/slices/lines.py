@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from core.http.slices.slicing import Slicing
 
 _BREAK = b"\n"
+_BLANK = re.compile(rb"\n[ \t\r]*\n").search
 
 
 def line_slices(text: memoryview, slicing: Slicing) -> Iterator[bytes]:
@@ -22,3 +24,10 @@ def line_slices(text: memoryview, slicing: Slicing) -> Iterator[bytes]:
             part += more
         yield part[: end or len(part)]
         at += end or len(part)
+
+
+def without_blank_lines(text: bytes) -> bytes:
+    """`text` without lines that have nothing but blanks, which people leave between and after rows."""
+    if _BLANK(text) is None and not text[:1].isspace() and not text[-2:].isspace():
+        return text
+    return _BREAK.join([line for line in text.split(_BREAK) if line and not line.isspace()])

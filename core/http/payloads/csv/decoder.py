@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -31,6 +32,8 @@ from core.http.slices.lines import line_slices
 from core.inference.tensors import BYTES, Array, Buffer, Shape, bytes_array
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_EMPTY = re.compile(rb"\n\r?\n").search
+_NO_ROWS = "the CSV has no rows: expected at least one"
 _BOOLS = {"true": True, "false": False, "1": True, "0": False}
 # From this number on a double cannot represent every integer.
 _EXACT = 2.0**53
@@ -39,19 +42,29 @@ _Row = list[str]
 
 
 def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Lines end with LF or CRLF, optional on the last. Raises InvalidRequest that names row and column, from 1."""
+    """Lines end with LF or CRLF, optional on the last. Empty lines are passed over and not counted.
+
+    Raises InvalidRequest that names row and column, from 1.
+    """
     start = len(_BYTE_ORDER_MARK) if bytes(body[:3]) == _BYTE_ORDER_MARK else 0
     if len(body) == start:
-        raise InvalidRequest("the CSV has no rows: expected at least one")
+        raise InvalidRequest(_NO_ROWS)
     signature = instance_signature(spec, None)
     text = memoryview(body)[start:]
     if rules.slicing is not None:
         # A slice that ends within a quoted field has an error, as its last quote is missing.
-        texts = line_slices(text, rules.slicing)
+        texts = filter(None, map(_without_empty_rows, line_slices(text, rules.slicing)))
         payload = decode_slices(texts, CsvRows(spec), lambda rows, name: (_decoded(rows, signature, name), None))
         if payload is not None:
             return payload
-    return _decoded(bytes(text), signature)
+    return _decoded(_without_empty_rows(bytes(text)), signature)
+
+
+def _without_empty_rows(text: bytes) -> bytes:
+    """Empty lines are no rows. One with blanks is a row, for a model with one column of strings."""
+    if b'"' in text or not (_EMPTY(text) or text[:1] in (b"\n", b"\r")):
+        return text  # an empty line may be a part of a quoted field: `csv` tells
+    return b"\n".join([line for line in text.split(b"\n") if line not in (b"", b"\r")])
 
 
 def _decoded(text: bytes, signature: InstanceSignature, row_name: RowName = csv_row_name) -> DecodedPayload:
@@ -130,11 +143,12 @@ def _rows(text: bytes, row_name: RowName) -> list[_Row]:
     rows: list[_Row] = []
     try:
         for row in reader:
-            if not row:
-                raise InvalidRequest(f"{row_name(len(rows))} is empty: expected an instance on each row")
-            rows.append(row)
+            if row:
+                rows.append(row)
     except csv.Error as error:
         raise InvalidRequest(f"{row_name(len(rows))}: {error}") from None
+    if not rows:
+        raise InvalidRequest(_NO_ROWS)
     return rows
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from core.config.model_spec import ModelSpec
-from core.errors import InvalidRequest
 from core.http.payloads.error_location import RowName, line_name
 from core.http.payloads.json.encoder import prediction_rows, write_json
 from core.http.payloads.json.instances import decode_instances
@@ -20,21 +19,25 @@ from core.http.payloads.output_columns import OutputColumn, row_slices
 from core.http.payloads.payload import DecodedPayload, DecodeRules
 from core.http.payloads.payload_slices import DecodedSlice, decode_slices
 from core.http.payloads.text_rows import LineRows
-from core.http.slices.lines import line_slices
+from core.http.slices.lines import line_slices, without_blank_lines
 from core.inference.tensors import Buffer
 
 
 def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Decode lines, ended by LF or CRLF, optional on the last. Raises InvalidRequest that names the line, from 1."""
+    """Decode lines, ended by LF or CRLF, optional on the last. Blank lines are passed over and not counted.
+
+    Raises InvalidRequest that names the line, from 1.
+    """
     if rules.slicing is not None:
-        texts = line_slices(memoryview(body), rules.slicing)
+        texts = filter(None, map(without_blank_lines, line_slices(memoryview(body), rules.slicing)))
         payload = decode_slices(texts, LineRows(spec), lambda text, name: _decode_slice(text, spec, rules, name))
         if payload is not None:
             return payload
-    payload = _decode_numbers(bytes(body), spec, line_name)
+    text = without_blank_lines(bytes(body))
+    payload = _decode_numbers(text, spec, line_name)
     if payload is not None:
         return payload
-    return decode_instances(_instances(bytes(body), line_name), spec, rules, line_name)
+    return decode_instances(_instances(text, line_name), spec, rules, line_name)
 
 
 def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedSlice:
@@ -49,9 +52,6 @@ def _instances(text: bytes, row_name: RowName) -> list[Any]:
     lines = text.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
-    for index, line in enumerate(lines):
-        if not line or line.isspace():
-            raise InvalidRequest(f"{row_name(index)} is empty: expected a JSON value on each line")
     return [parse_json(line, row_name(index)) for index, line in enumerate(lines)]
 
 

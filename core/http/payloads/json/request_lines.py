@@ -11,7 +11,6 @@ from collections.abc import Container
 from core.config.model_spec import ModelSpec
 from core.errors import InvalidRequest
 from core.http.payloads.body_kind import known_format, starts_as_v2
-from core.http.payloads.error_location import line_name
 from core.http.payloads.formats import JSON, JSONLINES
 from core.http.payloads.json.text import parse_json
 from core.inference.tensors import Buffer
@@ -79,10 +78,4 @@ def _is_document(line: bytes, taken: Container[str], *, bare: bool) -> bool:
 
 
 def _lines(body: Buffer) -> list[bytes]:
-    lines = bytes(body).split(b"\n")
-    if not lines[-1].strip():
-        lines.pop()
-    for index, line in enumerate(lines):
-        if not line or line.isspace():
-            raise InvalidRequest(f"{line_name(index)} is empty: expected a JSON document on each line")
-    return lines
+    return [line for line in bytes(body).split(b"\n") if line and not line.isspace()]

@@ -20,7 +20,16 @@ def decode(text: bytes | str, spec: ModelSpec) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "text", ["1,2\n3,4.5", "1,2\n3,4.5\n", "1,2\r\n3,4.5\r\n", "\ufeff1,2\n3,4.5", " 1, 2\n3 ,4.5"]
+    "text",
+    [
+        "1,2\n3,4.5",
+        "1,2\n3,4.5\n",
+        "1,2\r\n3,4.5\r\n",
+        "\ufeff1,2\n3,4.5",
+        "\n1,2\n\n\r\n3,4.5\n\n",
+        '1,2\n\n"3",4.5\n\n',
+        " 1, 2\n3 ,4.5",
+    ],
 )
 def test_rows_are_instances(text: str) -> None:
     assert decode(text, one("FP32", 2)) == {"IN": [[1, 2], [3, 4.5]]}
@@ -85,10 +94,9 @@ def test_rows_of_a_model_without_batching_are_instances() -> None:
     ("text", "datatype", "message"),
     [
         ("", "FP32", "the CSV has no rows"),
-        ("\n", "FP32", "row 1 is empty"),
-        ("\r\r", "FP32", "row 1 is empty"),
-        ("1,2\n\n3,4", "FP32", "row 2 is empty"),
-        ("1,2\n\n", "FP32", "row 2 is empty"),
+        ("\n", "FP32", "the CSV has no rows"),
+        ("\r\r", "FP32", "the CSV has no rows"),
+        ("1,2\n\n3", "FP32", "row 2: expected 2 columns, as row 1 has, got 1"),
         ("1,2\n3", "FP32", "row 2: expected 2 columns, as row 1 has, got 1"),
         ("1,2\n3,4,5\n6", "FP32", "row 2: expected 2 columns, as row 1 has, got 3"),
         ("1,2,3", "FP32", "row 1: expected 2 columns, got 3"),

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 
 from core.config.model_spec import ModelSpec
-from core.errors import InvalidRequest
 from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
 from core.inference.tensors import Buffer
 from tests.unit.core.http.payloads.payload_models import model, one
@@ -84,6 +83,5 @@ def test_an_input_may_have_the_name_of_a_member() -> None:
     assert documents(JSON, lines, spec) is not None
 
 
-def test_an_empty_line_is_refused_by_number() -> None:
-    with pytest.raises(InvalidRequest, match=r"^line 2 is empty"):
-        documents(LINES, V2 + b"\n\n" + V2)
+def test_blank_lines_are_passed_over() -> None:
+    assert documents(LINES, V2 + b"\n\n" + V2 + b"\n \r\n") == [V2, V2]
