@@ -33,7 +33,7 @@ _CONFIG_LIMIT_S = 120
 _PLATFORMS = ("AIP_", "AWS_", "CLOUDSDK_", "GCE_", "GOOGLE_", "SAGEMAKER_", "STORAGE_", "TRIDENT_", "TRITON_")
 _NO_MACHINE = {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
 _PUBLISHED = re.compile(r"([\d.]+):(\d+):(\d+)(?:/tcp)?")
-PROFILES = ("plain", "sagemaker", "sagemaker-mme", "vertex")
+PROFILES = ("local", "plain", "sagemaker", "sagemaker-mme", "vertex")
 
 
 class Port(NamedTuple):
@@ -59,6 +59,13 @@ def resolved(**variables: str) -> dict[str, Any]:
     assert finished.returncode == 0, finished.stderr
     services: dict[str, Any] = yaml.safe_load(finished.stdout)["services"]
     return services
+
+
+def started_by_default(services: Mapping[str, Any]) -> set[str]:
+    """The services that docker-compose starts without a profile on its command line."""
+    words = dict(line.split("=") for line in (COMPOSE / ".env").read_text().splitlines() if not line.startswith("#"))
+    chosen = set(words["COMPOSE_PROFILES"].split(","))
+    return {name for name, service in services.items() if chosen & set(service.get("profiles", chosen))}
 
 
 def ports_of(service: Mapping[str, Any]) -> list[Port]:

@@ -20,6 +20,7 @@ from tests.contract.deploy.compose_stack import (
     mounts_of,
     ports_of,
     resolved,
+    started_by_default,
 )
 from tests.contract.deploy.prometheus import Prometheus, finite, shipped_config
 from tests.contract.servers.ports import HOST
@@ -76,6 +77,14 @@ def test_plain_profile_serves_from_storage(scheme: str, tmp_path: Path) -> None:
         until(lambda: f"{scheme}://models/production" in stack.log_text("plain"), lambda: stack.log_text("plain"))
         if scheme == "s3":  # the storage makes no difference to Prometheus
             assert_prometheus_finds(stack, "plain", tmp_path)
+
+
+@pytest.mark.slow
+def test_without_a_profile_the_models_are_served_from_their_folder(services: dict[str, Any], tmp_path: Path) -> None:
+    assert started_by_default(services) == {"local", "prometheus", "grafana"}
+    with ComposeStack(tmp_path, "local") as stack:
+        address = wait_until_ready(stack, "local", 8000, "/v2/health/ready")
+        assert is_seven(ask(address, "POST", "/v2/models/digits/infer", _DIGIT))
 
 
 @pytest.mark.slow
@@ -141,7 +150,8 @@ def test_dependencies_share_the_profiles_of_their_service(services: dict[str, An
 @pytest.mark.slow
 def test_published_ports_are_on_loopback_and_differ(services: dict[str, Any]) -> None:
     assert all(ports_of(services[name]) for name in [*PROFILES, "prometheus", "grafana"])
-    ports = [port for service in services.values() for port in ports_of(service)]
+    assert ports_of(services["local"]) == ports_of(services["plain"])
+    ports = [port for name, service in services.items() if name != "local" for port in ports_of(service)]
     assert {port.address for port in ports} == {HOST}
     assert len({port.outside for port in ports}) == len(ports)
 
