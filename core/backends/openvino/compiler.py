@@ -6,13 +6,16 @@ Source: docs/spec/framework-backends.md section 6.6.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import numpy as np
 import openvino
 
 from core.backends.base import BackendModel, LoadContext
+from core.backends.in_process.batch_trial import TrialInput, TrialOver, try_batches
 from core.backends.in_process.instance import Failures, Run
 from core.backends.in_process.model import InProcessModel
 from core.backends.openvino.bounded_graph import has_bounded_graph
@@ -23,8 +26,13 @@ from core.backends.openvino.settings import OpenVinoSettings
 from core.config.placement import Placement
 from core.config.schema import ModelConfig
 from core.config.signature import ModelSignature
+from core.config.validation.signature import log_batching_problem
 from core.errors import BackendFailed, ModelLoadFailed, ServerError
-from core.inference.tensors import Array
+from core.inference.tensors import BY_NAME, Array
+
+# Of rows that differ by rounding only: the default precision may be BF16, and many graphs are quantized.
+_MARGIN = 3e-2
+_TRIAL_SECONDS_AT_MOST = 10.0
 
 
 class Compiler:
@@ -39,7 +47,11 @@ class Compiler:
         Raises a ServerError.
         """
         if config.input and config.output:
-            return self._fitted(path, config, OpenVinoSettings.read(config)).signature
+            settings = OpenVinoSettings.read(config)
+            graph = self._fitted(path, config, settings)
+            if not _is_tried(config, graph, settings):
+                return graph.signature
+            return _tried(self._compiled(graph, settings, {}, config.name), graph, config)
         return signature_of(read_model(self._core, model_path(path, config), config.name))
 
     def load(self, context: LoadContext) -> BackendModel:
@@ -50,10 +62,10 @@ class Compiler:
         graph = self._fitted(context.path, config, settings)
 
         def load(placement: Placement) -> Any:
-            try:
-                return self._core.compile_model(graph.model, settings.device, properties)
-            except RuntimeError as exc:
-                raise failure_of(exc, "compiling the model", ModelLoadFailed, config.name) from exc
+            compiled = self._compiled(graph, settings, properties, config.name)
+            if _is_tried(config, graph, settings):
+                log_batching_problem(config, _tried(compiled, graph, config))
+            return compiled
 
         def make_run(compiled: Any, placement: Placement) -> Run:
             return _run_of(compiled.create_infer_request(), graph, list(context.spec.outputs))
@@ -64,6 +76,14 @@ class Compiler:
         }
         inline = not settings.extension and has_bounded_graph(graph.model)
         return InProcessModel(context, load, make_run, _FAILURES, described, may_run_inline=inline)
+
+    def _compiled(
+        self, graph: FittedGraph, settings: OpenVinoSettings, properties: Mapping[str, Any], model: str
+    ) -> Any:
+        try:
+            return self._core.compile_model(graph.model, settings.device, dict(properties))
+        except RuntimeError as exc:
+            raise failure_of(exc, "compiling the model", ModelLoadFailed, model) from exc
 
     def _fitted(self, path: Path, config: ModelConfig, settings: OpenVinoSettings) -> FittedGraph:
         file = model_path(path, config)
@@ -83,6 +103,34 @@ def _error_of(exc: Exception, model: str) -> ServerError:
 
 
 _FAILURES = Failures((RuntimeError, ValueError), _error_of)
+
+
+def _is_tried(config: ModelConfig, graph: FittedGraph, settings: OpenVinoSettings) -> bool:
+    """Whether the requests of a batch can be tried on made-up numbers.
+
+    Integers may be indices, which not every operator checks, and those of an extension may not bear any.
+    """
+    if config.max_batch_size == 0 or config.batch_input or config.batch_output or settings.extension:
+        return False
+    if any(entry.allow_ragged_batch for entry in config.input):
+        return False
+    return all(tensor.datatype in ("FP16", "FP32", "FP64") for tensor in graph.signature.inputs)
+
+
+def _tried(compiled: Any, graph: FittedGraph, config: ModelConfig) -> ModelSignature:
+    """The signature of `graph` with what a trial shows of batches."""
+    inputs = [TrialInput(each.name, BY_NAME[each.datatype], each.shape[1:]) for each in graph.signature.inputs]
+    outputs = [entry.name for entry in config.output]
+    run_all = _run_of(compiled.create_infer_request(), graph, outputs)
+    end = monotonic() + _TRIAL_SECONDS_AT_MOST
+
+    def run(feed: Mapping[str, Array]) -> Sequence[Array]:
+        if monotonic() > end:
+            raise TrialOver
+        return run_all(outputs, dict(feed), None)
+
+    fault = try_batches(run, inputs, outputs, _FAILURES.exceptions, config.max_batch_size, _MARGIN).fault
+    return replace(graph.signature, batching_fault=fault)
 
 
 def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:

@@ -178,6 +178,48 @@ def test_an_onnx_file_is_served_by_its_name(version: Path) -> None:
         add_sub_answers(served, dtype="int32")
 
 
+def turned() -> Any:
+    """INPUT0 [batch, 2, time] -> OUTPUT0 [time, batch, 2]."""
+    given = opset13.parameter([-1, 2, -1], openvino.Type.f32, name="INPUT0")
+    made = opset13.transpose(given, opset13.constant(np.array([2, 0, 1], np.int64)))
+    made.output(0).tensor.names = {"OUTPUT0"}
+    return openvino.Model([opset13.result(made)], [given], "turned")
+
+
+def softmax_of_batch() -> Any:
+    given = opset13.parameter([-1, 16], openvino.Type.f32, name="INPUT0")
+    made = opset13.softmax(given, 0)
+    made.output(0).tensor.names = {"OUTPUT0"}
+    return openvino.Model([opset13.result(made)], [given], "softmax")
+
+
+@pytest.mark.parametrize(
+    ("model", "dims", "seen"),
+    [
+        (turned(), ([2, -1], [-1, 2]), "output 'OUTPUT0' has shape [5,1,2] for one row"),
+        (softmax_of_batch(), ([16], [16]), "a row of output 'OUTPUT0' has 1 alone and "),
+        (add_sub(), ([16], [16]), ""),
+    ],
+    ids=["time", "softmax", "sum"],
+)
+def test_a_written_configuration_whose_requests_mix_is_warned_of(
+    model: Any, dims: tuple[list[int], list[int]], seen: str, version: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(model, version)
+    text = "max_batch_size: 8\n"
+    for number in range(len(model.inputs)):
+        text += tensor_text("input", f"INPUT{number}", "FP32", dims[0])
+        text += tensor_text("output", f"OUTPUT{number}", "FP32", dims[1])
+    config = config_of(text, backend="openvino")
+    signature = OpenVinoBackend().inspect(version, config)
+    assert signature is not None
+    fault = signature.batching_fault
+    assert (fault.seen if fault else "").startswith(seen)
+    assert bool(fault) == bool(seen)
+    with serving_version(OpenVinoBackend(), version, config):
+        assert ("requests that are batched fail" in caplog.text) == bool(seen)
+
+
 @pytest.mark.parametrize(
     ("shape", "layout", "max_batch_size", "dims"),
     [
