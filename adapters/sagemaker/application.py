@@ -39,6 +39,7 @@ class SageMakerApplication(V2Application):
     inference_header = SIZE
     early_error_mime = JSON
     has_hint_field = False
+    answers_options = False
 
     def __init__(
         self,

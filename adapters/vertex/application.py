@@ -35,6 +35,7 @@ class VertexApplication(V2Application):
 
     early_error_mime = JSON
     has_hint_field = False
+    answers_options = False
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from core.http import errors
 from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.front_end import HttpFrontEnd
 from core.http.options import HttpOptions
-from core.http.reply import TEXT, Environ, Reply, send
+from core.http.reply import TEXT, Environ, Reply, send, text_reply
 from core.http.request_headers import header_of
 from core.http.request_path import path_of, request_path, request_target
 from core.http.response_collector import ResponseCollector
@@ -56,6 +56,7 @@ class V2Application(HttpFrontEnd):
 
     * `early_error_mime`: the content type of a refusal before the body is parsed.
     * `has_hint_field`: whether the body of an error may have its hint in a field.
+    * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `responses` counts its answers: another object may take its place before the first
@@ -64,6 +65,7 @@ class V2Application(HttpFrontEnd):
 
     early_error_mime = TEXT
     has_hint_field = True
+    answers_options = True
 
     def __init__(
         self, engine: Engine, options: HttpOptions, bridge: Bridge, routes: tuple[Route, ...] = ROUTES
@@ -128,9 +130,13 @@ class V2Application(HttpFrontEnd):
         try:
             for check in self._guards:
                 check(route.group, partial(header_of, environ))
-            if environ["REQUEST_METHOD"] not in route.methods:
+            method = environ["REQUEST_METHOD"]
+            if method in route.methods:
+                reply = route.view(self, environ, **arguments)
+            elif method == "OPTIONS" and self.answers_options:
+                reply = text_reply(200, b"", TEXT, [("Allow", ", ".join(sorted({*route.methods, "OPTIONS"})))])
+            else:
                 raise errors.MethodNotAllowed(route.methods)
-            reply = route.view(self, environ, **arguments)
         except Exception as error:
             if isinstance(error, ServerError) and error.before_parsing:
                 mime = self.early_error_mime

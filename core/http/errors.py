@@ -68,8 +68,8 @@ class HttpError(ServerError):
 class RouteNotFound(HttpError):
     status = 404
 
-    def __init__(self) -> None:
-        super().__init__("Not Found")
+    def __init__(self, hint: str | None = None) -> None:
+        super().__init__("Not Found", hint=hint)
 
 
 class MethodNotAllowed(HttpError):

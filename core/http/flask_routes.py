@@ -6,6 +6,7 @@ the first request that needs it; only where several front ends are forked, all o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,8 @@ from core.http.routes import Route
 
 if TYPE_CHECKING:
     from core.http.application import V2Application
+
+_V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
 
 
 class FlaskRoutes(Flask):
@@ -56,13 +59,25 @@ class FlaskRoutes(Flask):
 
     def _unrouted(self, error: Exception) -> Response:
         """The response to an error outside a view: above all, to a path without a route."""
-        refusal = errors.RouteNotFound() if isinstance(error, NotFound) else error
+        is_unknown = isinstance(error, NotFound)
+        refusal = errors.RouteNotFound(self._hint(request_path(request.environ))) if is_unknown else error
         try:
             return _response(self._application.refuse(refusal, request.environ))
         finally:
             # Flask's request keeps the error, and the tracebacks of the error and its context have frames with the
             # request: it would stay, with its body, until the garbage collector runs.
             error.__traceback__ = error.__context__ = None
+
+    def _hint(self, path: str) -> str | None:
+        """What the client of a path without a route may have meant."""
+        if path.startswith("/v1/"):
+            found = _V1_MODEL.match(path)
+            model = found[1] if found else "MODEL"
+            return f"this server speaks the v2 protocol: POST /v2/models/{model}/infer"
+        shorter = path.rstrip("/")
+        if shorter != path and self.url_map.bind("localhost", path_info=shorter).test():
+            return "leave out the slash at the end of the path"
+        return None
 
 
 def _response(reply: Reply) -> Response:

@@ -132,6 +132,28 @@ def test_other_paths_do_not_reach_the_view(application: Recording, path: str) ->
     assert application.seen == []
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("/v1/models/m:predict", "this server speaks the v2 protocol: POST /v2/models/m/infer"),
+        ("/v1/x", "this server speaks the v2 protocol: POST /v2/models/MODEL/infer"),
+        (f"{INFER}/", "leave out the slash at the end of the path"),
+        ("/nope/", None),
+    ],
+)
+def test_a_path_without_a_route_has_a_hint(application: Recording, path: str, hint: str | None) -> None:
+    status, headers, _ = call(application, path)
+    assert (status, headers.get("Trident-Hint")) == ("404 Not Found", hint)
+
+
+def test_options_are_the_methods_of_a_route(application: Recording) -> None:
+    for path, allowed in ((INFER, "OPTIONS, POST"), ("/v2/logging", "GET, OPTIONS, POST")):
+        status, headers, body = call(application, path, "OPTIONS")
+        assert (status, headers["Allow"], body) == ("200 OK", allowed, b"")
+    assert call(application, "/nope", "OPTIONS")[0] == "404 Not Found"
+    assert application.seen == []
+
+
 @pytest.mark.parametrize("way", ["__call__", "wsgi_app"])
 def test_an_error_becomes_a_reply_in_one_place(
     application: Recording, way: str, caplog: pytest.LogCaptureFixture
