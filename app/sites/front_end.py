@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
 from app.process.garbage_collector import settle_collector
-from app.process.mapped_libraries import release_library_pages
 from app.settings.server import ServerSettings
 from app.sites.applications import Applications
 from app.sites.bridges import MakeBridge
@@ -63,7 +62,6 @@ class FrontEndSite:
         self._engine.start()
         self._credentials.watch()
         settle_collector()
-        release_library_pages()
 
     def begin_exit(self) -> None:
         self._engine.begin_exit()

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 
 from app.process.garbage_collector import settle_collector
-from app.process.mapped_libraries import release_library_pages
 from app.settings.server import ServerSettings
 from app.sites.start_failure import start_failure
 from app.terminal.progress_bar import ProgressBar
@@ -66,8 +65,6 @@ class StartWatch:
             log_services(self._settings)
             ready = dict.fromkeys(row.model for row in rows if row.state == ModelState.READY.value)
             log_first_request(self._settings, self._specs(ready))
-        if not self._settings.multi_model:  # pages that come back would count as the memory of the model being loaded
-            release_library_pages()
 
     def _specs(self, models: Iterable[str]) -> Iterator[ModelSpec]:
         for model in models:

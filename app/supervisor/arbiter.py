@@ -18,7 +18,6 @@ from gunicorn.errors import HaltServer
 
 from app.process.captured_output import CapturedOutput, capture_output
 from app.process.end import EXIT_FAILED, exit_now
-from app.process.mapped_libraries import release_library_pages
 from app.supervisor.engine_child import EngineChild
 from app.supervisor.stop_signals import hold_stop_signals, release_stop_signals
 from core.interprocess.process_end import end_text
@@ -42,7 +41,6 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     _resumed_at = float("-inf")
     engines: tuple[EngineChild, ...] = ()
     _next_output: CapturedOutput | None = None
-    _has_settled = False
 
     def setup(self, app: Any) -> None:
         super().setup(app)
@@ -91,7 +89,6 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
 
     def spawn_worker(self) -> Any:
         started = self._restarts.started()
-        self._has_settled = False
         arbiter_pid = os.getpid()
         hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
         self._next_output = captured = capture_output()
@@ -125,9 +122,6 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
         After the pause of a container or the migration of a virtual machine, workers must not lose their loaded models
         because the clock has advanced.
         """
-        if not self._has_settled:
-            self._has_settled = True
-            release_library_pages()
         now = time.monotonic()
         if now - self._checked_at > _PAUSE_S:
             self._resumed_at = now

@@ -1,9 +1,8 @@
 """The start of a server of one tiny model, in one process and with two front ends: time, CPU time, memory.
 
 The servers take turns, so that they share the machine's fast and slow moments. Memory is read a second after the server
-is ready: what is done then is in it; and again after requests, which need some of the pages that the server gave back
-after its start. Resident memory counts pages that processes share
-once for each of them, proportional memory (PSS) once.
+is ready: what is done then is in it; and again after requests. Resident memory counts pages that processes share once
+for each of them, proportional memory (PSS) once.
 """
 
 from __future__ import annotations
