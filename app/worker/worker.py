@@ -72,7 +72,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         """Refuse what this worker does not support. The arbiter calls this before it forks."""
         if cfg.is_ssl:
             raise RuntimeError("app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
-        if cfg.proxy_protocol != "off":
+        if cfg.proxy_protocol not in (False, "off"):  # the former in older gunicorns
             raise RuntimeError("app.worker.worker.TridentWorker does not read the PROXY protocol: leave it off")
 
     def patch(self) -> None:
