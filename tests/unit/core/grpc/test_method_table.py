@@ -126,7 +126,7 @@ def test_trace_settings_are_changed_by_the_engine() -> None:
     trace = asked(engine, "TraceSetting", b"", pb.TraceSettingResponse)
     assert list(trace.settings["trace_level"].value) == ["OFF"]
     unknown = pb.TraceSettingRequest(model_name="nope", settings={"trace_rate": {"value": ["1"]}})
-    assert len(asked(engine, "TraceSetting", unknown, pb.TraceSettingResponse).settings) == 0
+    assert refused(engine, "TraceSetting", unknown) == (INVALID_ARGUMENT, "Request for unknown model : nope")
     assert engine.calls == []
     change = pb.TraceSettingRequest(
         model_name="simple", settings={"trace_rate": {"value": ["5"]}, "trace_count": {"value": []}}
