@@ -186,7 +186,6 @@ def test_tensor_of_another_length_is_refused(container: SeveralModels, tensor: b
     [
         ("floats", b"1,2,3,4\n1,2,3\n", "row 2: expected 4 columns, as row 1 has, got 3"),
         ("floats", b"1,2,3,4\n1,2,3,4,5\n", "row 2: expected 4 columns, as row 1 has, got 5"),
-        ("floats", b"1,2,3,4\n\n1,2,3,4\n", "row 2 is empty"),
         ("floats", b"1;2;3;4\n", "row 1: expected 4 columns, got 1"),
         ("floats", b"1," * 100_000 + b"1\n", "row 1: expected 4 columns, got 100001"),
         ("floats", b"1,2,3,4\n1,two,3,4\n", "row 2, column 2 (input 'INPUT0'): expected a number"),
