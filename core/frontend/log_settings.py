@@ -32,15 +32,18 @@ AsText = Callable[[str, object], str]
 
 
 def shown_settings() -> dict[str, object]:
-    """The settings of this process's log."""
+    """The settings of this process's log: Triton's, and of Trident's own those that are switched on, because clients of
+    Triton compare the whole answer.
+    """
     options = log_options()
+    own = {_ACCESS: options.access} if options.access != _SCOPES[0] else {}
     return {
         _FILE: options.file,
         **{name: getattr(options, field) for name, field in _SWITCHES.items()},
         _LEVEL: options.verbose,
         _FORMAT: options.format,
-        _ACCESS: options.access,
-        **{name: getattr(options, field) for name, field in _BOOLEANS.items()},
+        **own,
+        **{name: True for name, field in _BOOLEANS.items() if getattr(options, field)},
     }
 
 

@@ -30,9 +30,6 @@ START = {
     "log_error": True,
     "log_verbose_level": 0,
     "log_format": "default",
-    "log_access": "false",
-    "response_timing": False,
-    "histogram_latencies": False,
 }
 QUIET = {name: value for name, value in START.items() if name != "log_file"}
 MANY = 20

@@ -48,8 +48,5 @@ def test_the_settings_of_the_log_have_their_types() -> None:
         "log_error": "bool_param",
         "log_verbose_level": "uint32_param",
         "log_format": "string_param",
-        "log_access": "string_param",
-        "response_timing": "bool_param",
-        "histogram_latencies": "bool_param",
     }
     assert {key: getattr(settings[key], choices[key]) for key in choices} == shown
