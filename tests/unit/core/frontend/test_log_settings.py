@@ -41,9 +41,6 @@ def test_the_settings_have_triton_s_names_and_order() -> None:
         "log_error",
         "log_verbose_level",
         "log_format",
-        "log_access",
-        "response_timing",
-        "histogram_latencies",
     ]
 
 
