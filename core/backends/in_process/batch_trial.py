@@ -26,8 +26,11 @@ RunFeed = Callable[[Mapping[str, Array]], Sequence[Array]]
 
 # Differing magnitudes: beside the second row a scale of the whole tensor leaves little of the first.
 _SCALES = (0.1, 10.0, 1.0)
-# Of all variable dimensions but the first, tried until the graph takes one. None is a size of a batch.
-_LENGTHS = (5, 16, 32, 64, 224, 512)
+# Of all variable dimensions but the first, tried until the graph takes one. The last ones are for graphs that say
+# variable and take only the length that they were exported with.
+_LENGTHS = (5, 16, 32, 64, 224, 512, 4, 3, 2, 8, 10, 128, 1)
+# One second of sound, where it is the only dimension of each input. What needs a square of it would not fit in memory.
+_SAMPLES = (16000,)
 _INPUT_BYTES_AT_MOST = 64 << 20
 # The range of 8-bit integers from which they are taken for quantized numbers rather than labels.
 _QUANTIZED = 16
@@ -78,11 +81,13 @@ def try_batches(
     """
     failure = "its inputs are too large"
     without_result = 0
-    for lengths, kind in product(_LENGTHS if any(-1 in each.dims for each in inputs) else (1,), _KINDS):
-        shapes = [tuple(lengths if dim == -1 else dim for dim in each.dims) for each in inputs]
+    is_sound = all(each.dims == (-1,) and each.datatype.dtype.kind == "f" for each in inputs)
+    lengths = _LENGTHS if any(-1 in each.dims for each in inputs) else (1,)
+    for length, kind in product((*lengths, *_SAMPLES) if is_sound else lengths, _KINDS):
+        shapes = [tuple(length if dim == -1 else dim for dim in each.dims) for each in inputs]
         size = sum(math.prod(shape) * each.datatype.dtype.itemsize for shape, each in zip(shapes, inputs, strict=True))
         if size * len(_SCALES) > _INPUT_BYTES_AT_MOST:
-            break
+            continue
         feeds = [
             {each.name: value for each, value in zip(inputs, _row(inputs, shapes, kind, number), strict=True)}
             for number in range(min(rows, len(_SCALES)))
