@@ -205,6 +205,18 @@ class Backend(Protocol):
 
 
 @runtime_checkable
+class TryingBackend(Backend, Protocol):
+    """A framework whose models are code that can be tried without serving it."""
+
+    def try_model(self, path: Path, config: ModelConfig, spec: ModelSpec, *, initialize: bool) -> None:
+        """Import the model in the version directory `path`, and with `initialize` start and end it, too.
+
+        Raises a ServerError with what keeps it from being loaded. Blocks, but not for ever.
+        """
+        ...
+
+
+@runtime_checkable
 class CompletingBackend(Backend, Protocol):
     """A framework whose models complete their configurations themselves, complete ones too."""
 

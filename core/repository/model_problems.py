@@ -30,7 +30,7 @@ from core.repository.labels import read_labels
 from core.repository.layout import ModelDirectory
 from core.repository.versions import version_path
 
-# Loads the version in a directory and runs its golden requests, of which there is at least one.
+# Tries the version in a directory, and runs its golden requests.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
 NoteValid = Callable[[ModelConfig, ModelSpec], None]
 # Takes the directory of a version that was checked without its framework, and what is missing.
@@ -52,10 +52,10 @@ def problems_of(
     """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
 
     Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
-    reads labels, warmup files and golden requests. `run_golden` runs the golden requests if nothing else is wrong; None
-    runs none. `backends` check each version's complete configuration. `note_valid` is called with each version of a
-    model without problems, `note_unchecked` with those whose framework is missing: that is no problem of a model.
-    `note_warning` is called with what lets a version load, but makes its answers wrong.
+    reads labels, warmup files and golden requests. `run_golden` tries the model and runs the golden requests if nothing
+    else is wrong; None runs none. `backends` check each version's complete configuration. `note_valid` is called with
+    each version of a model without problems, `note_unchecked` with those whose framework is missing: that is no problem
+    of a model. `note_warning` is called with what lets a version load, but makes its answers wrong.
     """
     valid: dict[int, Completion] = {}
     try:
@@ -181,6 +181,4 @@ def _golden_problems(directory: ModelDirectory, version: int, done: Completion, 
         golden = golden_requests(directory.path, spec, version)
     except InvalidModelConfig as error:
         return list(error.problems)
-    if not golden or run is None:
-        return []
-    return list(run(version_path(directory, version), done.config, spec, golden))
+    return [] if run is None else list(run(version_path(directory, version), done.config, spec, golden))

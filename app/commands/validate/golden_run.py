@@ -1,4 +1,4 @@
-"""Runs the golden requests of a model version."""
+"""Tries a model version: runs its golden requests, or imports its code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,15 @@ def golden_problems(
     config: ModelConfig,
     spec: ModelSpec,
     golden: Sequence[GoldenRequest],
+    *,
+    initialize: bool = False,
 ) -> Sequence[Problem]:
-    """Load the version in directory `path`, run each of `golden` on its first instance, and free the version."""
+    """Load the version in directory `path`, run each of `golden` on its first instance, and free the version.
+
+    Without a golden request, a model that is code is imported, and with `initialize` initialized.
+    """
+    if not golden:
+        return _trial_problems(backends, path, config, spec, initialize)
     from core.backends.base import LoadContext
     from core.backends.devices.cpu_budget import available_cores, plan_threads
     from core.config.placement import placements
@@ -53,6 +60,22 @@ def golden_problems(
     return problems
 
 
+def _trial_problems(
+    backends: BackendRegistry, path: Path, config: ModelConfig, spec: ModelSpec, initialize: bool
+) -> Sequence[Problem]:
+    from core.backends.base import TryingBackend
+
+    try:
+        backend = backends.find(config)
+        if isinstance(backend, TryingBackend):
+            backend.try_model(path, config, spec, initialize=initialize)
+    except NotInstalled as error:
+        _log.warning("model '%s' was not imported: %s (%s)", config.name, error.message, error.hint)
+    except ServerError as error:
+        return [_problem(str(path / config.default_model_filename), error)]
+    return []
+
+
 def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
     from core.config.request_validator import RequestValidator
     from core.lifecycle.golden_check import check_golden
@@ -66,4 +89,5 @@ def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenR
 def _problem(path: str, error: ServerError) -> Problem:
     from core.config.problem import Problem
 
-    return Problem(path, error.message, error.hint or "")
+    # What a model raises has lines with its places.
+    return Problem(path, " ".join(error.message.split()), error.hint or "")

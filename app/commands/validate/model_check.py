@@ -49,7 +49,7 @@ def make_check(options: ValidateOptions) -> RepositoryCheck:
     def run_golden(
         path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]
     ) -> Sequence[Problem]:
-        return golden_problems(backends, path, config, spec, golden)
+        return golden_problems(backends, path, config, spec, golden, initialize=options.run)
 
     return RepositoryCheck(options, backends, run_golden)
 

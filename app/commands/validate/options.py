@@ -10,7 +10,7 @@ from typing import Any
 from app.settings.cloud_cache import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from app.settings.command_line import CommandLine
 from app.settings.option import BadOption, Option
-from app.settings.option_types import BadValue, choice
+from app.settings.option_types import FLAG, BadValue, choice
 from app.settings.server import SERVER_OPTIONS
 
 _FORMAT = Option(
@@ -30,9 +30,19 @@ _GRAPH = Option(
     variable="",
     default="",
 )
+_RUN = Option(
+    flag="run",
+    kind=FLAG,
+    help="Also run the initialize and finalize of models in Python, each in a process of its own; without it, they are "
+    "only imported.",
+    section="",
+    variable="",
+    default=False,
+)
 _REPORTED = (
     _FORMAT,
     _GRAPH,
+    _RUN,
     *(
         SERVER_OPTIONS[name]
         for name in (
@@ -53,6 +63,7 @@ class ValidateOptions:
     repositories: tuple[str, ...]
     format: str = "text"
     graph: str = ""
+    run: bool = False
     config_name: str = ""
     auto_complete: bool = True
     backend_config: tuple[str, ...] = ()
@@ -82,6 +93,7 @@ def read_validate_options(
         repositories=tuple(repositories),
         format=values.get("format", "text"),
         graph=values.get("graph", ""),
+        run=values.get("run", False),
         config_name=values.get("model-config-name", ""),
         auto_complete=not values.get("disable-auto-complete-config", False),
         backend_config=values.get("backend-config", ()),

@@ -22,12 +22,13 @@ from core.backends.python.model_limits import ModelLimits
 from core.backends.python.model_process import LaunchPlan, ModelProcess
 from core.backends.python.output_check import OutputCheck
 from core.backends.python.settings import PythonSettings
+from core.backends.python.stub_channel import StubGone
 from core.backends.python.watcher import Watcher
 from core.config.config_json import config_json
 from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
 from core.repository.layout_mistakes import missing_file_hint
 
 _log = logging.getLogger("trident.backends.python")
@@ -55,8 +56,13 @@ class PythonBackend:
     # A model puts its own tensors where it wants.
     supports_gpus = True
 
-    def __init__(self, settings: Mapping[str, str] = _NO_SETTINGS, file: Path | None = None) -> None:
-        """`file`, if given, is the code of all models, instead of the file in each. Raises ConfigInvalid."""
+    def __init__(
+        self, settings: Mapping[str, str] = _NO_SETTINGS, file: Path | None = None, trial_limit_s: float = 120.0
+    ) -> None:
+        """`file`, if given, is the code of all models, instead of the file in each. `trial_limit_s` is what an import,
+        or an initialization, may take in `try_model`. Raises ConfigInvalid.
+        """
+        self._trial_limit_s = trial_limit_s
         self._settings = PythonSettings.read(settings)
         self._file = file
         self._watcher = Watcher()
@@ -92,6 +98,26 @@ class PythonBackend:
         if self._file is None:
             _check_name(config)
         _check_parameters(config)
+
+    def try_model(self, path: Path, config: ModelConfig, spec: ModelSpec, *, initialize: bool) -> None:
+        """See TryingBackend: in a process of its own, as the model will have one."""
+        if not (config.input or config.output):
+            raise ConfigInvalid(
+                "the model has no inputs and no outputs, so that a request with an input is refused",
+                hint="add 'input' and 'output' to config.pbtxt, or the method auto_complete_config to the model",
+                model=config.name,
+            )
+        placement = Placement(config.name, DeviceKind.CPU)
+        process = ModelProcess(self._plan(path, config, spec), placement, self._watcher, _nothing)
+        try:
+            process.try_start(self._trial_limit_s, initialize=initialize)
+            if initialize:
+                process.stop(self._settings.finalize_limit_s)
+        except StubGone as gone:
+            how = process.end(reason=str(gone), is_ending=True)
+            raise BackendFailed(f"the process of the model {how}", model=config.name) from None
+        finally:
+            process.end()
 
     def load(self, context: LoadContext) -> PythonModel:
         """Start a process for each instance. Raises a ServerError."""

@@ -96,10 +96,19 @@ class ModelProcess:
         """Have the process complete the configuration instead; it ends then. Raises StubGone, BackendFailed."""
         return self._start({"complete": self._plan.config})
 
-    def _start(self, more: dict[str, str]) -> Any:
+    def try_start(self, limit_s: float, *, initialize: bool) -> None:
+        """Have the process import the model only, and end, or also initialize it. Blocks for `limit_s` at most.
+
+        Raises StubGone, BackendFailed.
+        """
+        self._start({} if initialize else {"only_import": "yes"}, limit_s)
+
+    def _start(self, more: dict[str, str], limit_s: float | None = None) -> Any:
         began = time.monotonic()
 
         def still_starting() -> None:
+            if limit_s is not None and time.monotonic() - began >= limit_s:
+                raise BackendFailed(f"the model did not start within {limit_s:g} s")
             _log.info(
                 "model instance '%s' is still initializing after %d s",
                 self._placement.name,
@@ -113,7 +122,8 @@ class ModelProcess:
             "memory_limit": self._plan.limits.memory_bytes,
             **more,
         }
-        return self._channel.start(order, still_starting, _PROGRESS_EVERY_S)
+        every_s = _PROGRESS_EVERY_S if limit_s is None else min(_PROGRESS_EVERY_S, limit_s)
+        return self._channel.start(order, still_starting, every_s)
 
     def execute(
         self,

@@ -25,6 +25,7 @@ _log = logging.getLogger("trident.backends.python")
 _PROGRAM = Path(__file__).with_name("stub")
 _KEPT_LINES = 8
 _LONGEST_LINE = 1 << 16
+_NOT_THE_MODEL = (str(_PROGRAM), 'File "<frozen ', "importlib/__init__.py", "Extension modules: ")
 # A process that closed its socket is about to end: how it ends is worth this wait.
 _LAST_BREATH_S = 1.0
 
@@ -91,8 +92,8 @@ class StubProcess:
         self._watched.arm()
 
     def _line(self, level: int, text: str) -> None:
-        # In the traceback of a crash, the frames of this server's program say nothing of the model.
-        if level >= logging.WARNING and str(_PROGRAM) not in text and "<frozen runpy>" not in text:
+        # In the traceback of a crash, the frames of imports and of this server's program say nothing of the model.
+        if level >= logging.WARNING and not any(each in text for each in _NOT_THE_MODEL):
             self.last_lines.append(text)
         self._on_line(level, text)
 

@@ -34,6 +34,10 @@ def exception_text(error: BaseException) -> str:
     frames = list(traceback.extract_tb(error.__traceback__))
     while frames and _is_above(frames[0].filename):
         del frames[0]
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        # Its frames are those of the import; it knows itself where the text is that cannot be read.
+        source = (error.text or "").strip()
+        return f"{text}\n\nAt:\n  {error.filename}({error.lineno}): column {error.offset or 0} of {source!r}\n"
     lines = [
         f"  {frame.filename}({frame.lineno}): {frame.name}\n"
         for frame in reversed(frames)

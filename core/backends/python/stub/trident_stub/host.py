@@ -78,6 +78,13 @@ class ModelHost:
             f"auto_complete_config function in model '{self._model.name}' must return a valid pb.ModelConfig object."
         )
 
+    def import_only(self) -> None:
+        """Import the file. Raises ModelFailed."""
+        try:
+            import_model(self._file, self._model.directory)
+        except BaseException as error:
+            raise _failure(error) from error
+
     def initialize(self) -> None:
         """Import the file, make the instance and initialize it. Raises ModelFailed."""
         try:

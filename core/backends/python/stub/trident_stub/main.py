@@ -86,6 +86,10 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
                 result = host.auto_complete(order["complete"])
                 channel.send(STARTED, 0, json.dumps({"config": result}).encode())
                 return
+            if "only_import" in order:
+                host.import_only()
+                channel.send(STARTED, 0, b"{}")
+                return
             host.initialize()
         except ModelFailed as error:
             channel.send(STARTED, 0, json.dumps(str(error)).encode(), FAILED)

@@ -394,7 +394,10 @@ def test_other_models_are_asked_in_execute_only(make_host: MakeHost, memory_serv
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("x = (", "SyntaxError: '(' was never closed (model.py, line 1)"),
+        (
+            "x = (",
+            "SyntaxError: '(' was never closed (model.py, line 1)\n\nAt:\n  {file}(1): column 5 of 'x = ('\n",
+        ),
         (
             "import no_such_module",
             "ModuleNotFoundError: No module named 'no_such_module'\n\nAt:\n  {file}(1): <module>\n",

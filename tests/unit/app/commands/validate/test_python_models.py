@@ -1,0 +1,85 @@
+"""Models in Python are imported, each in a process of its own, and with --run initialized."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.commands.validate.command import validate
+from core.backends.python.backend import PythonBackend
+from core.config.parse import parse_model_config
+from core.config.resolve import resolve_model_spec
+from core.errors import BackendFailed
+
+TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
+CONFIG = f'backend: "python" {TENSORS} instance_group {{ kind: KIND_CPU }}'
+CLASS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        raise ValueError("no weights")
+    def execute(self, requests):
+        return []
+"""
+
+
+def problem(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str, config: str = CONFIG
+) -> str:
+    """The message of the one problem of a model; "" if it has none."""
+    version = tmp_path / "models" / "m" / "1"
+    version.mkdir(parents=True, exist_ok=True)
+    (version / "model.py").write_text(source)
+    (version.parent / "config.pbtxt").write_text(config)
+    status = validate([str(tmp_path / "models"), "--format=json", *options])
+    problems = json.loads(capsys.readouterr().out)["problems"]
+    assert status == bool(problems)
+    assert len(problems) <= 1
+    return str(problems[0]["message"]) if problems else ""
+
+
+def test_a_source_that_cannot_be_read_is_named_by_line_and_column(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = problem("x = 1\n\n  \ny = = 3\n" + CLASS, tmp_path, capsys)
+    assert found.startswith("SyntaxError: invalid syntax (model.py, line 4) At: ")
+    assert found.endswith("m/1/model.py(4): column 5 of 'y = = 3'")
+
+
+def test_an_import_fails_in_a_process_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = problem("import torchh\n" + CLASS, tmp_path, capsys)
+    assert found.startswith("ModuleNotFoundError: No module named 'torchh' At: ")
+    assert found.endswith("m/1/model.py(1): <module>")
+    found = problem("import os\nos._exit(3)\n" + CLASS, tmp_path, capsys)
+    assert found == "the process of the model ended with status 3"
+
+
+def test_a_model_is_initialized_only_if_that_is_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert problem(CLASS, tmp_path, capsys) == ""
+    assert problem(CLASS, tmp_path, capsys, "--run").startswith("ValueError: no weights At: ")
+
+
+def test_a_model_without_inputs_and_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = problem(CLASS, tmp_path, capsys, config='backend: "python"')
+    assert found == "the model has no inputs and no outputs, so that a request with an input is refused"
+    completes = (
+        CLASS
+        + """
+    @staticmethod
+    def auto_complete_config(config):
+        config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [1]})
+        return config
+"""
+    )
+    assert problem(completes, tmp_path, capsys, config='backend: "python"') == ""
+
+
+def test_an_import_that_does_not_end(tmp_path: Path) -> None:
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "model.py").write_text("while True: pass")
+    config = parse_model_config(CONFIG, "config.pbtxt")
+    config.name, config.default_model_filename = "m", "model.py"
+    backend = PythonBackend(trial_limit_s=1)
+    with pytest.raises(BackendFailed, match="the model did not start within 1 s"):
+        backend.try_model(tmp_path / "1", config, resolve_model_spec(config, 1, {}), initialize=False)
