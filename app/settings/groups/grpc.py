@@ -53,7 +53,8 @@ class GrpcSettings:
         "",
         "grpc-header-forward-pattern",
         TEXT,
-        "Case-insensitive regular expression for the names of metadata that is forwarded as parameters of the request.",
+        "Regular expression in RE2's syntax, ignoring case, for the names of metadata that is forwarded as parameters "
+        "of the request.",
         section=_SECTION,
     )
     grpc_restricted_protocol: tuple[str, ...] = repeated(

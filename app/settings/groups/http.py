@@ -69,7 +69,8 @@ class HttpSettings:
         "",
         "http-header-forward-pattern",
         TEXT,
-        "Case-insensitive regular expression for the names of headers that are forwarded as parameters of the request.",
+        "Regular expression in RE2's syntax, ignoring case, for the names of headers that are forwarded as parameters "
+        "of the request.",
         section=_SECTION,
     )
     http_restricted_api: tuple[str, ...] = repeated(

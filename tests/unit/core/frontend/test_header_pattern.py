@@ -12,6 +12,28 @@ def test_case_does_not_matter() -> None:
     assert pattern.matches("X-Team-Name")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "matching", "other"),
+    [("(?-i)^X-", "X-a", "x-a"), (r"^\pL+\z", "team", "x-team"), (r"\Qa.b\E", "A.B", "aXb"), (r"^a\C$", "ab", "a")],
+)
+def test_the_syntax_is_that_of_re2(pattern: str, matching: str, other: str) -> None:
+    found = header_pattern("http-header-forward-pattern", pattern)
+    assert found is not None
+    assert (found.matches(matching), found.matches(other), found.matches(matching)) == (True, False, True)
+
+
+def test_a_long_name_takes_no_long_time() -> None:
+    found = header_pattern("http-header-forward-pattern", "^(a|aa)+$")
+    assert found is not None
+    assert not found.matches("a" * 10_000 + "!")
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\1"])
+def test_what_re2_does_not_have_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigInvalid, match="is not a regular expression"):
+        header_pattern("grpc-header-forward-pattern", pattern)
+
+
 def test_an_empty_option_forwards_nothing() -> None:
     assert header_pattern("http-header-forward-pattern", "") is None
 
