@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.python.python_models import ADD_SUB, write_model
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import PATH, assert_still_serves, good_body
@@ -110,6 +111,18 @@ def test_a_server_whose_log_nobody_reads_stops(http_workers: str, shipped_models
     options = ("--shutdown-grace-secs=0", "--log-access=true", "--metrics-log=emf", "--metrics-log-interval-secs=1")
     with SilentServer(shipped_models, pipe.path, *options) as server:
         ask_many(server, b"{}", 400)
+        stop_in_time(server)
+
+
+def test_a_python_model_that_prints_more_than_the_reader_takes(
+    http_workers: str, pipe: StalledPipe, tmp_path: Path
+) -> None:
+    printing = "print('a line of the model\\n' * 5000)\n    responses = []"
+    write_model(tmp_path / "m", "simple", ADD_SUB.replace("responses = []", printing))
+    with SilentServer(tmp_path / "m", pipe.path, "--shutdown-grace-secs=0") as server:
+        for _ in range(10):
+            assert_still_serves(server)
+        assert until(lambda: dropped(server)) > 0
         stop_in_time(server)
 
 
