@@ -103,6 +103,8 @@ def try_batches(
             fault = _fault(run, feeds, alone, outputs, failures, margin)
         except TrialOver:
             return Outcome(failure="it took too long")
+        except failures as exc:  # the row that it has answered already
+            return Outcome(failure=f"it fails now and then: {_first_line(exc)}")
         if fault is not None or _shows_something(alone) or without_result == _RUNS_WITHOUT_RESULT:
             return Outcome(fault)
         without_result += 1
