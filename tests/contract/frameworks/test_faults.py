@@ -116,7 +116,8 @@ def test_a_module_in_a_process_of_its_own_is_limited(server: ServerProcess) -> N
     assert (status, "can't allocate memory" in answer["error"]) == (500, True), answer
     assert answer_of(server, 0)[0] == 200
     status, answer = answer_of(server, ENDLESS)
-    assert (status, answer["hint"]) == (500, "was ended by SIGKILL")
+    limit = "was killed because an execution took longer than EXECUTION_LIMIT_SECONDS (4 s) allows"
+    assert (status, answer["hint"]) == (500, limit)
     # Its process is started again.
     until(lambda: answer_of(server, 0)[0] == 200, server.log_text)
 
