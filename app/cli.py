@@ -114,7 +114,7 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
 
         return trace(arguments)
     if command == "completion":
-        from app.commands.completion.command import completion
+        from app.commands.completion import completion
 
         return completion(arguments)
     raise BadOption(f"Unexpected argument: {first}{_meant(first)}")

@@ -28,8 +28,8 @@ printf '%s\\n' "${COMPREPLY[@]}"
 # Every match passes through `compadd`. A widget completes and notes its end, so that no time is waited for.
 _ZSH = """\
 PROMPT=READY
+fpath=("$ZDOTDIR" $fpath)
 autoload -Uz compinit && compinit -u -D
-source "$SCRIPT"
 compadd() {
     # A function of zsh that only asks for the matches keeps them itself.
     if [[ " ${@[1,(i)(-|--)]} " == *" -"[OAD]" "* ]]; then builtin compadd "$@"; return; fi
@@ -92,8 +92,8 @@ def fish_matches(line: str, folder: Path) -> set[str]:
 def zsh_matches(line: str, folder: Path) -> set[str]:
     """The same for zsh, at a terminal of its own."""
     around = folder.parent
-    names = {name: str(around / name.lower()) for name in ("SCRIPT", "MATCHES", "ENDED", "STARTED")}
-    Path(names["SCRIPT"]).write_text(_script("zsh"))
+    names = {name: str(around / name.lower()) for name in ("MATCHES", "ENDED", "STARTED")}
+    (around / "_trident").write_text(_script("zsh"))
     for name in ("MATCHES", "ENDED", "STARTED"):
         Path(names[name]).unlink(missing_ok=True)
     (around / ".zshrc").write_text(_ZSH)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.completion.subcommands import SUBCOMMANDS
+from app.commands.completion import COMMANDS, Command
 from tests.contract.completion.shells import SHELLS, bash_matches
 
 
@@ -51,6 +51,8 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
         ("trident serve --http-port=", set()),
         ("trident serve ", {"models", "s3://", "gs://"}),
         ("trident serve --model-control-mode=poll mod", {"models"}),
+        ("trident validate models mod", {"models"}),
+        ("trident validate models --for", {"--format"}),
         ("trident serve --model-repository=", {"models", "s3://", "gs://"}),
         ("trident serve --log-file=", {"models", "notes.txt"}),
         ("trident emulate sagemaker ", {"models", "notes.txt", "s3://", "gs://"}),
@@ -61,12 +63,10 @@ def test_the_end_of_a_line_is_completed(shell: str, line: str, expected: set[str
     assert matches(shell, line, folder) == expected
 
 
-@pytest.mark.parametrize("command", [each for each in SUBCOMMANDS if each.options], ids=lambda each: each.name)
-def test_every_option_of_a_command_is_offered(shell: str, command: object, folder: Path) -> None:
-    described = next(each for each in SUBCOMMANDS if each is command)
-    expected = {flag for flag, _ in described.flags()}
-    offered = matches(shell, f"trident {described.name} --", folder)
-    assert offered - {"--version"} == expected
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.options], ids=lambda each: each.name)
+def test_every_option_of_a_command_is_offered(shell: str, command: Command, folder: Path) -> None:
+    expected = {f"--{name}" for option in command.options for name in option.names}
+    assert matches(shell, " ".join(["trident", *command.name.split(), "--"]), folder) == expected
 
 
 def test_bash_completes_a_value_where_the_equals_sign_does_not_split_words(folder: Path) -> None:

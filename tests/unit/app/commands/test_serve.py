@@ -15,6 +15,7 @@ SERVING = {
     "numpy",
     "onnxruntime",
     "prometheus_client",
+    "shtab",
     "werkzeug",
 }
 

@@ -1,0 +1,177 @@
+"""`trident completion SHELL`: prints the script by which a shell completes command lines of `trident`.
+
+shtab writes the scripts, from an argparse parser that is made of the option tables and parses nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import Action, ArgumentParser, _SubParsersAction
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import shtab
+
+from app.commands.doctor.command import JSON
+from app.commands.emulate import sagemaker, vertex_options
+from app.commands.trace import command as trace_command
+from app.commands.validate import options as validate_options
+from app.settings.option import BadOption, Option
+from app.settings.option_types import FILE, FLAG, REPOSITORY, TEXT, Kind, Paths
+from app.settings.server import SERVER_OPTIONS
+from app.settings.unused import UNUSED_OPTIONS
+from app.settings.usage import HELP_TOPIC
+
+SHELLS = ("bash", "zsh", "fish")
+_NO_EFFECT = "Accepted for tritonserver command lines, without effect."
+_ARCHIVE = Kind("string", TEXT.parse, REPOSITORY.words, Paths.FILES)
+_ARTIFACTS = Kind("string", TEXT.parse, ("gs://",), Paths.FOLDERS)
+_PATHS = {
+    # fish takes the name of an option for a part of the path.
+    Paths.FOLDERS: shtab.DIRECTORY
+    | {"fish": "(__fish_complete_directories (string replace -r -- '^--[^=]*=' '' (commandline -ct)))"},
+    Paths.FILES: shtab.FILE | {"fish": "(__fish_complete_path)"},
+}
+# shtab takes an option and its value for two words. bash makes three of --name=value, or one if a user changed
+# COMP_WORDBREAKS.
+_BASH_EQUALS = """
+
+_trident() {
+    local word current
+    local -a words
+    for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
+        current=$word
+        case $word in
+            =) current='' ;;
+            --*=*) words+=("${word%%=*}" "${word#*=}") ;;
+            *) words+=("$word") ;;
+        esac
+    done
+    [[ $word == = ]] && words+=('')
+    COMP_WORDS=("${words[@]}") COMP_CWORD=$((${#words[@]} - 1))
+    _shtab_trident
+    [[ $word == --*=* ]] && COMPREPLY=("${COMPREPLY[@]/#/${word%%=*}=}")
+    # The rest of an address follows at once.
+    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == */ ]] && compopt -o nospace 2>/dev/null
+    return 0
+}
+
+complete -F _trident trident
+"""
+
+
+class Command(NamedTuple):
+    """A command of `trident`: `name` is the words that begin its command lines, `operand` its words without dashes."""
+
+    name: str
+    help: str
+    options: Iterable[Option] = ()
+    operand: Kind[str] | None = None
+
+
+def _printed(flag: str, kind: Kind[str] | Kind[bool], help: str) -> Option:
+    return Option(flag=flag, kind=kind, help=help, section="", variable="", own=True)
+
+
+_HELP = _printed("help", FLAG, "Print the usage.")
+_VERSION = _printed("version", FLAG, "Print the version.")
+_SERVE = (
+    *(each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag),
+    _printed("help", HELP_TOPIC, "Print the common options, or a group."),
+)
+_SAGEMAKER = (*sagemaker.ACCEPTED, _HELP)
+_VERTEX = (*vertex_options.ACCEPTED, _HELP)
+COMMANDS = (
+    # A command line that begins with an option has no command.
+    Command("", "", (*_SERVE, _VERSION)),
+    Command("serve", "Serve the models of a repository", _SERVE, REPOSITORY),
+    Command("validate", "Print every problem of every model", (*validate_options.ACCEPTED, _HELP), REPOSITORY),
+    Command("doctor", "Check whether this machine can serve", (JSON, *_SERVE), REPOSITORY),
+    # The options of a platform may stand before its name.
+    Command(
+        "emulate",
+        "Run an endpoint of a platform on this machine",
+        {each.flag: each for each in (*_VERTEX, *_SAGEMAKER)}.values(),
+    ),
+    Command("emulate sagemaker", "Run a SageMaker endpoint on this machine", _SAGEMAKER, _ARCHIVE),
+    Command("emulate vertex", "Run a Vertex AI endpoint on this machine", _VERTEX, _ARTIFACTS),
+    Command("trace", "Show the requests of a trace file as trees", (*trace_command.ACCEPTED, _HELP), FILE),
+    Command("completion", "Print the completion script of a shell", (_HELP,), Kind("shell", TEXT.parse, SHELLS)),
+    Command("version", "Print the version"),
+)
+
+
+def completion(arguments: Sequence[str]) -> int:
+    """Print the script for the shell that is the only argument. Raises BadOption."""
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        raise BadOption(f"a shell must be named: trident completion {'|'.join(SHELLS)}")
+    (shell,) = arguments
+    script = shtab.complete(_parser(shell), shell)
+    if shell == "bash":
+        script += _BASH_EQUALS
+    if shell == "zsh":
+        # shtab has zsh complete only the first of several operands.
+        script = script.replace('"(*)::', '"*:')
+    print(script)
+    return 0
+
+
+def outline(option: Option) -> str:
+    """The first sentence of the help text, on one line."""
+    text = option.help or _NO_EFFECT
+    return text.partition(". ")[0].partition("; ")[0].removesuffix(".")
+
+
+def _parser(shell: str) -> ArgumentParser:
+    parsers: dict[str, ArgumentParser] = {}
+    groups: dict[str, _SubParsersAction[ArgumentParser]] = {}
+    for command in COMMANDS:
+        outer, _, word = command.name.rpartition(" ")
+        if not word:
+            parser = ArgumentParser("trident", add_help=False)
+        else:
+            if outer not in groups:
+                groups[outer] = parsers[outer].add_subparsers()
+            parser = groups[outer].add_parser(word, help=command.help, add_help=False)
+        parsers[command.name] = parser
+        for option in command.options:
+            # zsh completes --name=value only if the sign is part of the name.
+            equals = "=" if shell == "zsh" and option.takes_value else ""
+            action = parser.add_argument(
+                *(f"--{name}{equals}" for name in option.names),
+                action="append" if option.repeatable else "store" if option.takes_value else "store_true",
+                dest=option.flag,
+                help=outline(option).replace("%", "%%"),
+            )
+            _let_complete(action, option.kind)
+        if command.operand:
+            _let_complete(parser.add_argument("operand", nargs="*", help=command.operand.name), command.operand)
+    return parsers[""]
+
+
+def _let_complete(action: Action, kind: Kind[Any]) -> None:
+    paths = _PATHS.get(kind.paths)
+    if paths and kind.words:
+        action.complete = _paths_or_addresses(paths, kind.words)  # type: ignore[attr-defined]
+    elif paths:
+        action.complete = paths  # type: ignore[attr-defined]
+    elif kind.words:
+        action.choices = kind.words
+
+
+def _paths_or_addresses(paths: dict[str, Any], beginnings: Iterable[str]) -> dict[str, Any]:
+    words = " ".join(beginnings)
+    # shtab tells bash that names with _dir or _file complete paths.
+    name = "_trident" + paths["bash"].removeprefix("_shtab_compgen") + re.sub(r"\W+", "_", f" {words}")
+    escaped = words.replace(":", "\\:")
+    return {
+        "bash": name,
+        "zsh": name,
+        "fish": f"{paths['fish']} {words}",
+        "preamble": {
+            "bash": f"""{name}() {{ {paths["bash"]} "$1"; compgen -W "{words}" -- "$1"; }}""",
+            "zsh": f"""{name}() {{
+  _alternative 'paths:path:{paths["zsh"]}' 'addresses:address:compadd -S "" {escaped}'
+}}""",
+        },
+    }

@@ -1,1 +1,0 @@
-"""The command `trident completion`: scripts by which shells complete command lines of `trident`."""

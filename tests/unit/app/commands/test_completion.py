@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from app.cli import COMMANDS
+from app.commands import completion
+from app.settings.option import BadOption
+from app.settings.server import SERVER_OPTIONS
+from app.settings.unused import UNUSED_OPTIONS
+
+
+def test_every_command_is_completed() -> None:
+    assert {each.name.partition(" ")[0] for each in completion.COMMANDS} == {"", *COMMANDS}
+
+
+def test_every_option_of_a_server_is_one_of_serve() -> None:
+    (serve,) = (each for each in completion.COMMANDS if each.name == "serve")
+    expected = {each.flag for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
+    assert {each.flag for each in serve.options} == expected | {"help"}
+
+
+def test_the_outline_of_an_option_is_its_first_sentence() -> None:
+    outline = completion.outline
+    assert outline(SERVER_OPTIONS["repository_poll_secs"]) == "Seconds between two polls of the repositories"
+    assert all(outline(each) for each in UNUSED_OPTIONS)
+
+
+@pytest.mark.parametrize("arguments", [[], ["tcsh"], ["bash", "zsh"]])
+def test_a_shell_must_be_named(arguments: list[str]) -> None:
+    with pytest.raises(BadOption, match=r"trident completion bash\|zsh\|fish"):
+        completion.completion(arguments)
