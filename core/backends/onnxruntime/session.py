@@ -18,7 +18,6 @@ import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from core.backends.devices import cuda
-from core.backends.devices.huge_pages import LARGE_BYTES, await_huge_pages, begin_to_use_huge_pages
 from core.backends.onnxruntime.errors import failure_of
 from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
 from core.backends.onnxruntime.graph_file import (
@@ -30,7 +29,7 @@ from core.backends.onnxruntime.graph_file import (
     without_zip_maps,
 )
 from core.backends.onnxruntime.load_hints import load_hint
-from core.backends.onnxruntime.model_file import library_path, model_path, size_of_files
+from core.backends.onnxruntime.model_file import library_path, model_path
 from core.backends.onnxruntime.provider_library import missing_library
 from core.backends.onnxruntime.session_options import SessionSettings
 from core.backends.parameter_values import field_of
@@ -90,9 +89,6 @@ def make_session(request: SessionRequest) -> MadeSession:
     on_gpu = request.placement.kind is DeviceKind.GPU
     capability = cuda.compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
     path = model_path(request.version, config, capability)
-    is_large = not on_gpu and size_of_files(request.version) >= LARGE_BYTES
-    if is_large:
-        await_huge_pages()
     serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
     try:
         with serial:
@@ -100,8 +96,6 @@ def make_session(request: SessionRequest) -> MadeSession:
     except FAILURES as exc:
         hint = load_hint(str(exc), path, onnxruntime.__version__)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
-    if is_large:
-        begin_to_use_huge_pages()
     active = made.session.get_providers()
     missing = [provider.name for provider in request.providers if provider.name not in active]
     library = missing_library(missing[0], LIBRARIES) if missing else ""

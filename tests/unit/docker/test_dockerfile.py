@@ -104,6 +104,9 @@ class TestImage:
         assert any(each == f'docker/extras/install.sh /opt/trident {image} "${{EXTRAS}}"' for each in runs)
         assert {"EXTRAS", "PIP_EXTRA_INDEX_URL"} <= set(DOCKERFILE.stage(f"build-{image}").values("ARG"))
 
+    def test_asks_for_huge_pages_for_large_weights(self, image: str) -> None:
+        assert variables(image)["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"
+
     def test_has_no_compiler_and_no_package_lists(self, image: str) -> None:
         commands = [each.value for each in DOCKERFILE.lineage(image) if each.name == "RUN"]
         assert commands
