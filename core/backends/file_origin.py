@@ -7,7 +7,6 @@ Source: docs/spec/framework-backends.md section 6.1.
 from __future__ import annotations
 
 import re
-import struct
 import zipfile
 from pathlib import Path, PurePath
 
@@ -28,8 +27,6 @@ _TORCH = re.compile(rb'"torch_version":\s*"' + _VERSION_TEXT)
 _READ_OF_SAVED_MODEL = 1 << 20
 # Field 5 of MetaInfoDef with its length, and the tag of the field that follows it.
 _TENSORFLOW = re.compile(rb"\x2a([\x05-\x20])(\d{1,3}\.\d{1,3}\.\d{1,3}[0-9A-Za-z.+-]{0,16})\x32")
-_CHECKPOINT = struct.Struct("<3i")
-_HIGHEST_CHECKPOINT = (20, 100, 100)
 # A plan: the magic, then its parts, the version in the bytes 24 to 27 (major, minor, patch, build), and the kind of its
 # runtime. Before TensorRT 8.6 another magic, and a number that says no version.
 _PLAN, _OLD_PLAN = b"ftrt", b"ptrt"
@@ -37,7 +34,10 @@ _PLAN_HEADER = 32
 
 
 def origin_of(path: Path) -> str | None:
-    """What wrote the file, or the folder of a SavedModel, as `XGBoost 3.2.0`; None if that cannot be told."""
+    """What wrote the file, or the folder of a SavedModel, as `XGBoost 3.2.0`; None if that cannot be told.
+
+    It cannot of Treelite's checkpoints: they begin with three small integers, as other files of numbers do.
+    """
     if path.is_dir():
         return _origin_of_saved_model(path)
     start = start_of(path, _READ)
@@ -57,9 +57,8 @@ def origin_of(path: Path) -> str | None:
         return f"OpenVINO {match[1].decode()}" if match else "OpenVINO"
     if match := _XGBOOST_JSON.search(end):
         return f"XGBoost {b'.'.join(match.groups()).decode()}"
-    if match := _XGBOOST_UBJ.search(end):
-        return "XGBoost " + ".".join(str(part[0]) for part in match.groups())
-    return _origin_of_checkpoint(start)
+    match = _XGBOOST_UBJ.search(end)
+    return "XGBoost " + ".".join(str(part[0]) for part in match.groups()) if match else None
 
 
 def origins_in(version: Path) -> dict[str, str]:
@@ -89,16 +88,6 @@ def _origin_of_plan(start: bytes) -> str:
         return "TensorRT"
     major, minor, patch, build = start[24:28]
     return f"TensorRT {major}.{minor}.{patch} (build {build})"
-
-
-def _origin_of_checkpoint(start: bytes) -> str | None:
-    if len(start) < _CHECKPOINT.size:
-        return None
-    version = _CHECKPOINT.unpack(start[: _CHECKPOINT.size])
-    fits = all(0 <= part < most for part, most in zip(version, _HIGHEST_CHECKPOINT, strict=True))
-    if not fits or version[0] == 0:
-        return None
-    return "Treelite " + ".".join(str(part) for part in version)
 
 
 def _origin_of_archive(path: Path) -> str | None:

@@ -12,7 +12,6 @@ import lightgbm
 import numpy as np
 import openvino
 import pytest
-import treelite
 import xgboost
 from openvino import opset13
 
@@ -33,12 +32,10 @@ def test_xgboost(written_as: str, tmp_path: Path) -> None:
     assert origin_of(path) == f"XGBoost {xgboost.__version__}"
 
 
-def test_lightgbm_and_treelite(tmp_path: Path) -> None:
+def test_lightgbm(tmp_path: Path) -> None:
     path = tmp_path / "model"
     lightgbm.train({"verbose": -1}, lightgbm.Dataset(TABLE, label=TABLE[:, 0].copy()), 2).save_model(path)
     assert (origin_of(path) or "").startswith("LightGBM (model format v")
-    treelite.frontend.from_xgboost(booster()).serialize(path)
-    assert origin_of(path) == f"Treelite {treelite.__version__}"
 
 
 def test_openvino(tmp_path: Path) -> None:
@@ -99,6 +96,7 @@ def test_a_pickle(tmp_path: Path) -> None:
         b'{"version": [3, "2", 0]}',
         b"version[#L",
         b"\x08\x08\x12\x07pytorch\x1a\x0513.0:",  # an ONNX graph begins so
+        b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0",  # weights of OpenVINO begin with any numbers
         b"\xff" * 64,
         b"<html>",
     ],
