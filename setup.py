@@ -70,18 +70,19 @@ def compiled_modules(project: dict[str, Any]) -> list[str]:
     return sorted(found - table["left-out"].keys())
 
 
-def store_before_release(source: str) -> str:
-    """The path of a C file that gives an attribute its new value before it releases the old one.
+def store_before_release(source: str) -> tuple[str, int]:
+    """Write a C file that gives attributes their new values before it releases the old ones.
 
     mypyc releases first. The end of an object may run any code, and lets other threads and greenlets run: whoever reads
-    the attribute then gets an object that is no more, and the process ends some time later.
+    the attribute then gets an object that is no more, and the process ends some time later (docs/compiled.md). Returns
+    the path of the file and the number of places changed.
     """
     made = C_FILES / Path(source).relative_to(MYPYC_FILES)
-    text = RELEASE_AND_STORE.sub(r"Py_XSETREF(\g<place>, \g<value>);", Path(source).read_text())
+    text, places = RELEASE_AND_STORE.subn(r"Py_XSETREF(\g<place>, \g<value>);", Path(source).read_text())
     if not made.exists() or made.read_text() != text:
         made.parent.mkdir(parents=True, exist_ok=True)
         made.write_text(text)
-    return str(made)
+    return str(made), places
 
 
 def extensions(project: dict[str, Any]) -> list[Extension]:
@@ -97,9 +98,14 @@ def extensions(project: dict[str, Any]) -> list[Extension]:
     paths = [*options, *compiled_modules(project)]
     # A C file for each module, so that all cores compile. Without debug information the modules have half the size.
     made = list(mypycify(paths, target_dir=str(MYPYC_FILES), multi_file=True, group_name="trident", debug_level="0"))
+    places = 0
     for extension in made:
-        extension.sources = [store_before_release(source) for source in extension.sources]
+        changed = [store_before_release(source) for source in extension.sources]
+        extension.sources = [path for path, _ in changed]
+        places += sum(count for _, count in changed)
         extension.extra_compile_args = [*extension.extra_compile_args, *FLAGS]  # they share one list
+    if not places:
+        raise SystemExit("RELEASE_AND_STORE matches nothing that mypyc wrote: see docs/compiled.md#a-report-to-mypyc")
     return made
 
 
