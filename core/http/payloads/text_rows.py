@@ -38,9 +38,9 @@ class JsonRows(_NumberRows):
             return 0
 
     def first(self, text: bytes) -> bytes:
-        decoded = text.decode("utf-8", "surrogatepass")
-        start = _BLANK.match(decoded, 1)
         try:
+            decoded = text.decode("utf-8", "surrogatepass")
+            start = _BLANK.match(decoded, 1)
             _, end = json.JSONDecoder().raw_decode(decoded, start.end() if start else 1)
         except (ValueError, RecursionError):
             return b""

@@ -82,6 +82,11 @@ def _content(array: Array) -> Any:
     return array.dtype, array.shape, repr(array.tolist())
 
 
+def test_a_first_slice_that_is_not_utf_8_has_the_error_of_the_document() -> None:
+    body = b"[\xff0,0]"
+    assert outcome(decode_json, body, "scalars", Slicing(size=1)) == outcome(decode_json, body, "scalars")
+
+
 @pytest.mark.slow
 @settings(max_examples=300)
 @given(content=st.data(), name=specs, size=sizes)
