@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from app.process.early_stop import end_at_stop_signals, pass_over_stray_signals
+from app.process.end import end_at_stop_signals, pass_over_stray_signals
 from app.settings.option import BadOption
 from app.version import BUILD, VERSION
 from core.errors import ServerError
@@ -33,11 +33,11 @@ def serve(settings: ServerSettings) -> int:
     from dataclasses import replace
 
     from app.process.environment import disable_telemetry, has_colours, let_openmp_sleep
-    from app.process.garbage_collector import collect_rarely
-    from app.process.stray_messages import log_stray_messages
-    from app.process.temporary_directory import IN_MEMORY, temporary_directory
-    from core.backends.devices.cpu_budget import available_cores, may_spin
-    from core.observability.logging import configure_logging, log_failure
+    from app.process.files import IN_MEMORY, temporary_directory
+    from app.process.heap import collect_rarely
+    from app.process.stray_output import log_stray_messages
+    from core.backends.cpu_budget import available_cores, may_spin
+    from core.observability.log import configure_logging, log_failure
 
     collect_rarely()
     disable_telemetry()
@@ -98,19 +98,19 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
 
         return serve(read_settings(with_repositories(arguments) if first == "serve" else arguments))
     if command == "validate":
-        from app.commands.validate.command import validate
+        from app.commands.validate import validate
 
         return validate(arguments)
     if command == "doctor":
-        from app.commands.doctor.command import doctor
+        from app.commands.doctor import doctor
 
         return doctor(arguments)
     if command == "emulate":
-        from app.commands.emulate.command import emulate
+        from app.commands.emulate import emulate
 
         return emulate(arguments)
     if command == "trace":
-        from app.commands.trace.command import trace
+        from app.commands.trace import trace
 
         return trace(arguments)
     if command == "completion":

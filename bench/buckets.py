@@ -27,14 +27,14 @@ from onnx import TensorProto, helper, numpy_helper
 
 from bench.arguments import positive
 from bench.tables import number, table
-from core.backends.base import Backend, BackendInstance, BucketedExecution, LoadContext
+from core.backends.backend import Backend, BackendInstance, BucketedExecution, LoadContext
 from core.backends.onnxruntime.backend import make_backend as make_onnx_backend
-from core.config.bucket_samples import bucket_samples
-from core.config.model_spec import ModelSpec
 from core.config.placement import DeviceKind, Placement
-from core.config.request_validator import RequestValidator
+from core.config.request_check import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
+from core.config.spec import ModelSpec
+from core.config.warmup import bucket_samples
 from core.inference.request import InferenceRequest, InputTensor
 from core.scheduling.execution import run_once
 

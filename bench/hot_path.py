@@ -23,16 +23,15 @@ import gevent
 import greenlet
 from gunicorn.config import Config
 
-from app.worker.clock import CoarseClock
-from app.worker.connections import Connections
-from app.worker.http1.connection import Http1Connection
-from app.worker.http1.service import Http1Service
+from app.worker.connection import Connections
+from app.worker.http1.connection import Http1Connection, Http1Service
+from app.worker.io import CoarseClock
 from app.worker.limits import ConnectionLimits
 from bench.cases import CASES, Case
 from core.engine.in_process import make_engine
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.lifecycle.options import EngineOptions
 
 ROOT = Path(__file__).resolve().parent.parent

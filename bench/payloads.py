@@ -16,16 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.http.payloads.csv.decoder import decode_csv
-from core.http.payloads.csv.encoder import encode_csv
-from core.http.payloads.json.decoder import decode_json
-from core.http.payloads.json.encoder import encode_predictions
-from core.http.payloads.json.json_lines import decode_jsonlines
-from core.http.payloads.output_columns import OutputColumn
-from core.http.payloads.payload import DecodeRules
-from core.http.v2.json_document import parse_document
-from core.http.v2.json_tensors import array_from_json
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
+from core.http.payloads.csv import decode_csv, encode_csv
+from core.http.payloads.json import decode_json, decode_jsonlines, encode_predictions
+from core.http.payloads.payload import DecodeRules, OutputColumn
+from core.http.v2_json import array_from_json, parse_document
 from core.inference.tensors import BY_NAME
 
 ROWS, FEATURES = 1000, 30

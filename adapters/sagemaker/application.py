@@ -7,25 +7,75 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import partial
+from urllib.parse import unquote
 
-from adapters.common.statuses import BODY_STATUSES, Statuses, status_in
-from adapters.sagemaker import request_headers
-from adapters.sagemaker.endpoint import SageMakerEndpoint
+from adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
+from adapters.sagemaker import invocations as request_headers
+from adapters.sagemaker.invocations import BINARY, TARGET_MODEL, environ_key, execution_parameters, invoke, ping
 from adapters.sagemaker.memory import MemoryBudget
+from adapters.sagemaker.model_registry import SageMakerEndpoint
 from adapters.sagemaker.model_states import ModelStates
-from adapters.sagemaker.response_type import BINARY
-from adapters.sagemaker.routes import endpoint_routes
-from adapters.sagemaker.settings import SageMakerSettings
+from adapters.sagemaker.models import collection, member
+from adapters.sagemaker.settings import InferenceType, SageMakerSettings
 from core.engine.protocol import Engine
 from core.errors import AlreadyLoaded, OutOfMemory
 from core.frontend.bridge import Bridge
+from core.frontend.request import LATEST
 from core.http.application import InferPath, V2Application
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
-from core.http.reply import JSON, Environ, Headers
-from core.http.v2.binary_type import SIZE
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.times import InferenceTimes
+from core.http.front_end import HttpOptions
+from core.http.generate import answer_events, answer_object, read_identity
+from core.http.metrics import MetricsPage
+from core.http.reply import JSON, Environ, Headers, Reply
+from core.http.routes import GET, POST, Route
+from core.http.v2_request import SIZE
+from core.inference.request import InferenceRequest, InferenceTimes, Parameter
+
+_TARGET_MODEL = environ_key(TARGET_MODEL)
+_GENERATES = {InferenceType.GENERATE: answer_object, InferenceType.GENERATE_STREAM: answer_events}
+_GET_DELETE = frozenset({"GET", "DELETE"})
+
+
+def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> tuple[Route, ...]:
+    """All routes in both modes: the routes of the other mode say which setting opens them."""
+    settings = endpoint.settings
+    health = Route("ping", ("/ping",), "health", GET, partial(ping, settings.ping_mode))
+    metrics = metrics_route(metrics_page)
+    single = (
+        Route("invocations", ("/invocations",), "inference", POST, partial(_invocations, endpoint)),
+        Route(
+            "execution_parameters", ("/execution-parameters",), "metadata", GET, partial(execution_parameters, settings)
+        ),
+    )
+    multi = (
+        Route("models", ("/models",), "model-repository", GET | POST, partial(collection, endpoint)),
+        Route("model", ("/models/<model>",), "model-repository", _GET_DELETE, partial(member, endpoint)),
+        Route("invoke_model", ("/models/<model>/invoke",), "inference", POST, partial(_invoke_model, endpoint)),
+    )
+    listed = (health, *(multi if settings.multi_model else single), metrics)
+    return (health, *single, metrics, *multi, absent_route(", ".join(map(_shown, listed))))
+
+
+def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
+    generate = _GENERATES.get(endpoint.settings.inference_type)
+    if generate is not None:
+        return generate(application, environ, endpoint.default_model(), read_identity(application, environ), LATEST)
+    return invoke(application, environ, endpoint.default_model(), endpoint.response_types)
+
+
+def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
+    archive = environ.get(_TARGET_MODEL, "")
+    name = unquote(model)
+    with endpoint.loaded_models().invocation(name, archive):
+        return invoke(application, environ, application.engine.model(name), endpoint.response_types)
+
+
+def _shown(route: Route) -> str:
+    return f"{'|'.join(sorted(route.methods))} {route.rules[0]}"
+
+
+# Source: docs/spec/sagemaker.md, all sections; docs/architecture.md section 3 point 4.
+
 
 _INVOKE_PATH = re.compile(r"/models/([^/]+)/invoke")
 # On a 507 the platform unloads another model and tries again.

@@ -7,18 +7,215 @@ Source: docs/spec/sagemaker.md sections A2 and A6, B5, C.
 
 from __future__ import annotations
 
-from adapters.sagemaker.response_type import BINARY, ResponseTypes, other_than_v2
-from core.config.model_spec import ModelSpec
-from core.engine.served_model import ServedModel
-from core.errors import InvalidRequest
-from core.frontend.version_text import LATEST
+from collections.abc import Mapping
+from functools import lru_cache
+
+from adapters.sagemaker.settings import DEFAULT_ACCEPT, IN_FLIGHT_MB, PingMode, SageMakerSettings
+from core.config.spec import ModelSpec
+from core.engine.protocol import ServedModel
+from core.errors import BackendFailed, ConfigInvalid, InvalidRequest
+from core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX
+from core.http.admin import readiness, ready_reply
 from core.http.application import V2Application
-from core.http.payloads.body_kind import BodyKind, body_kind, is_plainly_v2
+from core.http.infer import infer_body, off_hub, read_whole, servable
+from core.http.payloads.formats import (
+    CSV,
+    FORMATS,
+    JSON,
+    JSONLINES,
+    OCTETS,
+    BodyKind,
+    body_kind,
+    choose,
+    format_for,
+    is_plainly_v2,
+)
 from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
-from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
-from core.http.payloads.line_inference import infer_lines
-from core.http.reply import Environ, Reply
-from core.http.views.infer import infer_body, off_hub, read_whole, servable
+from core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
+from core.http.reply import TEXT, Environ, Headers, Reply, empty_reply, json_reply
+from core.http.v2_request import BinaryType
+from core.inference.request import InferenceRequest, InferenceTimes, Parameter
+
+# The type of bodies with binary tensors, as in Triton's SageMaker adapter.
+BINARY = BinaryType("application/vnd.sagemaker-triton.binary+json")
+# The types of the v2 protocol's own answers, which its clients may name in Accept.
+_V2_TYPES = (*JSON.media_types, BINARY.essence, OCTETS)
+_OTHERS = tuple(essence for row in FORMATS if row is not JSON for essence in row.media_types)
+_LINES = {BodyKind.CSV: CSV.media_types[0], BodyKind.JSONLINES: JSONLINES.media_types[0]}
+
+
+class ResponseTypes:
+    """Chooses by Accept and the settings. Raises ConfigInvalid for a default that is not a known media type."""
+
+    def __init__(self, settings: SageMakerSettings) -> None:
+        try:
+            self._default = format_for(settings.default_accept)
+        except InvalidRequest as error:
+            raise ConfigInvalid(f"the variable {DEFAULT_ACCEPT}: {error.message}") from error
+        # A batch job joins its answers line by line, so requests of lines get answers of lines.
+        self._keeps_lines = settings.batch and "default_accept" not in settings.sources
+
+    def of(self, accept: str | None, kind: BodyKind, outputs: int = 1) -> str:
+        """The type for a request of `kind` to a model with `outputs` outputs. Raises NotAcceptable."""
+        default = _LINES.get(kind, self._default) if self._keeps_lines else self._default
+        return _chosen(accept, default, outputs)
+
+
+@lru_cache(maxsize=256)
+def other_than_v2(accept: str) -> str | None:
+    """The type that a v2 request prefers to a v2 response; None if it accepts that, or accepts no type that we have.
+
+    Triton ignores Accept, so a client that sends a useless one must get the same answer as from Triton.
+    """
+    try:
+        chosen = choose(accept, (*_V2_TYPES, *_OTHERS))
+    except InvalidRequest:
+        return None
+    return None if chosen in _V2_TYPES else chosen
+
+
+_chosen = lru_cache(maxsize=256)(format_for)
+
+
+# Source: docs/spec/sagemaker.md sections A2 and A6.
+
+
+_MB = 1 << 20
+
+
+def execution_parameters(settings: SageMakerSettings, application: V2Application, environ: Environ) -> Reply:
+    """Bodies within the server's limit, and as many at once as the platform's limit for all bodies in flight allows."""
+    payload = min(settings.max_payload_mb, max(1, application.options.max_input_size // _MB))
+    transforms = settings.max_concurrent_transforms
+    if payload:
+        transforms = max(1, min(transforms, IN_FLIGHT_MB // payload))
+    return json_reply(
+        {"MaxConcurrentTransforms": transforms, "BatchStrategy": settings.batch_strategy, "MaxPayloadInMB": payload}
+    )
+
+
+# Source: docs/spec/sagemaker.md sections A2 and B3 (Triton answers 400; this is a 503 that says why).
+
+
+_NOT_YET = 503
+
+
+def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
+    """200 when the server is ready, or only live in that mode; otherwise 503 with the progress of the start.
+
+    The body of the 200 is empty; a header has the models whose last load failed.
+    """
+    engine = application.engine
+    serves = engine.is_live() if mode is PingMode.LIVE else engine.is_ready()
+    if not serves:
+        return json_reply(readiness(engine.phase()), _NOT_YET)
+    return ready_reply(application, environ) if engine.is_ready() else empty_reply(TEXT)
+
+
+# A header becomes a string parameter under its own name, such as `X-Amzn-SageMaker-Session-Id`. The custom attributes
+# header is also split at commas, and each item `key=value` becomes a parameter. A parameter in the body takes
+# precedence over one from a header. A response parameter with a header's name becomes that header. Source:
+# docs/spec/sagemaker.md section A3 (names, limits), C.
+
+
+_NAME = "X-Amzn-SageMaker-"
+CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"
+TARGET_MODEL = f"{_NAME}Target-Model"
+INFERENCE_ID = f"{_NAME}Inference-Id"
+# The most characters of each header.
+_LIMITS = {
+    CUSTOM_ATTRIBUTES: 1024,
+    f"{_NAME}Session-Id": 256,
+    TARGET_MODEL: 1024,
+    f"{_NAME}Target-Variant": 63,
+    f"{_NAME}Target-Container-Hostname": 63,
+    f"{_NAME}Inference-Component": 63,
+    f"{_NAME}Enable-Explanations": 64,
+}
+_LONGEST_ID = 64
+_ANSWERED = (CUSTOM_ATTRIBUTES, f"{_NAME}New-Session-Id", f"{_NAME}Closed-Session-Id")
+_LONGEST_ANSWER = 1024
+
+
+def environ_key(header: str) -> str:
+    return f"HTTP_{header.upper().replace('-', '_')}"
+
+
+_KEYS = tuple((environ_key(name), name, limit) for name, limit in _LIMITS.items())
+_ID_KEY = environ_key(INFERENCE_ID)
+_ALL_KEYS = (*(key for key, _, _ in _KEYS), _ID_KEY)
+
+
+def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
+    """Add the headers to the request's parameters. The inference id becomes the request's id if it has none.
+
+    Raises InvalidRequest for a value that the platform itself would refuse.
+    """
+    if environ.keys().isdisjoint(_ALL_KEYS):
+        return
+    found = {name: _checked(name, environ[key], limit) for key, name, limit in _KEYS if key in environ}
+    if found:
+        attributes = found.get(CUSTOM_ATTRIBUTES, "")
+        request.parameters = {**_pairs(attributes), **found, **(request.parameters or {})}
+    if _ID_KEY in environ:
+        inference_id = _checked(INFERENCE_ID, environ[_ID_KEY], _LONGEST_ID)
+        request.id = request.id or inference_id
+
+
+def parameter_headers(parameters: Mapping[str, Parameter]) -> Headers:
+    """The headers that the model set. Raises BackendFailed for a value that no header can have."""
+    headers: Headers = []
+    for name in _ANSWERED:
+        value = parameters.get(name)
+        if value is None:
+            continue
+        text = str(value)
+        if not _is_visible(text) or len(text) > _LONGEST_ANSWER:
+            raise BackendFailed(
+                f"the model set '{name}' to a value that is not visible ASCII of at most {_LONGEST_ANSWER} characters"
+            )
+        headers.append((name, text))
+    return headers
+
+
+def add_timing(times: InferenceTimes, headers: Headers) -> None:
+    """Add the times to the custom attributes, the one response header of the platform that clients see, behind those
+    that the model set; not if they do not fit. The names and microseconds are those of the response parameters."""
+    text = ",".join(f"{name}={value}" for name, value in times.parameters().items())
+    for index, (name, value) in enumerate(headers):
+        if name == CUSTOM_ATTRIBUTES:
+            if len(value) + len(text) < _LONGEST_ANSWER:
+                headers[index] = (name, f"{value},{text}")
+            return
+    headers.append((CUSTOM_ATTRIBUTES, text))
+
+
+def _pairs(attributes: str) -> dict[str, Parameter]:
+    """The items `key=value`, except keys that have a meaning in the v2 protocol: the client did not mean that."""
+    pairs: dict[str, Parameter] = {}
+    for item in attributes.split(","):
+        key, equals, value = item.partition("=")
+        key = key.strip()
+        if equals and key and key not in RESERVED_PARAMETERS and not key.startswith(RESERVED_PREFIX):
+            pairs[key] = value.strip()
+    return pairs
+
+
+def _checked(name: str, value: str, limit: int) -> str:
+    if len(value) > limit:
+        raise InvalidRequest(f"the header {name} has {len(value)} characters, at most {limit} are allowed")
+    if not _is_visible(value):
+        raise InvalidRequest(f"the header {name} may hold visible ASCII characters only")
+    return value
+
+
+def _is_visible(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+# A body of the v2 protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other format
+# is decoded into the model's inputs, and the outputs are encoded as Accept asks. Source: docs/spec/sagemaker.md
+# sections A2 and A6, B5, C.
 
 
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:

@@ -6,13 +6,173 @@ and a single model needs no repository around it.
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.sagemaker.settings import DEFAULT_MODEL
-from core.errors import ConfigInvalid
-from core.repository.sources.any_layout import AnyLayoutSource
-from core.repository.sources.local import LocalSource
+from core.config.platforms import is_ensemble
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid, InvalidRequest
+from core.observability.log import escaped
+from core.repository.config import read_config
+from core.repository.repository import ModelDirectory, select_versions, version_number
+from core.repository.sources import AnyLayoutSource, FolderShape, LocalSource, can_be_model, folder_shape
+
+DEEPEST = 32
+"""Levels of folders. A recursive walk over them must end."""
+
+_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """One model: `config` as written (empty without a file), and the `weight_bytes` of the files that it will load."""
+
+    path: Path
+    config: ModelConfig
+    weight_bytes: int
+
+
+def find_model(folder: Path) -> ModelFolder:
+    """Find the model in `folder`. Blocks on the disk.
+
+    Raises InvalidRequest if there is no model or the choice is ambiguous, and for files that may not be read: links
+    that lead out of `folder`, devices, pipes. Raises ConfigInvalid for a malformed configuration.
+    """
+    files = list_files(folder)
+    if folder_shape(files) is not FolderShape.REPOSITORY:
+        config = _config(folder)
+        return ModelFolder(folder, config, _weight_bytes(config, files))
+    name = _only_model(folder, files)
+    config = _config(folder / name)
+    # An ensemble has no weights: its parts are in the other folders.
+    own = files if _is_ensemble(config) else _below(files, name)
+    return ModelFolder(folder / name, config, _weight_bytes(config, own))
+
+
+def list_files(folder: Path) -> dict[str, int]:
+    """The sizes in bytes of all files under `folder`, by path with `/`. An empty folder's path ends with `/`.
+
+    Links are followed, but only once to each folder and never out of `folder`: the load follows them too, and an
+    archive must not reach the system or another archive's model. Raises InvalidRequest.
+    """
+    root = folder.resolve()
+    found: dict[str, int] = {}
+    seen: set[tuple[int, int]] = set()
+    waiting = [(str(folder), "")]
+    while waiting:
+        path, prefix = waiting.pop()
+        if prefix.count("/") > DEEPEST:
+            raise InvalidRequest(
+                f"'{escaped(str(folder))}' has more than {DEEPEST} levels of folders", hint="unnest the archive"
+            )
+        try:
+            status = os.stat(path)
+            if (status.st_dev, status.st_ino) in seen:
+                continue
+            seen.add((status.st_dev, status.st_ino))
+            with os.scandir(path) as entries:
+                listed = list(entries)
+        except OSError as error:
+            raise InvalidRequest(f"cannot read '{escaped(path)}': {error.strerror}") from error
+        if not listed and prefix:
+            found[prefix] = 0
+        for entry in listed:
+            _enter(entry, prefix, root, found, waiting)
+    return found
+
+
+def _enter(
+    entry: os.DirEntry[str], prefix: str, root: Path, found: dict[str, int], waiting: list[tuple[str, str]]
+) -> None:
+    """Add a file to `found` or a folder to `waiting`. A dangling link is skipped."""
+    path = f"{prefix}{entry.name}"
+    if entry.is_symlink() and not Path(os.path.realpath(entry.path)).is_relative_to(root):
+        raise InvalidRequest(
+            f"the link '{escaped(path)}' leads out of the archive", hint="put the file itself into the archive"
+        )
+    try:
+        status = entry.stat()
+    except OSError:
+        return
+    if stat.S_ISDIR(status.st_mode):
+        waiting.append((entry.path, f"{path}/"))
+    elif stat.S_ISREG(status.st_mode):
+        found[path] = status.st_size
+    else:  # opening a pipe would block forever
+        raise InvalidRequest(f"'{escaped(path)}' is neither a file nor a folder", hint="remove it from the archive")
+
+
+def _only_model(folder: Path, files: Mapping[str, int]) -> str:
+    """The name of the one model folder in `folder`. Raises InvalidRequest."""
+    tops = sorted({path.partition("/")[0] for path in files})
+    names = [name for name in tops if _can_be_name(name) and _is_model(_below(files, name))]
+    if not names:
+        raise InvalidRequest(
+            f"there is no model in '{escaped(str(folder))}': neither it nor a folder in it has config.pbtxt, a "
+            f"version directory or model.onnx; it holds {_listed(tops)}",
+            hint="put config.pbtxt and the version directories at the top of the archive, or into one folder",
+        )
+    if len(names) == 1:
+        return names[0]
+    ensembles = [name for name in names if _is_ensemble(_config(folder / name))]
+    if len(ensembles) != 1:
+        what = f"{len(ensembles)} of them ensembles" if ensembles else "none of them an ensemble"
+        raise InvalidRequest(
+            f"there are {len(names)} models in '{escaped(str(folder))}', {what}: {_listed(names)}",
+            hint="an archive holds one model, or one ensemble with the models that it is made of",
+        )
+    return ensembles[0]
+
+
+def _can_be_name(name: str) -> bool:
+    """Whether `name` may be a model's folder: hidden folders of tools and names that are not UTF-8 may not."""
+    return not name.startswith(".") and name.isprintable()
+
+
+def _is_model(files: Mapping[str, int]) -> bool:
+    return can_be_model(files) or folder_shape(files) is not FolderShape.REPOSITORY
+
+
+def _is_ensemble(config: ModelConfig) -> bool:
+    return is_ensemble(config) or bool(config.HasField("ensemble_scheduling"))
+
+
+def _config(path: Path) -> ModelConfig:
+    return read_config(ModelDirectory(path.name, path))
+
+
+def _below(files: Mapping[str, int], folder: str) -> dict[str, int]:
+    """The files in `folder`, by their paths relative to it."""
+    prefix = f"{folder}/"
+    return {path.removeprefix(prefix): size for path, size in files.items() if path.startswith(prefix)}
+
+
+def _weight_bytes(config: ModelConfig, files: Mapping[str, int]) -> int:
+    """The bytes of the versions that will be loaded, or of all files if there is no such version."""
+    tops = {path.partition("/")[0] for path in files if "/" in path}
+    available = sorted(number for top in tops if (number := version_number(top)) is not None)
+    try:
+        wanted = {str(number) for number in select_versions(config, available, config.name)}
+    except ConfigInvalid:  # there are no version directories, or the engine will refuse the model
+        return sum(files.values())
+    return sum(size for path, size in files.items() if path.partition("/")[0] in wanted)
+
+
+def _listed(names: list[str]) -> str:
+    """The first few of `names`, for an error text."""
+    if not names:
+        return "nothing"
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(f"'{escaped(name)}'" for name in names[:_SHOWN]) + more
+
+
+# Source: docs/spec/sagemaker.md sections A4 and B2. Unlike Triton, a folder that cannot be a model is ignored, and a
+# single model needs no repository around it.
+
 
 _ACCEPTED = (
     "it may hold <model>/config.pbtxt and <model>/<version>/model.onnx, or one model without a folder of its own: "

@@ -10,18 +10,109 @@ from __future__ import annotations
 import base64
 import binascii
 import logging
+import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from adapters.common.routes import RouteAbsent
+from adapters.sagemaker.invocations import ResponseTypes
+from adapters.sagemaker.layout import find_model
 from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.model_folder import find_model
 from adapters.sagemaker.model_states import LoadedModel, ModelStates, OwnModelStates
-from adapters.sagemaker.multi_model_url import check_name, check_url, folder_of
-from core.engine.protocol import Engine
+from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
+from core.engine.protocol import Engine, ServedModel
 from core.errors import InvalidRequest, ServerError
+from core.frontend.bridge import Bridge
+from core.frontend.request import DefaultModel
 from core.memo import Memo
-from core.observability.log_text import escaped
+from core.observability.log import escaped
+
+LONGEST_NAME = 255
+"""Bytes, the limit of file systems."""
+
+_FOLDER = "model"
+_SHOWN = 200
+
+
+def check_name(name: str) -> None:
+    """Check that a folder can have the name. Raises InvalidRequest."""
+    problem = _component_problem(name)
+    if problem:
+        raise InvalidRequest(f"invalid model_name '{_shown(name)}': {problem}", hint="send the name as it was created")
+
+
+def check_url(url: str, models_root: str) -> None:
+    """Check that `url` names a model folder below `models_root`, without access to the disk. Raises InvalidRequest."""
+    problem = _url_problem(url, models_root)
+    if problem:
+        form = f"{models_root.rstrip('/')}/<name>/{_FOLDER}"
+        raise InvalidRequest(f"invalid url '{_shown(url)}': {problem}; it must be {form}", hint=f"send {form}")
+
+
+def folder_of(url: str, models_root: str) -> Path:
+    """The folder that `url` names, with its links resolved. Blocks on the disk.
+
+    Raises InvalidRequest also if the folder does not exist, or if its links lead out of `models_root`: so no name
+    reaches /dev, /proc, /sys or another part of the system.
+    """
+    check_url(url, models_root)
+    try:
+        root = Path(models_root).resolve(strict=True)
+        folder = Path(url).resolve(strict=True)
+    except FileNotFoundError:
+        raise InvalidRequest(
+            f"there is no folder '{_shown(url)}'", hint="the model's archive must be unpacked there before it is loaded"
+        ) from None
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise InvalidRequest(f"cannot read '{_shown(url)}': {_reason(error)}") from error
+    if not folder.is_relative_to(root):
+        raise InvalidRequest(f"url '{_shown(url)}' leads out of {models_root}", hint="remove the symbolic link")
+    if not folder.is_dir():
+        raise InvalidRequest(f"'{_shown(url)}' is not a folder")
+    return folder
+
+
+def _url_problem(url: str, models_root: str) -> str:
+    prefix = models_root.rstrip("/") + "/"
+    if not url.startswith(prefix):
+        return f"it does not begin with {prefix}"
+    parts = url.removeprefix(prefix).removesuffix("/").split("/")
+    for part in parts:
+        problem = _component_problem(part)
+        if problem:
+            return problem
+    if len(parts) not in (2, 3) or parts[1] != _FOLDER:
+        return "it names no model folder"
+    return ""
+
+
+def _component_problem(name: str) -> str:
+    """The reason why `name` cannot be one component of a path; "" if it can."""
+    if not name.strip():
+        return "a name must not be empty"
+    if name in (os.curdir, os.pardir) or "/" in name or "\0" in name:
+        return "a name must not lead to another folder"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        return "a name must be valid UTF-8"
+    return f"a name has at most {LONGEST_NAME} bytes, not {size}" if size > LONGEST_NAME else ""
+
+
+def _reason(error: OSError | RuntimeError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or "its links form a loop"
+
+
+def _shown(text: str) -> str:
+    return escaped(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
+
+
+# A model is tracked and served under the name that the platform gives it, an opaque hash, because two archives may
+# hold models with the same name in their configurations. Only an invocation tells the key of the archive, so the log
+# names it from the first one on. Source: docs/spec/sagemaker.md sections A5 and B3.
+
 
 _log = logging.getLogger("trident.sagemaker")
 
@@ -65,7 +156,10 @@ class LoadedModels:
         except BaseException as error:
             self._states.settle(name, None)
             _log.warning(
-                "model '%s' was not loaded from %s: %s", escaped(name), self._origin(name, url), _reason(error)
+                "model '%s' was not loaded from %s: %s",
+                escaped(name),
+                self._origin(name, url),
+                _model_registry_reason(error),
             )
             raise
         self._states.settle(name, LoadedModel(name, url))
@@ -86,7 +180,9 @@ class LoadedModels:
         except BaseException as error:
             self._states.settle(name, model)
             origin = self._origin(name, model.url)
-            _log.warning("model '%s' from %s was not unloaded: %s", escaped(name), origin, _reason(error))
+            _log.warning(
+                "model '%s' from %s was not unloaded: %s", escaped(name), origin, _model_registry_reason(error)
+            )
             raise
         self._memory.give_back()
         self._states.settle(name, None)
@@ -134,7 +230,7 @@ class LoadedModels:
         return escaped(f"{url} (archive '{archive}')" if archive else url)
 
 
-def _reason(error: BaseException) -> str:
+def _model_registry_reason(error: BaseException) -> str:
     return error.message.strip() if isinstance(error, ServerError) else repr(error)
 
 
@@ -153,3 +249,47 @@ def _name_of(token: str) -> str:
             "invalid next_page_token", hint="send the nextPageToken of the previous page unchanged, or none"
         ) from None
     return name
+
+
+# Source: docs/spec/sagemaker.md sections A4 and A5.
+
+
+class SageMakerEndpoint:
+    """The state that the routes of one container share. Any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bridge: Bridge,
+        settings: SageMakerSettings,
+        memory: MemoryBudget | None = None,
+        states: ModelStates | None = None,
+    ) -> None:
+        """`memory` limits the models of a multi-model endpoint; without it the container's memory does, and no GPU's.
+        `states` are theirs; without it those of a container in one process.
+
+        Raises ConfigInvalid for settings that cannot be right.
+        """
+        self.settings = settings
+        self.response_types = ResponseTypes(settings)
+        self._default_model = DefaultModel(
+            engine, bridge, settings.default_model, f"set {DEFAULT_MODEL} to the model that /invocations runs"
+        )
+        self._loaded: LoadedModels | None = None
+        if settings.multi_model:
+            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine(), states)
+
+    def default_model(self) -> ServedModel:
+        """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""
+        if self._loaded is not None:
+            raise RouteAbsent("this endpoint serves many models: name one with POST /models/{name}/invoke")
+        return self._default_model.find()
+
+    def loaded_models(self) -> LoadedModels:
+        """The models of a multi-model endpoint. Raises RouteAbsent on an endpoint with one model."""
+        if self._loaded is None:
+            raise RouteAbsent(
+                f"this endpoint serves one model, by POST /invocations: {MULTI_MODEL} is not 'true'",
+                hint=f"set {MULTI_MODEL}=true for an endpoint that loads models by POST /models",
+            )
+        return self._loaded

@@ -1,7 +1,7 @@
-"""The states of a multi-model endpoint's models, and the invocations that an unload waits for.
+r"""The states of a multi-model endpoint's models, and the invocations that an unload waits for.
 
     (unknown) -> LOADING -> LOADED -> UNLOADING -> (unknown)
-                    \\-> (unknown) (the load failed)
+                    \-> (unknown) (the load failed)
 
 Source: docs/spec/sagemaker.md sections A5 and B3.
 """
@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Protocol
 
 from core.errors import AlreadyLoaded, ModelNotFound
-from core.observability.log_text import escaped
+from core.observability.log import escaped
 
 
 class State(Enum):

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, unquote
 
-from adapters.sagemaker.endpoint import SageMakerEndpoint
-from adapters.sagemaker.model_registry import PAGE
+from adapters.sagemaker.model_registry import PAGE, SageMakerEndpoint
 from adapters.sagemaker.model_states import LoadedModel
 from core.errors import InvalidRequest, ModelLoadFailed
 from core.http.application import V2Application
+from core.http.body import read_object
 from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
-from core.http.request_body import read_object
 
 # Bytes. The platform sends only a name and a path.
 _LARGEST_BODY = 65536

@@ -28,11 +28,11 @@ import orjson
 from adapters.sagemaker.model_states import LoadedModel, State, already_loaded, not_loaded
 from core.engine.protocol import Engine
 from core.errors import ServerError
-from core.lifecycle.serving_phase import Phase
+from core.lifecycle.state import Phase
 from core.memo import Memo
-from core.observability.log_text import escaped
-from core.remote.calls.remote_error import EngineGone
-from core.repository.cache.file_lock import FileLock, try_lock_exclusive, try_lock_shared
+from core.observability.log import escaped
+from core.remote.calls import EngineGone
+from core.repository.disk import FileLock, try_lock_exclusive, try_lock_shared
 
 _log = logging.getLogger("trident.sagemaker")
 

@@ -5,24 +5,151 @@ Source: docs/spec/vertex.md, all sections; docs/architecture.md section 3 point 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from adapters.common.metrics_route import metrics_route
-from adapters.common.statuses import BODY_STATUSES, Statuses, status_in
-from adapters.vertex.endpoint import VertexEndpoint
-from adapters.vertex.errors import RedirectForbidden
-from adapters.vertex.predict import BINARY
-from adapters.vertex.redirect import HEADER_KEY, redirect_route
-from adapters.vertex.routes import platform_routes, public_routes
+from adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
+from adapters.vertex.endpoint import RedirectForbidden, RedirectUnknown, VertexEndpoint, received_size, set_deadline
+from adapters.vertex.predict import BINARY, predict
 from adapters.vertex.settings import VertexSettings
 from core.engine.protocol import Engine
 from core.frontend.bridge import Bridge
+from core.http.admin import readiness, ready_reply
 from core.http.application import InferPath, V2Application
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
-from core.http.reply import JSON, Environ, send
-from core.http.request_path import request_path
+from core.http.flask_routes import RouteMap
+from core.http.front_end import PROBE_KEY, HttpOptions
+from core.http.metrics import MetricsPage
+from core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send
+from core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
+
+HEADER = "X-Vertex-Ai-Triton-Redirect"
+HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"
+
+_FORBIDDEN = frozenset({"load", "unload", "memory_register", "memory_unregister"})
+_PERMITTED = frozenset(
+    {
+        "live",
+        "ready",
+        "model_ready",
+        "server_metadata",
+        "model_metadata",
+        "model_config",
+        "statistics",
+        "repository_index",
+        "memory_status",
+    }
+)
+# A path of valid characters without empty segments and without the segments `.` and `..`.
+_PATH = re.compile(r"(?:(?!\.{1,2}(?:/|$))[A-Za-z0-9._~!$&'()*+,;=:@%-]+(?:/|$))+(?<!/)")
+_LONGEST_SHOWN = 100
+
+
+def redirect_route(endpoint: VertexEndpoint, metrics: Route) -> Route:
+    """The route that takes the place of the predict route for a request with the header."""
+    limited = [replace(route, view=partial(_infer, endpoint, route.view)) for route in INFERENCE]
+    targets = RouteMap([metrics, *limited, *(route for route in ROUTES if route.name in _PERMITTED | _FORBIDDEN)])
+    return Route("redirect", (), "", POST, partial(_redirect, targets), passes_on=True)
+
+
+def _infer(
+    endpoint: VertexEndpoint,
+    view: View,
+    application: V2Application,
+    environ: Environ,
+    model: str,
+    version: str = "",
+) -> Reply:
+    """Answer as the v2 protocol does, within the limits of the endpoint."""
+    set_deadline(environ, endpoint.settings.timeout_s)
+    endpoint.limits.check_request(received_size(environ))
+    reply = view(application, environ, model, version)
+    endpoint.limits.check_response(body_size(reply))
+    return reply
+
+
+def _redirect(targets: RouteMap, application: V2Application, environ: Environ) -> Reply:
+    """Answer as the route of the path in the header. Raises RedirectForbidden and RedirectUnknown; the errors of that
+    route are replies."""
+    path: str = environ[HEADER_KEY]
+    found = targets.find(f"/{path}") if _PATH.fullmatch(path) else None
+    shown = path[:_LONGEST_SHOWN]
+    if found is None:
+        raise RedirectUnknown(
+            f"the header {HEADER} is '{shown}', which is not a path that it can reach",
+            hint="metrics, v2, v2/health/..., v2/models/..., v2/repository/index or v2/...sharedmemory/status",
+        )
+    route, arguments = found
+    if route.name in _FORBIDDEN:
+        raise RedirectForbidden(f"the header {HEADER} is '{shown}', which changes the server and is forbidden here")
+    environ["REQUEST_METHOD"] = min(route.methods)
+    return application.answer(environ, route, arguments)
+
+
+# Source: docs/spec/vertex.md sections A2 and B3 (Triton answers 400; this is a 503 that says why).
+
+
+_NOT_YET = 503
+_CONTROL = "model-repository"
+
+
+def health(endpoint: VertexEndpoint, application: V2Application, environ: Environ) -> Reply:
+    """200 when the server is ready and the default model serves, or any model if none was named; otherwise 503.
+
+    The 503 gives the progress of the start, a header of the 200 the models whose last load failed. Without a model the
+    server is healthy if clients may load one through this port.
+    """
+    environ[PROBE_KEY] = True
+    engine, default = application.engine, endpoint.default_model
+    if not engine.is_ready():
+        return json_reply(readiness(engine.phase()), _NOT_YET)
+    if default.is_ready() or (not default.configured and _CONTROL in endpoint.settings.public_groups):
+        return ready_reply(application, environ)
+    missing = f"the default model '{default.configured}' is not loaded" if default.configured else "no model is loaded"
+    return json_reply({**readiness(engine.phase()), "error": missing}, _NOT_YET)
+
+
+# The platform's routes are compared as text, before all others: they may be paths of the v2 protocol, and none of
+# their characters has a meaning. With an invoke route prefix the platform forwards every path, so a route is public
+# only if the settings name its group. Source: docs/spec/vertex.md sections A3, B3, D points 9 and 11.
+
+
+METRICS_GROUP = "metrics"
+
+
+def platform_routes(endpoint: VertexEndpoint) -> dict[str, Route]:
+    """The two routes by their paths as the platform sends them; one route if both have the same path."""
+    settings = endpoint.settings
+    health_route = Route("health", (), "health", GET, partial(health, endpoint))
+    predict_route = Route("predict", (), "inference", POST, partial(predict, endpoint))
+    if settings.health_route == settings.predict_route:
+        both = Route("by_method", (), "", GET | POST, partial(_by_method, health_route, predict_route), passes_on=True)
+        return {settings.health_route: both}
+    return {settings.health_route: health_route, settings.predict_route: predict_route}
+
+
+def public_routes(settings: VertexSettings, metrics: Route) -> tuple[Route, ...]:
+    """The route table of all other paths; `metrics` belongs to it if its group is public."""
+    public = [route for route in ROUTES if route.group in settings.public_groups]
+    if METRICS_GROUP in settings.public_groups:
+        public.append(metrics)
+    listed = (
+        f"GET {settings.health_route}, POST {settings.predict_route}, and "
+        f"those of the groups {', '.join(settings.public_groups) or '(none)'}"
+    )
+    hint = "--public-routes says which groups of the v2 protocol's routes are served on this port"
+    return (*public, absent_route(listed, hint))
+
+
+def _by_method(health_route: Route, predict_route: Route, application: V2Application, environ: Environ) -> Reply:
+    """A probe is a GET, a request a POST."""
+    return application.answer(environ, health_route if environ["REQUEST_METHOD"] == "GET" else predict_route, {})
+
+
+# Source: docs/spec/vertex.md, all sections; docs/architecture.md section 3 point 4.
+
 
 _STATUSES: Statuses = ((RedirectForbidden, 403), *BODY_STATUSES)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from adapters.common.setting_row import SettingRow
+from adapters.common.settings import OptionText, SettingRow
 from core.errors import ConfigInvalid
 
 MODE = "AIP_MODE"
@@ -94,3 +94,23 @@ def _route(environ: Mapping[str, str], name: str) -> str:
             hint="the path is taken literally, not as a regular expression",
         )
     return text
+
+
+# Source: docs/spec/vertex.md section B1; docs/spec/server-options.md section 2 "Vertex AI".
+
+
+# The value of the variable is the value of the option. Triton reads these outside of the platform, too.
+_VERBATIM = {HTTP_PORT: "vertex-ai-port", STORAGE_URI: "model-repository"}
+
+
+def server_options(environ: Mapping[str, str], *, on_platform: bool) -> list[OptionText]:
+    """The options that the variables set. `on_platform`: this is a container of the platform, or a rehearsal of one."""
+    found = []
+    if on_platform:
+        found.append(OptionText("allow-vertex-ai", "true", MODE))
+        found += [OptionText(closed, "false", MODE) for closed in ("allow-http", "allow-grpc")]
+    for name, flag in _VERBATIM.items():
+        text = environ.get(name, "").strip()
+        if text:
+            found.append(OptionText(flag, text, name))
+    return found

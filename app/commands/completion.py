@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import shtab
 
-from app.commands.doctor.command import JSON
-from app.commands.emulate import sagemaker, vertex_options
-from app.commands.trace import command as trace_command
-from app.commands.validate import options as validate_options
-from app.settings.option import BadOption, Option
-from app.settings.option_types import FILE, FLAG, REPOSITORY, TEXT, Kind, Paths
+from app.commands import emulate_sagemaker as sagemaker
+from app.commands import emulate_vertex as vertex_options
+from app.commands import trace as trace_command
+from app.commands import validate as validate_options
+from app.commands.doctor import JSON
+from app.settings.groups import UNUSED_OPTIONS
+from app.settings.option import FILE, FLAG, REPOSITORY, TEXT, BadOption, Kind, Option, Paths
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
 from app.settings.usage import HELP_TOPIC
 
 SHELLS = ("bash", "zsh", "fish")

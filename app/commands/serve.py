@@ -9,15 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from app.process.environment import announce_metrics_directory
+from app.settings.option import Service
 from app.settings.server import ServerSettings
-from app.settings.services import Service
 from app.sites.credentials import Credentials
 from app.supervisor.configuration import ServerConfiguration
 from app.supervisor.engine_child import EngineChild
-from app.supervisor.failure_note import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.supervisor.server import serve as run_server
-from app.supervisor.topology import Topology, choose_topology
+from app.supervisor.start import FailureNote, Topology, choose_topology
 from app.worker.listening_sockets import Bind
 from core.lifecycle.engine_place import EnginePlace
 
@@ -95,7 +94,7 @@ def _make_site(
         return InProcessSite(settings, credentials, make_bridge, begun or EngineStart(settings))
     from app.sites.front_end import FrontEndSite
     from app.worker.gevent_link import GeventLink
-    from core.remote.transport.link import ThreadLink
+    from core.remote.connection import ThreadLink
 
     make_link = ThreadLink if worker is None else GeventLink
     return FrontEndSite(settings, credentials, directory, make_link, make_bridge, engines)

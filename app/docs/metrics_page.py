@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from core.inference.cancel_cause import CancelCause
-from core.observability.bucket_statistics import BucketUse
-from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import HardwareReading
-from core.observability.hardware.gpu_meter import GpuReading
-from core.observability.latencies.buckets import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST
-from core.observability.latencies.meters import LatencyMeters
-from core.observability.latencies.options import LatencyOptions
+from core.inference.pending_request import CancelCause
+from core.observability.hardware import CpuReading, GpuReading, HardwareReading
+from core.observability.latencies import LatencyMeters
+from core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST, LatencyOptions
 from core.observability.metrics.exposition import MetricFamily
 from core.observability.metrics.families import log_family, metric_families
-from core.observability.metrics.options import MetricsOptions
 from core.observability.metrics.snapshot import (
     DownloadMetrics,
     LoadMetrics,
+    MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
     ModelProcessMetrics,
@@ -27,10 +23,10 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.metrics_log.report import FIGURES
+from core.observability.metrics_report import FIGURES
 from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BatchTuning, FailureReason
-from core.observability.tracing.trace_counts import TraceCounts
+from core.observability.statistics import BatchTuning, BucketUse, FailureReason
+from core.observability.tracing.trace import TraceCounts
 
 
 class Row(NamedTuple):

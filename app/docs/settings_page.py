@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from app.settings.groups import UNUSED_OPTIONS
 from app.settings.option import Option
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
 
 _HEAD = """\
 # Settings
 
-Generated from `app/settings/groups/`; do not edit it. `trident serve --help=all` prints the same, `--help` the
+Generated from `app/settings/groups.py`; do not edit it. `trident serve --help=all` prints the same, `--help` the
 common options, and `--help=GROUP` those of one section, such as `--help=http`.
 
 `trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be shortened as long

@@ -14,7 +14,7 @@ from adapters.vertex.settings import VertexSettings
 from app.platforms.sagemaker import SAGEMAKER, on_sagemaker, sagemaker_evidence, sagemaker_settings
 from app.platforms.vertex import VERTEX, on_vertex, vertex_evidence, with_vertex_variables
 from app.settings.option import BadOption, Option
-from app.settings.precedence import Given, collect
+from app.settings.sources import Given, collect
 from core.errors import ServerError
 
 PLAIN = "plain"

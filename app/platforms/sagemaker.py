@@ -10,19 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.sagemaker.server_options import (
+from adapters.sagemaker.settings import (
     ADDITIONAL_ARGS,
     PLATFORM,
+    PREFIX,
+    SageMakerSettings,
     additional_arguments,
     arguments_behind,
     misspelled,
+    read_sagemaker_settings,
     server_options,
     variables_without_effect,
 )
-from adapters.sagemaker.settings import PREFIX, SageMakerSettings, read_sagemaker_settings
+from app.settings.groups import UNUSED_OPTIONS
 from app.settings.option import Option
-from app.settings.precedence import Given, PlatformText, collect, parse_arguments
-from app.settings.unused import UNUSED_OPTIONS
+from app.settings.sources import Given, PlatformText, collect, parse_arguments
 
 SAGEMAKER = "sagemaker"
 _ALL_MODELS = ("*",)

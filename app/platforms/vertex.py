@@ -9,11 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.vertex.server_options import server_options
-from adapters.vertex.settings import MODE, PREDICTION, STORAGE_URI, PayloadKind, VertexSettings, read_routes
-from app.settings.groups.platforms import split_groups
+from adapters.vertex.settings import (
+    MODE,
+    PREDICTION,
+    STORAGE_URI,
+    PayloadKind,
+    VertexSettings,
+    read_routes,
+    server_options,
+)
+from app.settings.groups import split_groups
 from app.settings.option import Option
-from app.settings.precedence import Given, PlatformText, collect
+from app.settings.sources import Given, PlatformText, collect
 
 VERTEX = "vertex"
 

@@ -11,17 +11,40 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.settings.option import BadOption
-from app.settings.precedence import ENVIRONMENT, FLAG
+from app.settings.option import BadOption, Service, is_unix, spell_endpoint
 from app.settings.server import SERVER_OPTIONS, ServerSettings
-from app.settings.services import Service, is_unix, spell_endpoint
-from app.settings.tls_files import NAMES, PORTS, tls_files
+from app.settings.sources import ENVIRONMENT, FLAG
 from core.errors import ConfigInvalid
-from core.observability.metrics_log.report import RESERVED_NAMES
-from core.repository.stores.object_names import name_problem
+from core.observability.metrics_report import RESERVED_NAMES
+from core.repository.stores.object_store import name_problem
 
 if TYPE_CHECKING:
-    from core.frontend.restricted_apis import RestrictedKind
+    from app.worker.tls import TlsFiles
+    from core.frontend.access import RestrictedKind
+
+
+# The beginnings of the options of the ports that may have TLS.
+PORTS = ("http", "grpc")
+NAMES = ("server_cert", "server_key", "root_cert")
+
+
+def tls_files(settings: ServerSettings, port: str) -> TlsFiles | None:
+    """The files of one of the PORTS, None if its clients talk in plain text. Raises BadOption if one is not named."""
+    is_mutual = getattr(settings, f"{port}_use_ssl_mutual")
+    if not is_mutual and not getattr(settings, f"{port}_use_ssl"):
+        return None
+    from app.worker.tls import TlsFiles
+
+    names = NAMES if is_mutual else NAMES[:-1]
+    for name in names:
+        if not getattr(settings, f"{port}_{name}"):
+            switch = f"--{port}-use-ssl-mutual" if is_mutual else f"--{port}-use-ssl"
+            raise BadOption.of(f"--{SERVER_OPTIONS[f'{port}_{name}'].flag}", f"{switch} needs this file")
+    return TlsFiles(*[getattr(settings, f"{port}_{name}") for name in names])
+
+
+# Source: docs/spec/server-options.md sections 2 to 4.
+
 
 _LONGEST_NAME = 255
 # CloudWatch takes 30, and the lines of models add two.
@@ -124,8 +147,8 @@ def _check_http(settings: ServerSettings) -> None:
         _check_tls(settings, "http")
     if not (settings.http_restricted_api or settings.http_header_forward_pattern):
         return
-    from core.frontend.restricted_apis import HTTP
-    from core.http.options import HttpOptions
+    from core.frontend.access import HTTP
+    from core.http.front_end import HttpOptions
 
     _check_restricted(settings.http_restricted_api, HTTP)
     try:
@@ -138,8 +161,8 @@ def _check_grpc(settings: ServerSettings) -> None:
     if not settings.allow_grpc:
         return
     if settings.grpc_restricted_protocol or settings.grpc_header_forward_pattern:
-        from core.frontend.restricted_apis import GRPC
-        from core.grpc.options import GrpcOptions
+        from core.frontend.access import GRPC
+        from core.grpc.application import GrpcOptions
 
         _check_restricted(settings.grpc_restricted_protocol, GRPC)
         try:
@@ -171,7 +194,7 @@ def _check_tokens(settings: ServerSettings) -> None:
         return
     if not settings.allow_http and not settings.allow_grpc:
         raise BadOption.of("--auth-token-file", "it is for the HTTP and gRPC ports, and both are closed")
-    from core.frontend.token_file import read_tokens
+    from core.frontend.access import read_tokens
 
     try:
         read_tokens(settings.auth_token_file)
@@ -215,7 +238,7 @@ def _check_response_cache(settings: ServerSettings) -> None:
 
 
 def _check_restricted(values: Iterable[str], kind: RestrictedKind) -> None:
-    from core.frontend.restricted_apis import parse_restricted
+    from core.frontend.access import parse_restricted
 
     for text in values:
         if "=" not in text.partition(":")[2]:  # the malformed text may contain the secret: do not quote it
@@ -254,7 +277,7 @@ def _check_tracing(settings: ServerSettings) -> None:
     """Raise BadOption for invalid values, and for a missing package."""
     if not any(name in settings.sources for name in _TRACING):
         return
-    from core.observability.tracing.options import TraceMode
+    from core.observability.tracing.settings import TraceMode
 
     if settings.trace_options.mode is TraceMode.OPENTELEMETRY and not _has_otlp_exporter():
         raise BadOption.of(

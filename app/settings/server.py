@@ -5,34 +5,62 @@ Source: docs/spec/server-options.md section 2.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.common.setting_row import SettingRow
+from adapters.common.settings import SettingRow
 from adapters.sagemaker.settings import SageMakerSettings
 from adapters.vertex.settings import VertexSettings
-from app.settings.cache_directory import cache_directory
-from app.settings.groups.access import AccessSettings
-from app.settings.groups.backends import BackendSettings
-from app.settings.groups.general import GeneralSettings
-from app.settings.groups.grpc import GrpcSettings
-from app.settings.groups.http import HttpSettings
-from app.settings.groups.logging import LoggingSettings
-from app.settings.groups.metrics import MetricsSettings
-from app.settings.groups.platforms import PlatformSettings
-from app.settings.groups.rate_limiter import RateLimiterSettings
-from app.settings.groups.repository import RepositorySettings
-from app.settings.groups.response_cache import ResponseCacheSettings
-from app.settings.groups.scheduling import SchedulingSettings
-from app.settings.groups.tracing import TracingSettings
-from app.settings.option import Option, options_by_field
-from app.settings.precedence import DEFAULT
-from app.settings.services import Service, is_unix
+from app.process.files import temporary_directory
+from app.settings.groups import (
+    AccessSettings,
+    BackendSettings,
+    GeneralSettings,
+    GrpcSettings,
+    HttpSettings,
+    LoggingSettings,
+    MetricsSettings,
+    PlatformSettings,
+    RateLimiterSettings,
+    RepositorySettings,
+    ResponseCacheSettings,
+    SchedulingSettings,
+    TracingSettings,
+)
+from app.settings.option import Option, Service, is_unix, options_by_field
+from app.settings.sources import DEFAULT
 
 if TYPE_CHECKING:
-    from core.observability.logging import LogOptions
+    from core.observability.log import LogOptions
+
+
+_NAME = "trident"
+
+
+def cache_directory(mount: str) -> str:
+    """A directory in `mount`, where Triton keeps its copies and so has room for them; the user's if `mount` is empty.
+
+    The user's is in the home directory, or among the temporary files if the home is not writable. Raises
+    NoTemporaryDirectory.
+    """
+    return os.path.join(mount, _NAME) if mount else _user_directory()
+
+
+def _user_directory() -> str:
+    try:
+        home = Path.home()
+    except RuntimeError:  # the system does not know the user, which is common in containers
+        home = Path()
+    if home.is_absolute() and home.is_dir() and os.access(home, os.W_OK | os.X_OK):
+        return str(home / ".cache" / _NAME)
+    return str(Path(temporary_directory(), f"{_NAME}-{os.getuid()}"))
+
+
+# Source: docs/spec/server-options.md section 2.
 
 
 # The help text lists the options of the last base first: Python orders the fields of dataclasses so.

@@ -8,13 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from app.settings.option import BadOption
-from app.settings.option_types import INT32_MAX, BadValue, integer
-from core.observability.tracing.options import DEFAULT_RESOURCE, ExportOptions, TraceMode, TraceOptions
-from core.observability.tracing.settings import LEVELS, OFF, TIMESTAMPS, TraceSettings
+from app.settings.option import INT32_MAX, BadOption, BadValue, integer
+from core.observability.tracing.settings import (
+    DEFAULT_RESOURCE,
+    LEVELS,
+    OFF,
+    TIMESTAMPS,
+    ExportOptions,
+    TraceMode,
+    TraceOptions,
+    TraceSettings,
+)
 
 if TYPE_CHECKING:
-    from app.settings.groups.tracing import TracingSettings
+    from app.settings.groups import TracingSettings
 
 T = TypeVar("T")
 

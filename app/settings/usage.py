@@ -5,10 +5,9 @@ from __future__ import annotations
 import textwrap
 from itertools import groupby
 
-from app.settings.option import BadOption, Option
-from app.settings.option_types import Kind
+from app.settings.groups import UNUSED_OPTIONS
+from app.settings.option import BadOption, Kind, Option
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
 
 _WIDTH = 100
 

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.types import WSGIApplication
 
+import gevent
 from prometheus_client.registry import Collector
 
+from app.settings.option import Service
 from app.settings.server import ServerSettings
 from app.sites.bridges import MakeBridge
-from app.sites.http_options import http_options
-from app.sites.multi_model import MultiModel
+from app.sites.credentials import Credentials
+from app.sites.site import Http2Port
+from app.supervisor.private_directory import PrivateDirectory
+from app.worker.http2.frames import Http2Limits
 from core.engine.protocol import Engine
-from core.frontend.auth_tokens import AuthTokens
-from core.frontend.turns import Turns
+from core.errors import ErrorHints
+from core.frontend.access import GRPC, AuthTokens, parse_restricted
+from core.frontend.bridge import Turns
+from core.frontend.gevent_bridge import GeventBridge
+from core.frontend.request import Allocate
 from core.http.application import V2Application
-from core.http.metrics_application import MetricsApplication
-from core.http.metrics_page import MetricsPage
-from core.http.response_counts import ResponseCounts
+from core.http.counts import ResponseCounts
+from core.http.front_end import HttpOptions
+from core.http.metrics import MetricsApplication, MetricsPage
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import log_family, metric_families
-from core.observability.metrics.options import MetricsOptions
+from core.observability.metrics.snapshot import MetricsOptions
+
+if TYPE_CHECKING:
+    from adapters.sagemaker.memory import MemoryBudget
+    from adapters.sagemaker.model_states import ModelStates
+    from core.grpc.application import GrpcOptions
+    from core.remote.engine_client import RemoteEngine
+    from core.remote.pool import EnginePool
+
 
 # Renders the HTTP requests of a front end for the metrics page, in OpenMetrics if the second argument is true.
 RequestPage = Callable[[V2Application, bool], bytes]
@@ -123,3 +139,124 @@ class Applications:
             return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
 
         return MetricsPage(page)
+
+
+def http_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> HttpOptions:
+    """`tokens` are those that a client must have; None on a port whose platform says who may call."""
+    return HttpOptions(
+        max_input_size=settings.http_max_input_size,
+        header_forward_pattern=settings.http_header_forward_pattern,
+        restricted=parse_restricted(settings.http_restricted_api),
+        tokens=tokens,
+        allow_client_shm=settings.allow_client_shm,
+        health_json=settings.health_body == "json",
+        error_hints=ErrorHints(settings.error_hints),
+    )
+
+
+def grpc_ports(
+    settings: ServerSettings,
+    engine: Engine,
+    make_bridge: MakeBridge,
+    credentials: Credentials,
+    *,
+    allocate: Allocate | None = None,
+    show: Callable[[Collector], None] | None = None,
+) -> dict[int, Http2Port]:
+    """The gRPC port, if it is opened, under its number; a Unix socket has 0. A stock worker cannot serve it.
+
+    `allocate` gives memory for large messages that is shared with the engine. `show` gets the counts of calls, unless
+    the pages of metrics show them anyway.
+    """
+    place = settings.services().get(Service.GRPC)
+    bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
+    if place is None or not isinstance(bridge, GeventBridge):
+        return {}
+    from core.grpc.application import GrpcApplication  # for servers with gRPC only
+
+    application = GrpcApplication(engine, grpc_options(settings, credentials.tokens), bridge, gevent.spawn, allocate)
+    if show is not None:
+        show(application.request_metrics)
+    port = Http2Port(
+        application=application,
+        limits=http2_limits(settings),
+        tls=credentials.grpc_tls,
+        max_age_s=_seconds(settings.grpc_max_connection_age),
+        age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
+        shares_memory=allocate is not None,
+    )
+    return {place[1]: port}
+
+
+def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
+    from core.grpc.application import GrpcOptions
+
+    return GrpcOptions(
+        header_forward_pattern=settings.grpc_header_forward_pattern,
+        restricted=parse_restricted(settings.grpc_restricted_protocol, GRPC),
+        tokens=tokens,
+        compression_level=settings.grpc_infer_response_compression_level,
+        max_message_size=settings.grpc_max_message_size,
+        max_unfinished_size=settings.grpc_max_unfinished_size,
+        reflection=settings.grpc_reflection,
+        allow_client_shm=settings.allow_client_shm,
+        error_hints=ErrorHints(settings.error_hints),
+    )
+
+
+def http2_limits(settings: ServerSettings) -> Http2Limits:
+    """gRPC's rules for pings; without the permission a ping may come once in two hours while there is no call."""
+    defaults = Http2Limits()
+    interval_s = settings.grpc_http2_min_recv_ping_interval_without_data / 1000
+    permitted = settings.grpc_keepalive_permit_without_calls
+    return Http2Limits(
+        ping_interval_s=interval_s,
+        ping_interval_idle_s=interval_s if permitted else defaults.ping_interval_idle_s,
+        ping_strikes=settings.grpc_http2_max_ping_strikes,
+        keepalive_s=settings.grpc_keepalive_time / 1000,
+        keepalive_timeout_s=settings.grpc_keepalive_timeout / 1000,
+        keepalive_without_streams=permitted,
+    )
+
+
+def _seconds(milliseconds: int) -> float:
+    """0 is never."""
+    return milliseconds / 1000 if milliseconds else math.inf
+
+
+class MultiModel(NamedTuple):
+    memory: MemoryBudget
+    states: ModelStates
+
+
+def own_models(settings: ServerSettings) -> MultiModel:
+    """For the one process of a server that has no front ends."""
+    from adapters.sagemaker.memory import MemoryBudget
+    from adapters.sagemaker.model_states import OwnModelStates
+    from core.backends.devices import gpu_ids
+    from core.backends.registry import BackendRegistry
+
+    backends = BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
+    memory = MemoryBudget.of_machine(
+        gpu_ids=backends.gpu_ids, visible_gpus=settings.visible_gpus, limit=_limit(settings)
+    )
+    return MultiModel(memory, OwnModelStates())
+
+
+def shared_models(
+    settings: ServerSettings, engine: RemoteEngine | EnginePool, directory: PrivateDirectory
+) -> MultiModel:
+    """For a front end, which shares them with the others through `directory`."""
+    from adapters.sagemaker.memory import MemoryBudget, SharedReservations
+    from adapters.sagemaker.shared_model_states import SharedModelStates
+    from core.observability.hardware import resident_bytes
+
+    def resident() -> int:
+        return sum(map(resident_bytes, engine.process_ids()))
+
+    memory = MemoryBudget.of_engines(resident, SharedReservations(directory.loads), limit=_limit(settings))
+    return MultiModel(memory, SharedModelStates(directory.models, engine))
+
+
+def _limit(settings: ServerSettings) -> int | None:
+    return settings.sagemaker_memory_limit_mb * 1_000_000 or None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.process.watched_files import FileContent, WatchedFiles
+from app.process.files import FileContent, WatchedFiles
+from app.settings.rules import tls_files
 from app.settings.server import ServerSettings
-from app.settings.tls_files import tls_files
-from core.frontend.auth_tokens import AuthTokens, Scope
+from core.frontend.access import AuthTokens, Scope
 
 if TYPE_CHECKING:
     from app.worker.tls import ServerTls

@@ -2,10 +2,88 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 from app.process.heap import use_one_heap
 from app.settings.server import ServerSettings
-from app.sites.engine_options import engine_options
+from app.version import VERSION
+from core.backends.python.environment import CACHE_DIRECTORY
 from core.engine.in_process import InferenceEngine, make_engine
+from core.inference.window_limits import WindowLimits
+from core.lifecycle.engine_place import EnginePlace
+from core.lifecycle.options import EngineOptions, Readiness
+from core.observability.metrics.snapshot import MetricsOptions
+from core.observability.tracing.settings import TraceOptions
+
+_ALONE = EnginePlace()
+
+
+def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> EngineOptions:
+    """The options of one of the server's engines. The memory of the response cache is divided among them."""
+    has_metrics = _has_metrics(settings)
+    return EngineOptions(
+        repositories=settings.model_repository,
+        server_id=settings.server_id,
+        server_version=VERSION,
+        readiness=Readiness(settings.strict_readiness),
+        auto_complete=not settings.disable_auto_complete_config,
+        config_name=settings.model_config_name,
+        control_mode=settings.model_control_mode,
+        load_models=settings.load_model,
+        poll_secs=settings.repository_poll_secs,
+        namespacing=settings.model_namespacing,
+        any_layout=settings.any_layout,
+        single_model=settings.single_model,
+        cache_directory=settings.model_cache_directory,
+        cache_bytes=settings.model_cache_bytes,
+        credential_path=settings.cloud_credential_path,
+        load_threads=settings.model_load_thread_count,
+        load_retries=settings.model_load_retry_count,
+        unload_timeout_s=settings.model_unload_timeout_secs,
+        backend_settings=_backend_settings(settings),
+        cpu_instead_of_gpu=settings.gpu_missing == "cpu",
+        min_compute_capability=settings.min_supported_compute_capability,
+        delay_scheduler=settings.delay_scheduler,
+        backlog_delay_scheduler=settings.backlog_delay_scheduler,
+        metrics_interval_ms=settings.metrics_interval_ms,
+        visible_gpus=settings.visible_gpus,
+        gpu_metrics=has_metrics and settings.allow_gpu_metrics,
+        cpu_metrics=has_metrics and settings.allow_cpu_metrics,
+        custom_metrics=_has_page(settings),
+        response_cache_bytes=settings.response_cache_bytes // place.count,
+        redis_cache=settings.redis_options,
+        shm_map_from=settings.client_shm_map_bytes,
+        response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
+        resource_limits=settings.resource_limits,
+        tracing=_tracing(settings.trace_options, place),
+        latencies=MetricsOptions(config=settings.metrics_settings).latencies,
+        place=place,
+    )
+
+
+def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:
+    """The values of --backend-config. The environments of Python models are cached beside the models."""
+    cache = str(Path(settings.model_cache_directory, "environments"))
+    found = settings.backend_settings
+    if CACHE_DIRECTORY in found.get("", {}):
+        return found
+    return {**found, "python": {CACHE_DIRECTORY: cache, **found.get("python", {})}}
+
+
+def _tracing(options: TraceOptions, place: EnginePlace) -> TraceOptions:
+    """Engines after the first write traces to files of their own, and no two of them give a trace the same number."""
+    file = f"{options.file}.engine-{place.index}" if options.file and place.index else options.file
+    return replace(options, file=file, numbers=(1 + place.index, place.count))
+
+
+def _has_metrics(settings: ServerSettings) -> bool:
+    return _has_page(settings) or settings.metrics_log != "none"
+
+
+def _has_page(settings: ServerSettings) -> bool:
+    return settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
+
 
 # Longer than the imports of a storage's client and a listing take; a slow storage is better waited for with imports.
 _LISTING_S = 0.5

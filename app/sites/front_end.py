@@ -6,21 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
-from app.process.garbage_collector import settle_collector
+from app.process.heap import settle_collector
 from app.settings.server import ServerSettings
-from app.sites.applications import Applications
+from app.sites.applications import Applications, grpc_ports, shared_models
 from app.sites.bridges import MakeBridge
 from app.sites.credentials import Credentials, http_tls
-from app.sites.grpc_port import grpc_ports
-from app.sites.multi_model import shared_models
 from app.sites.site import Http2Port
 from app.supervisor.private_directory import PrivateDirectory
-from core.http.shared_request_metrics import SharedRequestMetrics
-from core.remote.client import RemoteEngine
-from core.remote.transport.link import Link
+from core.http.metrics import SharedRequestMetrics
+from core.remote.connection import Link
+from core.remote.engine_client import RemoteEngine
 
 if TYPE_CHECKING:
-    from core.remote.pool.engine_pool import EnginePool
+    from core.remote.pool import EnginePool
 
 
 class FrontEndSite:
@@ -82,7 +80,7 @@ def _engine(
     memory_bytes = settings.http_worker_memory_bytes
     if engines == 1:
         return RemoteEngine(str(directory.socket), make_link(), memory_bytes)
-    from core.remote.pool.engine_pool import EnginePool  # for several engines only
+    from core.remote.pool import EnginePool  # for several engines only
 
     sockets = [str(directory.socket_of(index)) for index in range(engines)]
     keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None

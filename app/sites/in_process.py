@@ -6,16 +6,15 @@ from collections.abc import Mapping
 from wsgiref.types import WSGIApplication
 
 from app.settings.server import ServerSettings
-from app.sites.applications import Applications
+from app.sites.applications import Applications, grpc_ports, own_models
 from app.sites.bridges import MakeBridge
 from app.sites.credentials import Credentials, http_tls
 from app.sites.engine_start import EngineStart
-from app.sites.grpc_port import grpc_ports
-from app.sites.metrics_log import make_metrics_log
-from app.sites.multi_model import own_models
 from app.sites.site import Http2Port
-from app.sites.start_watch import StartWatch
-from core.frontend.request_body import Allocate
+from app.sites.start import StartWatch
+from core.engine.in_process import InferenceEngine
+from core.frontend.request import Allocate
+from core.observability.metrics_log import CloudLogging, EmbeddedMetrics, Format, MetricsLog
 
 
 class InProcessSite:
@@ -72,3 +71,16 @@ class InProcessSite:
         if self._metrics_log is not None:
             self._metrics_log.close()
         return self._engine.finish(timeout_s)
+
+
+def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> MetricsLog | None:
+    """None if --metrics-log is none."""
+    dimensions = settings.metrics_log_dimensions
+    formats: dict[str, Format] = {
+        "emf": EmbeddedMetrics(settings.metrics_log_namespace, dimensions),
+        "gcp": CloudLogging(dimensions),
+    }
+    chosen = formats.get(settings.metrics_log)
+    if chosen is None:
+        return None
+    return MetricsLog(engine.metrics, engine.is_ready, chosen, settings.metrics_log_interval_secs)

@@ -3,7 +3,7 @@
 Site
 ├── InProcessSite   the engine and the applications in one process (app/sites/in_process.py)
 ├── FrontEndSite    the applications, with the engine in its own process (app/sites/front_end.py)
-└── PlainSite       any WSGI application, without an engine (app/sites/plain.py)
+└── PlainSite       any WSGI application, without an engine (app/sites/site.py)
 """
 
 from __future__ import annotations
@@ -11,15 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from types import MappingProxyType
+from typing import Protocol
 from wsgiref.types import WSGIApplication
 
-from app.worker.http2.limits import Http2Limits
-from core.frontend.request_body import Allocate
+from app.worker.http2.frames import Http2Limits
+from app.worker.tls import ServerTls
+from core.frontend.request import Allocate
 from core.grpc.transport import Application
-
-if TYPE_CHECKING:
-    from app.worker.tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,3 +74,28 @@ class Site(Protocol):
 
     def finish(self, timeout_s: float) -> bool:
         """Stop the engine; requests in flight have `timeout_s` seconds. Off the hub. Returns whether all ended."""
+
+
+class PlainSite:
+    failure: str | None = None
+    allocate: Allocate | None = None
+    tls: Mapping[int, ServerTls] = MappingProxyType({})
+    http2_ports: Mapping[int, Http2Port] = MappingProxyType({})
+
+    def __init__(self, application: WSGIApplication, ports: list[int]) -> None:
+        self.applications = dict.fromkeys(ports, application)
+
+    def release_memory(self) -> None:
+        return None
+
+    def start(self) -> None:
+        return None
+
+    def begin_exit(self) -> None:
+        return None
+
+    def log_in_flight(self, seconds_left: float) -> None:
+        return None
+
+    def finish(self, timeout_s: float) -> bool:
+        return True

@@ -5,26 +5,53 @@ Source: docs/spec/server-options.md sections 4 to 6.
 
 from __future__ import annotations
 
+import logging
 import os
 from socket import socket
 from typing import TYPE_CHECKING, Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.errors import AppImportError
+from gunicorn.glogging import Logger
 
-from app.process.temporary_directory import IN_MEMORY
+from app.process.files import IN_MEMORY
 from app.supervisor.arbiter import TridentArbiter
 from app.supervisor.configuration import WORKER_CLASS, ServerConfiguration
-from app.supervisor.gunicorn_log import GunicornLog
-from app.supervisor.stop_signals import release_stop_signals, send_noted_signals
-from app.worker.limits import ConnectionLimits
-from app.worker.port_dispatcher import PortDispatcher
-from app.worker.stop_times import StopTimes
+from app.supervisor.start import release_stop_signals, send_noted_signals
+from app.worker.limits import ConnectionLimits, StopTimes
+from app.worker.listening_sockets import PortDispatcher
+from core.observability.log import ask_to_reopen_log
 
 if TYPE_CHECKING:
     from app.sites.engine_start import EngineStart
     from app.sites.site import Site
     from app.worker.worker import TridentWorker
+
+
+_STOPPING = "Shutting down"
+
+
+class GunicornLog(Logger):  # type: ignore[misc]
+    """Sends gunicorn's messages to the logger `trident.gunicorn`, and discards its access log."""
+
+    def setup(self, cfg: Any) -> None:
+        self.error_log = logging.getLogger("trident.gunicorn")
+
+    def reopen_files(self) -> None:
+        """SIGUSR1, in the main process and in a worker, perhaps in the middle of an event."""
+        ask_to_reopen_log()
+
+    def error(self, msg: str, *args: Any, **kwargs: Any) -> None:
+        """The stop of a server is no error, whatever its exit status; the last line of the log says what was."""
+        level = logging.INFO if msg.startswith(_STOPPING) else logging.ERROR
+        self.error_log.log(level, msg, *args, **kwargs)
+
+    def access(self, resp: Any, req: Any, environ: Any, request_time: Any) -> None:
+        return None
+
+
+# Source: docs/spec/server-options.md sections 4 to 6.
+
 
 # The arbiter kills a worker whose hub a native call holds up for longer than this.
 _HEARTBEAT_TIMEOUT_S = 120

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from app.supervisor.engine_child import EngineChild
-from app.supervisor.failure_note import FailureNote
+from app.supervisor.start import FailureNote
 from app.worker.listening_sockets import Bind
 
 if TYPE_CHECKING:
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from app.sites.site import Site
     from app.worker.worker import TridentWorker
 
-WORKER_CLASS = "app.supervisor.worker_process.WorkerProcess"
+
+WORKER_CLASS = "app.supervisor.arbiter.WorkerProcess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,11 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.process.captured_output import CapturedOutput, capture_output
 from app.process.end import EXIT_FAILED, exit_now
-from app.supervisor.stop_signals import STOP_ENGINE, hold_stop_signals, release_stop_signals
-from core.interprocess.process_end import end_text
-from core.interprocess.restarts import Restarts
-from core.observability.logging import ask_to_reopen_log
+from app.process.stray_output import CapturedOutput, capture_output
+from app.supervisor.start import STOP_ENGINE, hold_stop_signals, release_stop_signals
+from core.interprocess.restarts import Restarts, end_text
+from core.observability.log import ask_to_reopen_log
 
 _log = logging.getLogger("trident.server")
 

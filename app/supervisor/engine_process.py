@@ -21,26 +21,21 @@ from queue import Empty, SimpleQueue
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
 from app.process.environment import show_gpus
-from app.process.heap import IdleTrim, keep_freed_memory, use_one_heap
-from app.process.interpreter_lock import share_interpreter_lock
+from app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock, use_one_heap
 from app.settings.server import ServerSettings
-from app.sites.engine_options import engine_options
-from app.sites.metrics_log import make_metrics_log
-from app.sites.start_watch import StartWatch
-from app.supervisor.engine_devices import gpus_of_engine
-from app.supervisor.failure_note import FailureNote
+from app.sites.engine_start import engine_options
+from app.sites.in_process import make_metrics_log
+from app.sites.start import StartWatch
 from app.supervisor.private_directory import PrivateDirectory
-from app.supervisor.stop_signals import STOP_ENGINE
-from core.backends.devices.cpu_budget import keep_to_share, pin_to_share
+from app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
+from core.backends.cpu_budget import keep_to_share, pin_to_share
 from core.engine.in_process import InferenceEngine, make_engine
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
-from core.observability.hardware.host_memory import trim_heap
-from core.observability.hardware.visible_gpus import gpu_uuids
-from core.observability.logging import reopen_log_if_asked
-from core.remote.control_log import ControlLog, own_changes
-from core.remote.restoration import Restoration
-from core.remote.server import EngineServer
+from core.observability.hardware import gpu_uuids, trim_heap
+from core.observability.log import reopen_log_if_asked
+from core.remote.control_log import ControlLog, Restoration, own_changes
+from core.remote.engine_server import EngineServer
 
 _log = logging.getLogger("trident.engine")
 

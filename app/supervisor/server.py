@@ -5,11 +5,11 @@ Source: docs/spec/server-options.md sections 4 to 6.
 
 from __future__ import annotations
 
-from app.process.file_limit import raise_file_limit
+from app.process.files import raise_file_limit
 from app.supervisor.application import TridentApplication
 from app.supervisor.configuration import ServerConfiguration
 from app.worker.listening_sockets import BindFailed, open_listeners
-from core.observability.logging import log_failure
+from core.observability.log import log_failure
 
 
 def serve(configuration: ServerConfiguration) -> int:

@@ -11,8 +11,8 @@ import logging
 import time
 from typing import Any
 
-from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.errors import REQUEST_ID_KEY
+from core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.observability.switches import SWITCHES
 
 _log = logging.getLogger("trident.access")

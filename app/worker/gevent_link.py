@@ -9,10 +9,9 @@ from typing import Any
 
 import gevent
 
-from core.remote.transport.link import Linked
-from core.waiting.greenlet_waiter import HubWaiters
-from core.waiting.hub_signal import HubSignal
-from core.waiting.waiter import Waiter
+from core.remote.connection import Linked
+from core.waiting.hub import HubSignal, HubWaiters
+from core.waiting.waiting import Waiter
 
 _READ = 1
 _WRITE = 2

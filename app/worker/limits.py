@@ -6,6 +6,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopTimes:
+    """Seconds of unready service before the listeners close, and then seconds for the requests in flight."""
+
+    drain_grace_s: float = 0.0
+    exit_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     """Limits of every connection. Source: docs/spec/http.md section 7 for the size of a body (a signed 32-bit number).
 

@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import gevent
 
 from app.sites.site import Site
-from app.worker.stop_times import StopTimes
+from app.worker.limits import StopTimes
 
 log = logging.getLogger("trident.server")
 

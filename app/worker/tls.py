@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.worker.response_parts import drop_sent, size_of
+from app.worker.io import drop_sent, size_of
 from core.errors import ConfigInvalid
 from core.inference.tensors import Buffer
 

@@ -19,30 +19,24 @@ from gevent.event import Event
 from gunicorn.workers.ggevent import GeventWorker
 
 from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
-from app.process.heap import IdleTrim, keep_freed_memory
-from app.process.interpreter_lock import share_interpreter_lock
-from app.process.stray_messages import log_hub_failures
-from app.sites.plain import PlainSite
-from app.sites.site import Site
-from app.worker.clock import CoarseClock
-from app.worker.connections import CROWDED, Connections
-from app.worker.http1.connection import Http1Connection
-from app.worker.http1.service import Http1Service
+from app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock
+from app.process.stray_output import log_hub_failures
+from app.sites.site import PlainSite, Site
+from app.worker.connection import CROWDED, Connections
+from app.worker.http1.connection import Http1Connection, Http1Service
 from app.worker.http2.connections import Http2Connections
-from app.worker.limits import ConnectionLimits
+from app.worker.io import CoarseClock
+from app.worker.limits import ConnectionLimits, StopTimes
 from app.worker.listener import Listener
-from app.worker.listening_sockets import notice_dead_clients
-from app.worker.port_dispatcher import PortDispatcher
+from app.worker.listening_sockets import PortDispatcher, notice_dead_clients
 from app.worker.shutdown import Ports, Shutdown
-from app.worker.stop_times import StopTimes
 from app.worker.tls import TlsSocket
-from core.frontend.request_body import release_kept
-from core.observability.logging import reopen_log_if_asked
+from core.frontend.request import release_kept
+from core.observability.log import reopen_log_if_asked
 from core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
-    from app.worker.http2.connection import Http2Connection
-    from app.worker.http2.service import Http2Service
+    from app.worker.http2.connection import Http2Connection, Http2Service
 
 log = logging.getLogger("trident.server")
 
@@ -150,8 +144,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         http2 = self.site.http2_ports.get(port)
         if http2 is not None:
             # Imported for servers with gRPC only.
-            from app.worker.http2.connection import Http2Connection
-            from app.worker.http2.service import Http2Service
+            from app.worker.http2.connection import Http2Connection, Http2Service
 
             notice_dead_clients(listener)
             serve = partial(_serve_http2, Http2Connection, Http2Service(http2, self._http2_ports.connections))

@@ -30,11 +30,10 @@ from bench.servers.server import Server, trident
 from bench.tables import number, table
 from bench.turns import HttpLoad, Ratio, Turn, Turns
 from core.engine.in_process import InferenceEngine, make_engine
-from core.inference.deferred import Deferred
-from core.inference.layout import layout_of
-from core.inference.pending_request import PendingRequest
+from core.inference.pending_request import Deferred, PendingRequest
 from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.response import InferenceResponse
+from core.inference.tensors import layout_of
 from core.lifecycle.options import EngineOptions
 from tests.project import ROOT
 

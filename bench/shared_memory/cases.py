@@ -20,7 +20,7 @@ from bench.cases import DATATYPES, Case
 from bench.figures import Figures
 from bench.servers.server import Server
 from bench.turns import HttpLoad, Turns
-from core.shared_memory.system_memory import DIRECTORY, open_object
+from core.shared_memory.regions import DIRECTORY, open_object
 
 SHARED, BINARY = "shared memory", "binary"
 _MEDIUM = next(case for case in MODEL_CASES if case.key == "b")

@@ -9,7 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
-from core.scheduling.tuning.setting import BatchSetting
+from core.scheduling.latency_target import BatchSetting
 
 FIXED_MS = 4.0
 ITEM_MS = 0.05

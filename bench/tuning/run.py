@@ -25,7 +25,7 @@ from bench.servers.server import Server, trident
 from bench.tuning.models import BODY, LARGEST, TARGET, build, name_of
 from bench.tuning.open_loop import open_loop
 from bench.tuning.traces import TRACES
-from core.scheduling.tuning.setting import BatchSetting
+from core.scheduling.latency_target import BatchSetting
 from tests.project import ROOT
 
 BUILD = ROOT / "build" / "bench" / "tuning"

@@ -10,17 +10,15 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.config.spec import BatchingSpec, ModelSpec
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from core.observability.model_statistics import ModelStatistics
-from core.scheduling.limits_in_force import LimitsInForce
-from core.scheduling.policy import Wait, limits_of, may_end
+from core.scheduling.instance import Work, take_work
+from core.scheduling.latency_target import BatchSetting, BatchTuner
+from core.scheduling.limits import LimitsInForce, Wait, limits_of, may_end
 from core.scheduling.queue import RequestQueue
-from core.scheduling.tuning.setting import BatchSetting
-from core.scheduling.tuning.tuner import BatchTuner
-from core.scheduling.work import Work, take_work
 
 _MS = 1_000_000
 

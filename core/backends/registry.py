@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,15 +21,12 @@ from pathlib import Path
 from pkgutil import iter_modules
 
 from core import backends
-from core.backends.base import Backend, CompletingBackend
-from core.backends.devices.device_support import DeviceSupport
-from core.backends.framework import importing
-from core.backends.parameter_values import integer
-from core.config.instance_groups import CpuInstead, GpuIds
-from core.config.paths import is_plain
+from core.backends.backend import Backend, CompletingBackend
+from core.backends.parameters import integer
+from core.config.autocomplete import CpuInstead, GpuIds
+from core.config.problem import ModelSignature, is_plain
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
-from core.errors import ConfigInvalid
+from core.errors import ConfigInvalid, NotInstalled
 
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 """The one setting that every backend has, so that the registry reads it."""
@@ -202,3 +201,54 @@ def _nearest(name: str, backends: Collection[str]) -> str:
 
 def _library(backend: str) -> str:
     return f"libtriton_{backend}.so"
+
+
+def is_installed(module: str) -> bool:
+    """Whether the framework of this name is there; it is not imported."""
+    return find_spec(module) is not None
+
+
+def check_installed(module: str, extra: str, model: str) -> None:
+    """Raise NotInstalled, which names the extra of this distribution that installs the framework, if it is missing."""
+    if not is_installed(module):
+        raise NotInstalled(
+            f"failed to load model '{model}': the framework {module} is not installed",
+            hint=install_hint(extra),
+            model=model,
+        )
+
+
+@contextmanager
+def importing(backend: str, extra: str) -> Iterator[None]:
+    """Turn the ImportError of a framework that is missing or broken into NotInstalled."""
+    try:
+        yield
+    except ImportError as error:
+        raise NotInstalled(f"unable to import backend '{backend}': {error}", hint=install_hint(extra)) from error
+
+
+def install_hint(extra: str) -> str:
+    """How to install the framework of an extra."""
+    return f"install its framework: pip install 'trident-inference[{extra}]'"
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderState:
+    """One execution provider for a device other than the CPU.
+
+    `installed`: the framework was built with it. `problem` is the linker's message about its library, empty if the
+    library loads. `cure` says how to get the provider.
+    """
+
+    name: str
+    installed: bool
+    problem: str = ""
+    cure: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSupport:
+    """`framework` is the name and the version of a backend's framework."""
+
+    framework: str
+    providers: Sequence[ProviderState]

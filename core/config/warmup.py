@@ -5,20 +5,20 @@ Source: docs/spec/model-config.md section 2.8.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from core.config.model_spec import ModelSpec
-from core.config.paths import path_inside
-from core.config.problem import Problem
-from core.config.request_validator import RequestValidator
-from core.config.schema import ModelConfig, ModelWarmup, datatype_of
-from core.config.sequence.resolve import backend_spec
+from core.config.problem import Problem, path_inside
+from core.config.request_check import RequestValidator
+from core.config.resolve import backend_spec
+from core.config.schema import ModelConfig, ModelSequenceBatching, ModelWarmup, datatype_of
+from core.config.spec import BucketSpec, InputSpec, ModelSpec, StateSpec
 from core.errors import ConfigInvalid, InvalidRequest
 from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
+from core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
 
 _PREFIX = "[request id: <id_unknown>] "
 # Random tensors are the same at every start, so that a failed warmup can be reproduced.
@@ -158,3 +158,116 @@ def _from_file(model: str, name: str, file_name: str, datatype: Datatype, dims: 
             model=model,
         )
     return np.frombuffer(content[:expected], dtype=datatype.dtype).reshape(dims)
+
+
+# Source: docs/ragged-batching.md.
+
+
+def bucket_samples(spec: ModelSpec, samples: Sequence[WarmupSample]) -> list[WarmupSample]:
+    """One sample for each combination of sizes, the largest first, so that memory is allocated once.
+
+    The values are those of the first of `samples`, the warmup samples of the configuration, repeated to the length;
+    without one, zeros and empty strings.
+    """
+    buckets = spec.buckets
+    if buckets is None:
+        return []
+    values = {given.name: given.array for given in samples[0].inputs} if samples else {}
+    return [
+        _bucket_samples_sample(spec, buckets, values, batch_size, length)
+        for batch_size in reversed(buckets.batch_sizes or (1,))
+        for length in reversed(buckets.lengths or (0,))
+    ]
+
+
+def _bucket_samples_sample(
+    spec: ModelSpec, buckets: BucketSpec, values: Mapping[str, Array], batch_size: int, length: int
+) -> WarmupSample:
+    parts = [f"batch size {batch_size}"] if buckets.batch_sizes else []
+    parts += [f"length {length}"] if length else []
+    batch_axes = 1 if spec.max_batch_size > 0 else 0
+    inputs = []
+    for name, given in spec.inputs.items():
+        if given.optional:
+            continue
+        axis = buckets.axes[name] - batch_axes if name in buckets.axes else None
+        array = values[name] if name in values else _zeros(given)
+        if axis is not None:
+            array = np.take(array, np.arange(length) % max(array.shape[axis], 1), axis)
+        inputs.append(WarmupInput(name, given.datatype, array))
+    return WarmupSample(f"bucket of {', '.join(parts)}", batch_size, 1, tuple(inputs))
+
+
+def _zeros(given: InputSpec) -> Array:
+    """One item, with 1 for each variable dimension."""
+    dims = tuple(1 if dim == -1 else dim for dim in given.dims)
+    if given.datatype is BYTES:
+        return bytes_array([b""] * element_count(dims), dims)
+    return np.zeros(dims, given.datatype.dtype)
+
+
+# Source: docs/spec/schedulers.md section 3.4, "Implicit state".
+
+
+FOLDER = "initial_state"
+
+
+def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_directory: Path) -> dict[str, Array]:
+    """The first value of each of `states`, by input, without batch dimension. Raises ConfigInvalid."""
+    given = {state.input_name: state.initial_state for state in config.sequence_batching.state}
+    found: dict[str, Array] = {}
+    for state in states:
+        try:
+            initial = given[state.input_name]
+            found[state.input_name] = (
+                _given(config.name, state, initial[0], model_directory) if initial else _unspecified(state)
+            )
+        except (MemoryError, OverflowError, ValueError) as error:
+            raise ConfigInvalid(
+                f"the initial state of '{state.input_name}' cannot be made: {error or 'not enough memory'}",
+                model=config.name,
+            ) from error
+    return found
+
+
+def _unspecified(state: StateSpec) -> Array:
+    """Triton leaves the memory as it is. Zeros tell nothing of other requests."""
+    return _initial_states_zeros(state, tuple(1 if dim == -1 else dim for dim in state.dims))
+
+
+def _initial_states_zeros(state: StateSpec, dims: Shape) -> Array:
+    if state.datatype.size == 0:
+        return bytes_array([b""] * element_count(dims), dims)
+    return np.zeros(dims, state.datatype.dtype)
+
+
+def _given(model: str, state: StateSpec, initial: ModelSequenceBatching.InitialState, model_directory: Path) -> Array:
+    dims: Shape = tuple(initial.dims)
+    if initial.WhichOneof("state_data") == "zero_data":
+        return _initial_states_zeros(state, dims)
+    path = path_inside(model_directory, f"{FOLDER}/{initial.data_file}")
+    if path is None:
+        raise ConfigInvalid(
+            f"initial state file path '{initial.data_file}' for state input '{state.input_name}' in model '{model}' "
+            "is outside model directory",
+            model=model,
+        )
+    expected = element_count(dims) * state.datatype.size
+    try:
+        with path.open("rb") as file:
+            content = file.read(expected) if expected else file.read()
+    except OSError as error:
+        raise ConfigInvalid(f"failed to open file for read {path}: {error.strerror}", model=model) from error
+    if state.datatype.size == 0:
+        try:
+            elements = unpack_bytes(content, element_count(dims), name=state.input_name, model=model)
+        except InvalidRequest as error:
+            raise ConfigInvalid(error.message, model=model) from error
+        return bytes_array(elements, dims)
+    if len(content) < expected:
+        raise ConfigInvalid(
+            f"initial_state setting expects {expected} bytes, but the data provided from {initial.data_file} only has "
+            f"{len(content)} bytes.",
+            model=model,
+        )
+    return np.frombuffer(content, state.datatype.dtype).reshape(dims)

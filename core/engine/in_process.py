@@ -11,28 +11,21 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from core.backends.base import BackendInstance
-from core.backends.devices.cuda import gpu_ids
+from core.backends.backend import BackendInstance
+from core.backends.devices import gpu_ids
 from core.backends.registry import BackendRegistry
-from core.config.model_spec import ModelSpec
-from core.engine.config_message import ConfigMessage
-from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
+from core.config.spec import ModelSpec
 from core.engine.model_door import EngineDoor
-from core.engine.served_model import ServedModel
+from core.engine.protocol import ConfigMessage, ModelMetadata, ServedModel, ServerMetadata, model_metadata
 from core.errors import InvalidRequest
-from core.lifecycle.lifecycle import Lifecycle
+from core.lifecycle.lifecycle import Lifecycle, VersionOverview, overview
 from core.lifecycle.loader import ModelLoader
+from core.lifecycle.model import version_states
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.overview import VersionOverview, overview
-from core.lifecycle.repository_index import IndexEntry, repository_index
-from core.lifecycle.serving_phase import DownloadPhase, Phase, ServingPhase
+from core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, repository_index
 from core.lifecycle.version import ModelVersion
-from core.lifecycle.version_states import version_states
-from core.observability.hardware.cpu_meter import CpuMeter
-from core.observability.hardware.gauges import HardwareGauges
-from core.observability.hardware.gpu_meter import GpuMeter
-from core.observability.hardware.visible_gpus import gpu_uuids
-from core.observability.logging import LogLevels, change_log
+from core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
+from core.observability.log import LogLevels, change_log
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.metrics.families import is_reserved
 from core.observability.metrics.snapshot import (
@@ -45,18 +38,15 @@ from core.observability.metrics.snapshot import (
 from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.switches import SWITCHES
-from core.observability.tracing.options import TraceOptions
-from core.observability.tracing.settings import Changes
-from core.observability.tracing.trace import Event
-from core.observability.tracing.trace_gate import TraceGate
+from core.observability.tracing.settings import Changes, TraceOptions
+from core.observability.tracing.trace import TraceEvent, TraceGate
 from core.observability.tracing.tracer import Tracer
-from core.repository.download.progress import DownloadSnapshot
-from core.repository.sources.opener import SourceOpener, SourceOptions
+from core.repository.progress import DownloadSnapshot
+from core.repository.sources import SourceOpener, SourceOptions
 from core.response_cache.local_cache import LocalCache
 from core.response_cache.response_cache import ResponseCache
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
-from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
-from core.shared_memory.regions import Regions
+from core.scheduling.rate_limiter import RateLimiter
+from core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
 
 
 class InferenceEngine:
@@ -242,7 +232,7 @@ class InferenceEngine:
     def change_trace(self, model: str, changes: Changes) -> None:
         self._tracer.change(model, changes)
 
-    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+    def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
         self._tracer.answered(number, ahead, behind)
 
     def metrics(self) -> MetricsSnapshot:
@@ -300,7 +290,7 @@ def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendIn
 
 def _response_cache(options: EngineOptions) -> ResponseCache | None:
     if options.redis_cache is not None:
-        from core.response_cache.redis.redis_cache import RedisCache  # its package is an extra
+        from core.response_cache.redis_cache import RedisCache  # its package is an extra
 
         return RedisCache(options.redis_cache)
     return LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None

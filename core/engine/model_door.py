@@ -9,17 +9,16 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from core.config.model_spec import ModelSpec
 from core.config.placement import Placement
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, ServerError
-from core.inference.deferred import Defer
-from core.inference.pending_request import PendingRequest
+from core.inference.pending_request import Defer, PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.version import ModelVersion
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.rate_limiter import RateLimiter
 
 
 class EngineDoor:

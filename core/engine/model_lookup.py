@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from core.engine.served_model import ServedModel
+from core.engine.protocol import ServedModel
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine

@@ -8,24 +8,208 @@ Source: docs/architecture.md section 5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from core.config.model_spec import ModelSpec
-from core.engine.call import HoldChange, ModelChange, call
-from core.engine.config_message import ConfigMessage
-from core.engine.metadata import ModelMetadata, ServerMetadata
-from core.engine.served_model import ServedModel
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import ServingPhase
-from core.observability.logging import LogLevels
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
+from core.inference.pending_request import PendingRequest
+from core.inference.response import AnswerAtHand
+from core.inference.tensors import Shape
+from core.lifecycle.state import IndexEntry, ServingPhase
+from core.observability.log import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.tracing.settings import Changes
-from core.observability.tracing.trace import Event
-from core.observability.tracing.trace_gate import TraceGate
-from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
+from core.observability.tracing.trace import TraceEvent, TraceGate
+from core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+
+if TYPE_CHECKING:
+    from core.config.schema import ModelConfig
+
+
+_ATTRIBUTE = "engine_call"
+
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+class ModelChange(Enum):
+    """What a call does to the model that its first argument names."""
+
+    LOAD = "load"
+    UNLOAD = "unload"
+
+
+class HoldChange(Enum):
+    """What a call does to the holds of its caller. A hold is a model's name and a number.
+
+    TAKE has the name as its first argument and returns the number; RELEASE has both as arguments.
+    """
+
+    TAKE = "take"
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallMark:
+    """`blocks`: the method may wait for storage, for a load or until memory is free. `change`: None if it only asks.
+    `hold`: None if it has nothing to do with holds. `changes_state`: the front ends must know of the new state of the
+    engine before the caller has its answer.
+    """
+
+    blocks: bool = False
+    change: ModelChange | None = None
+    hold: HoldChange | None = None
+    changes_state: bool = False
+
+
+def call(
+    *,
+    blocks: bool = False,
+    change: ModelChange | None = None,
+    hold: HoldChange | None = None,
+    changes_state: bool = False,
+) -> Callable[[M], M]:
+    """Mark a method of the protocol. All of its parameters and its result need annotations."""
+
+    def marked(method: M) -> M:
+        mark = CallMark(blocks=blocks, change=change, hold=hold, changes_state=changes_state or change is not None)
+        setattr(method, _ATTRIBUTE, mark)
+        return method
+
+    return marked
+
+
+def mark_of(method: object) -> CallMark | None:
+    """The mark of a method; None if front ends do not call it this way."""
+    mark: CallMark | None = getattr(method, _ATTRIBUTE, None)
+    return mark
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigMessage:
+    """The message in protobuf's wire format, so that it can cross a process boundary.
+
+    A front end in another process does not load protobuf, which takes more memory than all of its own code, until a
+    client asks for a configuration.
+    """
+
+    serialized: bytes
+
+    @staticmethod
+    def of(config: ModelConfig) -> ConfigMessage:
+        return ConfigMessage(config.SerializeToString())
+
+    def parse(self) -> ModelConfig:
+        """A new message. The first call in a process imports protobuf, which takes tens of milliseconds."""
+        from core.config.schema import ModelConfig
+
+        return ModelConfig.FromString(self.serialized)
+
+
+# Source: docs/spec/http.md section 3.
+
+
+EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "cuda_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+"""The protocol extensions that this server has, in Triton's order: clients look for them before they use them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerMetadata:
+    """`name` is the value of --id, `version` the version of this server."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...] = EXTENSIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMetadata:
+    """An input or an output. `shape` begins with -1 if the model has a batch dimension."""
+
+    name: str
+    datatype: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelMetadata:
+    """`versions` are those that the question covers and that are ready, ascending. `platform` is the backend's name
+    for a model whose configuration gives no platform."""
+
+    name: str
+    versions: tuple[int, ...]
+    platform: str
+    inputs: tuple[TensorMetadata, ...]
+    outputs: tuple[TensorMetadata, ...]
+
+
+def model_metadata(spec: ModelSpec, versions: Sequence[int]) -> ModelMetadata:
+    """The metadata of the version that `spec` describes."""
+    return ModelMetadata(
+        name=spec.name,
+        versions=tuple(versions),
+        platform=spec.platform or spec.backend,
+        inputs=tuple(_tensor(tensor, spec) for tensor in spec.inputs.values()),
+        outputs=tuple(_tensor(tensor, spec) for tensor in spec.outputs.values()),
+    )
+
+
+def _tensor(tensor: InputSpec | OutputSpec, spec: ModelSpec) -> TensorMetadata:
+    batch = (-1,) if spec.max_batch_size > 0 else ()
+    return TensorMetadata(name=tensor.name, datatype=tensor.datatype.name, shape=(*batch, *tensor.dims))
+
+
+class ServedModel(Protocol):
+    """The version that `Engine.model` found. Look it up again for each request: a reload replaces it.
+
+    `spec` holds what a codec needs to know. `handover` is how many requests that arrive at the same moment a front end
+    submits in a row.
+    """
+
+    @property
+    def spec(self) -> ModelSpec: ...
+
+    @property
+    def handover(self) -> int: ...
+
+    @property
+    def answer_at_hand(self) -> AnswerAtHand | None:
+        """Answers requests from the response cache of this process, without a wait. Any thread; never raises.
+
+        None for a model without one; decided when it is loaded.
+        """
+        ...
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Run a request that names this model and the version that was asked for. Any thread; does not block.
+
+        Never raises: an error is a response. `on_response` may be called before this returns. If the version was
+        unloaded after it was found, the version that the request's name and number now mean runs the request.
+        """
+        ...
+
+
+# A front end finds a model by name and version, submits requests to it and receives responses through a callback. All
+# other values are plain data, so that the engine can run in another process. A method marked with `call` is declared
+# here only: `core.remote` derives from its annotations what crosses the process boundary. This module imports no
+# backend. Source: docs/architecture.md section 5.
 
 
 class Engine(Protocol):
@@ -145,7 +329,7 @@ class Engine(Protocol):
         """Change the trace settings of a model, "" for the server's. Raises InvalidRequest, and then changes none."""
         ...
 
-    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+    def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
         """The answer to a request whose responses had this trace number was sent: the front end's events before and
         after those of the model.
         """

@@ -11,22 +11,25 @@ Source: docs/architecture.md section 3 points 1 to 3.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
-from core.errors import BackendFailed, ServerError
+from core.errors import BackendFailed, RequestCancelled, ServerError
 from core.frontend.response_stream import ResponseStream
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streamed_request import StreamedRequest
-from core.waiting.deadlines import Deadlines
-from core.waiting.mailbox import ThreadMailbox
-from core.waiting.waiter import ThreadWaiter
+from core.inference.streaming import StreamedRequest
+from core.waiting.waiting import Deadlines, ThreadMailbox, ThreadWaiter
 
 if TYPE_CHECKING:
-    from core.engine.served_model import ServedModel
+    from core.engine.protocol import Engine, ServedModel
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -216,3 +219,131 @@ def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) ->
             "gevent has monkey-patched threading, so native threads would stop the hub; "
             "start gunicorn with --worker-class app.worker.worker.TridentWorker, or with gthread"
         )
+
+
+_LONGEST_S = 0.0002
+
+
+class Turns:
+    """Call it between the steps of the work: it gives way when the work has taken 0.2 ms since it did."""
+
+    def __init__(self, give_way: Callable[[], None], *, now: Callable[[], float] = time.perf_counter) -> None:
+        """`give_way` is that of the bridge; `now` is a clock in seconds."""
+        self._give_way = give_way
+        self._now = now
+        self._since = now()
+
+    def __call__(self) -> None:
+        if self._now() - self._since >= _LONGEST_S:
+            self._give_way()
+            self._since = self._now()
+
+
+# Source: docs/spec/vertex.md section D point 3.
+
+
+AT_ONCE = 16
+
+_Answers = SimpleQueue[tuple[int, InferenceResponse]]
+
+
+def infer_many(
+    engine: Engine, requests: Iterable[InferenceRequest], client_gone: ClientGone | None = None
+) -> list[InferenceResponse]:
+    """The responses to `requests`, all for one model and version, in their order. Blocks: call it on a native thread.
+
+    One version answers all of them: the version that serves now is held until the last is answered, though it is
+    unloaded or replaced meanwhile. If none serves, no request is submitted.
+    At most 16 requests are in the engine at a time, so that one caller does not fill a model's queue. Raises the first
+    error, or RequestCancelled when `client_gone` returns true; the requests in flight are then cancelled and awaited.
+    An error that `client_gone` raises is raised at once: the requests in flight are cancelled and not awaited.
+    """
+    return _FanOut(engine, client_gone).run(requests)
+
+
+class _FanOut:
+    """One call of `infer_many`."""
+
+    def __init__(self, engine: Engine, client_gone: ClientGone | None) -> None:
+        self._engine = engine
+        self._client_gone = client_gone
+        self._next_look = time.monotonic() + LOOK_SECONDS
+        self._answers: _Answers = SimpleQueue()
+        self._under_way: dict[int, PendingRequest] = {}
+        self._responses: dict[int, InferenceResponse] = {}
+        self._error: ServerError | None = None
+        self._hold: tuple[str, int] | None = None
+        self._model: ServedModel | None = None
+
+    def run(self, requests: Iterable[InferenceRequest]) -> list[InferenceResponse]:
+        try:
+            for index, request in enumerate(requests):
+                while len(self._under_way) >= AT_ONCE:
+                    self._take_answer()
+                if self._error is not None:
+                    break
+                self._submit(index, request)
+            while self._under_way:
+                self._take_answer()
+        finally:
+            # No request is in flight here unless this was interrupted, or `requests` raised.
+            self._cancel_all()
+            self._release()
+        if self._error is not None:
+            raise self._error
+        return [self._responses[index] for index in range(len(self._responses))]
+
+    def _release(self) -> None:
+        if self._hold is not None:
+            # An engine that has ended holds nothing.
+            with suppress(ServerError):
+                self._engine.release_version(*self._hold)
+
+    def _submit(self, index: int, request: InferenceRequest) -> None:
+        if self._hold is None:
+            number = self._engine.hold_version(request.model_name, request.model_version)
+            self._hold = request.model_name, number
+        if self._model is None:
+            self._model = self._engine.model(*self._hold)
+        request.model_version = self._hold[1]
+        pending = PendingRequest(request, partial(_gather, index, SingleResponse(), self._answers))
+        self._under_way[index] = pending
+        self._model.submit(pending)
+
+    def _take_answer(self) -> None:
+        """Wait for an answer, at most for one period."""
+        self._look_for_client()
+        try:
+            index, response = self._answers.get(timeout=None if self._client_gone is None else LOOK_SECONDS)
+        except Empty:
+            return
+        del self._under_way[index]
+        self._responses[index] = response
+        if response.error is not None:
+            self._fail(response.error)
+
+    def _look_for_client(self) -> None:
+        """Ask `client_gone` once in a period, also while answers arrive all the time."""
+        now = time.monotonic()
+        if self._client_gone is None or now < self._next_look:
+            return
+        self._next_look = now + LOOK_SECONDS
+        if self._client_gone():
+            self._client_gone = None
+            self._fail(RequestCancelled("the client went away"))
+
+    def _fail(self, error: ServerError) -> None:
+        if self._error is None:
+            self._error = error
+            self._cancel_all()
+
+    def _cancel_all(self) -> None:
+        for pending in self._under_way.values():
+            pending.cancel()
+
+
+def _gather(index: int, gatherer: SingleResponse, answers: _Answers, response: InferenceResponse) -> None:
+    """Take a response to request number `index`. Any thread, one at a time."""
+    answer = gatherer.gather(response)
+    if answer is not None:
+        answers.put((index, answer))

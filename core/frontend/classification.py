@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest
 from core.inference.response import OutputTensor
 from core.inference.tensors import Array, bytes_array, element_count

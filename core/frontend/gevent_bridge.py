@@ -6,29 +6,79 @@ Source: docs/architecture.md section 3 points 2 and 3.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from core.errors import RequestCancelled, ServerError
 from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
-from core.frontend.hub_responses import HubResponses
 from core.frontend.response_stream import ResponseStream
-from core.inference.cancel_cause import CancelCause
-from core.inference.deferred import Deferred
-from core.inference.pending_request import PendingRequest
+from core.inference.pending_request import CancelCause, Deferred, PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streamed_request import StreamedRequest
-from core.waiting.deadlines import Deadlines
-from core.waiting.greenlet_mailbox import GreenletMailbox
-from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
-from core.waiting.hub_timer import HubTimer
-from core.waiting.timer import set_timer_of_thread
+from core.inference.streaming import StreamedRequest
+from core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubTimer, HubWaiters
+from core.waiting.waiting import Deadlines, set_timer_of_thread
 
 if TYPE_CHECKING:
-    from core.engine.served_model import ServedModel
+    from core.engine.protocol import ServedModel
+
+
+class HubResponses:
+    """Calls the callbacks of a hub's requests there, one after the other. Made on the hub's thread.
+
+    Responses of other threads wake the hub once for all that have arrived until it looks.
+    """
+
+    def __init__(self, hub: Any) -> None:
+        self._thread_id = get_ident()
+        self._arrived: deque[tuple[OnResponse, InferenceResponse]] = deque()
+        self._signal = HubSignal(hub, self._deliver)
+
+    def callback(self, on_response: OnResponse) -> OnResponse:
+        """What the engine may call on any thread, so that `on_response` is called on the hub."""
+        return _Request(self, on_response).respond
+
+    def close(self) -> None:
+        """Deliver nothing from now on. On the hub's thread."""
+        self._signal.close()
+
+    def put(self, on_response: OnResponse, response: InferenceResponse) -> None:
+        if get_ident() == self._thread_id:
+            on_response(response)
+            return
+        self._arrived.append((on_response, response))
+        if not self._signal.is_due:
+            self._signal.send()
+
+    def _deliver(self) -> None:
+        arrived = self._arrived
+        try:
+            # Not those that arrive meanwhile: sockets have their turn first.
+            for _ in range(len(arrived)):
+                on_response, response = arrived.popleft()
+                on_response(response)
+        finally:
+            if arrived:
+                self._signal.send_after_io()
+
+
+class _Request:
+    __slots__ = ("_on_response", "_responses")
+
+    def __init__(self, responses: HubResponses, on_response: OnResponse) -> None:
+        self._responses = responses
+        self._on_response = on_response
+
+    def respond(self, response: InferenceResponse) -> None:
+        self._responses.put(self._on_response, response)
+
+
+# Source: docs/architecture.md section 3 points 2 and 3.
+
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.inference.request_trace import RequestTrace
-from core.observability.tracing.trace_context import parse_traceparent
+from core.inference.request import RequestTrace
+from core.observability.tracing.trace import parse_traceparent
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine

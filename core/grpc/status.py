@@ -13,7 +13,24 @@ import re
 from enum import IntEnum
 
 from core.errors import ErrorCode, ErrorHints, ServerError, has_telling_traceback
-from core.frontend.auth_tokens import Unauthenticated
+from core.frontend.access import Unauthenticated
+
+
+class MalformedMessage(ServerError):
+    code = ErrorCode.INTERNAL
+    blames_client = True
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Unable to parse request", hint="the message does not follow grpc_service.proto, or it is cut off"
+        )
+
+
+#         ServerError
+#         └── GrpcError    a refusal that only gRPC knows; it has its status
+#
+# Source: docs/spec/grpc.md section 2; gRPC's `statuscodes.md`.
+
 
 LONGEST_TEXT = 4096
 _LONGEST_HINT = 1024

@@ -8,6 +8,7 @@ Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterable
@@ -19,32 +20,67 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from core.engine.protocol import Engine
 from core.errors import ServerError
+from core.frontend.access import HEALTH, Restrictions
 from core.frontend.bridge import Bridge
-from core.frontend.restricted_apis import HEALTH, Restrictions
 from core.frontend.trace_events import Span
 from core.http import errors
-from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
-from core.http.front_end import HttpFrontEnd
-from core.http.options import HttpOptions
-from core.http.reply import TEXT, Environ, Reply, send, text_reply
-from core.http.request_headers import header_of
-from core.http.request_path import path_of, request_path, request_target
+from core.http.counts import ResponseCounts
+from core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote, end_traces
+from core.http.reply import TEXT, Environ, Reply, header_of, path_of, request_path, request_target, send, text_reply
 from core.http.response_collector import ResponseCollector
-from core.http.response_counts import ResponseCounts
 from core.http.routes import INFERENCE, ROUTES, Route
-from core.http.trace_note import end_traces
 from core.memo import Memo
+from core.observability.log import verbose_level
 
 if TYPE_CHECKING:
     from core.http.flask_routes import FlaskRoutes
+
+
+_log = logging.getLogger("trident.http")
+
+_LEVEL = verbose_level(1)
+# Triton prints the number of a method in evhtp, its HTTP library.
+_METHODS = (
+    "GET",
+    "HEAD",
+    "POST",
+    "PUT",
+    "DELETE",
+    "MKCOL",
+    "COPY",
+    "MOVE",
+    "OPTIONS",
+    "PROPFIND",
+    "PROPPATCH",
+    "LOCK",
+    "UNLOCK",
+    "TRACE",
+    "CONNECT",
+    "PATCH",
+)
+_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
+_UNKNOWN = len(_METHODS)
+
+
+def log_request(environ: Environ) -> None:
+    """Log the line of one request."""
+    method = _NUMBERS.get(environ["REQUEST_METHOD"], _UNKNOWN)
+    _log.log(_LEVEL, "HTTP request: %d %s", method, request_path(environ))
+
+
+# Infer and generate requests and the server's own probes take the short way: `__call__` knows their path and calls the
+# view itself. All other requests go through Flask (core/http/flask_routes.py), which the first of them imports. Both
+# ways end in `V2Application.answer`. Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and
+# 2.
+
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _INFER_ROUTES = {route.name: route for route in INFERENCE}
 _MOST_PATHS = 1024
 _OFFSET_DIGITS = 10
 # Any other method would become a label of the request metrics, and clients could make up as many as they like.
-_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
-_UNKNOWN = "UNKNOWN"
+_APPLICATION_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+_APPLICATION_UNKNOWN = "UNKNOWN"
 
 InferPath = tuple[Route, dict[str, str]]
 
@@ -105,8 +141,8 @@ class V2Application(HttpFrontEnd):
             if found is not None:
                 route, arguments = found
                 return send(self.answer(environ, route, arguments), environ, start_response)
-        elif method not in _METHODS:
-            environ["REQUEST_METHOD"] = _UNKNOWN
+        elif method not in _APPLICATION_METHODS:
+            environ["REQUEST_METHOD"] = _APPLICATION_UNKNOWN
         elif method == "GET" and (probe := self._probes.get(request_path(environ))) is not None:
             environ[PROBE_KEY] = True
             return send(self.answer(environ, probe, {}), environ, start_response)
@@ -185,7 +221,9 @@ class V2Application(HttpFrontEnd):
         status = self.status_of(error)
         if isinstance(error, ServerError) and error.model:
             environ.setdefault(INFERENCE_KEY, InferenceNote(error.model))
-        method = environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _METHODS else _UNKNOWN
+        method = (
+            environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _APPLICATION_METHODS else _APPLICATION_UNKNOWN
+        )
         self._errors.labels(method, label, str(status)).inc()
         self.responses.add(method, label, status)
         errors.log_error(error, status, environ)

@@ -25,11 +25,30 @@ from typing import Final
 import orjson
 
 from core.errors import ErrorCode, ErrorHints, InvalidRequest, ServerError, Unsupported, has_telling_traceback
-from core.frontend.auth_tokens import Unauthenticated
-from core.frontend.restricted_apis import ApiRestricted
-from core.http.generate.events import EVENT_STREAM, event
-from core.http.reply import Environ, Headers, Reply, text_reply
-from core.http.request_path import request_path
+from core.frontend.access import ApiRestricted, Unauthenticated
+from core.http.reply import Environ, Headers, Reply, request_path, text_reply
+
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
+
+
+def event(text: bytes) -> bytes:
+    """The event with `text`, which has no line break."""
+    return b"data: %b\n\n" % text
+
+
+#         ServerError
+#         ├── HttpError           errors that only HTTP knows
+#         │   ├── RouteNotFound     404
+#         │   └── MethodNotAllowed  405
+#         ├── ApiRestricted       403
+#         ├── Unauthenticated     401, with the challenge in a header
+#         ├── InvalidRequest
+#         │   └── BrokenCompression  400
+#         └── Unsupported
+#                 └── UnsupportedEncoding  501, with the supported encodings in a header
+#
+# Source: docs/spec/http.md section 1 (Triton's `HttpCodeFromError`), section 6 "Compression".
+
 
 HINT_HEADER: Final = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"

@@ -2,17 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from core.engine.protocol import Engine
+from core.errors import ErrorHints
+from core.frontend.access import AuthTokens, RestrictedApi
 from core.frontend.bridge import Bridge
+from core.frontend.request import HeaderPattern, header_pattern
+from core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
 from core.http import errors
-from core.http.options import HttpOptions
 from core.http.reply import JSON, Environ, Headers
-from core.http.server_timing import SERVER_TIMING, server_timing
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.times import InferenceTimes
+from core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from core.inference.response import InferenceResponse
+
+SERVER_TIMING = "Server-Timing"
+_TEXT = (
+    "queue;dur=%.3f, compute_input;dur=%.3f, compute_infer;dur=%.3f, compute_output;dur=%.3f, "  # milliseconds
+    'batch;desc="%d"'
+)
+_NS = 1_000_000
+
+
+def server_timing(times: InferenceTimes) -> str:
+    """The value of the header."""
+    queue, gather, infer, split, batch_size, close_reason = times
+    text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
+    return text if close_reason is None else f'{text}, close;desc="{close_reason.label}"'
+
+
+# Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md section 5.
+
+
+@dataclass(frozen=True, kw_only=True)
+class HttpOptions:
+    """`max_input_size` is in bytes. `header_forward_pattern` matches a part of a header's name, ignoring case; empty
+    forwards no header, and a token is never forwarded if there are `tokens`, of which a client must have one.
+    `health_json`: the 200 of a health probe has a JSON body, which is otherwise empty. `allow_client_shm`: clients may
+    register regions of shared memory. `error_hints` says how clients get the hint of an error.
+
+    Raises ConfigInvalid for a pattern that is not a regular expression.
+    """
+
+    max_input_size: int = 67108864
+    header_forward_pattern: str = ""
+    restricted: tuple[RestrictedApi, ...] = ()
+    tokens: AuthTokens | None = None
+    health_json: bool = False
+    allow_client_shm: bool = False
+    error_hints: ErrorHints = ErrorHints.FIELD
+    header_pattern: HeaderPattern | None = field(init=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        pattern = header_pattern(
+            "http-header-forward-pattern", self.header_forward_pattern, hides_token=self.tokens is not None
+        )
+        object.__setattr__(self, "header_pattern", pattern)
 
 
 class HttpFrontEnd:
@@ -69,3 +115,48 @@ class HttpFrontEnd:
     def status_of(self, error: Exception) -> int:
         """The status for `error`, which may be of any class."""
         return errors.status_of(error)
+
+
+RECEIVED_KEY: Final = "trident.received_ns"
+"""When our worker began to receive the request, and when it had it; only while requests may be traced."""
+TRACES_KEY: Final = "trident.traces"
+"""The numbers of the traces of the requests that the body had."""
+
+
+def note_traces(environ: Environ, responses: Sequence[InferenceResponse]) -> None:
+    """Note the traces of requests by their responses."""
+    numbers = [response.trace for response in responses if response.trace]
+    if numbers:
+        environ.setdefault(TRACES_KEY, []).extend(numbers)
+
+
+def end_traces(front_end: HttpFrontEnd, environ: Environ, sent: Span = NOT_NOTED) -> None:
+    """End the traces of a request whose response was sent, or (without `sent`) whose client has gone."""
+    received = environ.get(RECEIVED_KEY, NOT_NOTED)
+    for number in environ.pop(TRACES_KEY):
+        end_trace(front_end.engine, number, HTTP, received, sent)
+
+
+# The notes are entries of the request's environ. An inference that succeeds is noted only if the engine notes times,
+# which it does for an access log.
+
+
+INFERENCE_KEY: Final = "trident.inference"
+PROBE_KEY: Final = "trident.probe"
+"""Set for a health probe or a scrape of metrics: such requests are many and all alike."""
+
+
+class InferenceNote(NamedTuple):
+    """`version` is below 1 if no version has answered."""
+
+    model: str
+    version: int = 0
+    times: InferenceTimes | None = None
+
+
+def note_inference(environ: Environ, responses: Sequence[InferenceResponse]) -> InferenceTimes | None:
+    """Note the model that answered one request with `responses`, and return their times; None without any."""
+    times = InferenceTimes.longest([response.times for response in responses])
+    if times is not None:
+        environ[INFERENCE_KEY] = InferenceNote(responses[0].model_name, responses[0].model_version, times)
+    return times

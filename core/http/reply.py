@@ -7,6 +7,7 @@ Views return replies; only `send` turns one into a WSGI response.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -14,6 +15,50 @@ from typing import Any, Final, Protocol
 import orjson
 
 from core.inference.tensors import Buffer
+
+_AFTER_PATH = re.compile(r"[?#]")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")
+
+
+def request_target(environ: Environ) -> str:
+    """The request target (RAW_URI) if the server passes it, else the decoded path. Latin-1 text, as WSGI has it."""
+    target: str = environ.get("RAW_URI") or environ["PATH_INFO"]
+    return target
+
+
+def path_of(target: str) -> str:
+    """The path in a request target as text; bytes that are not UTF-8 become replacement characters."""
+    path = _AFTER_PATH.split(target, maxsplit=1)[0]
+    if not path.startswith("/"):
+        path = _SCHEME.sub("", path, count=1) or "/"
+    if path.isascii():
+        return path
+    return path.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def request_path(environ: Environ) -> str:
+    return path_of(request_target(environ))
+
+
+# WSGI gives these two no prefix.
+_WITHOUT_PREFIX = {"CONTENT_TYPE", "CONTENT_LENGTH"}
+
+
+def header_of(environ: Environ, name: str) -> str | None:
+    """The value of the header `name`, ignoring case, as Latin-1 text; None without the header."""
+    received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
+    if received is not None and "_" in name:
+        # WSGI's keys do not distinguish an underscore from a hyphen.
+        return next((value for given, value in received if given.lower() == name.lower()), None)
+    key = name.upper().replace("-", "_")
+    value: str | None = environ.get(key if key in _WITHOUT_PREFIX else f"HTTP_{key}")
+    return value
+
+
+# The parts of a stream are made while it is sent, each of them when the client has taken those before.
+#
+# Views return replies; only `send` turns one into a WSGI response.
+
 
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from core.http import admin as health
+from core.http import admin as metadata
+from core.http import admin as repository_routes
+from core.http import admin as shared_memory
+from core.http.admin import log_settings, trace_settings
+from core.http.generate import generate, generate_stream
+from core.http.infer import infer
 from core.http.reply import JSON, TEXT, Reply
-from core.http.views import health, metadata, shared_memory
-from core.http.views import repository as repository_routes
-from core.http.views.generate import generate, generate_stream
-from core.http.views.infer import infer
-from core.http.views.log_settings import log_settings
-from core.http.views.trace_settings import trace_settings
 
 View = Callable[..., Reply]
 

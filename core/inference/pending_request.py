@@ -3,12 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from core.errors import ServerError
-from core.inference.cancel_cause import CancelCause
-from core.inference.deferred import Defer
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OnResponse
+
+
+class CancelCause(Enum):
+    """The value is the label of the metric of cancelled requests."""
+
+    CLIENT = "client"
+    """The caller went away, or cancelled its call."""
+
+    DEADLINE = "deadline"
+    """The caller's own deadline has passed: `grpc-timeout`, or the time that Vertex AI gives a request."""
+
+    QUEUE_TIMEOUT = "queue_timeout"
+    """It waited longer in a queue than the queue policy of its model, or its `timeout`, allows."""
+
+    @property
+    def number(self) -> int:
+        """What stands for it between processes."""
+        return _NUMBERS[self]
+
+    @classmethod
+    def of_number(cls, number: int) -> CancelCause:
+        """CLIENT for an unknown number."""
+        return _BY_NUMBER.get(number, cls.CLIENT)
+
+
+_BY_NUMBER = dict(enumerate(CancelCause))
+_NUMBERS = {cause: number for number, cause in _BY_NUMBER.items()}
 
 
 class PendingRequest:
@@ -79,3 +105,24 @@ class PendingRequest:
         on_cancel = self.on_cancel  # read once: the engine sets it to None when the request is done
         if on_cancel is not None:
             on_cancel(self)
+
+
+Call = Callable[[], None]
+Defer = Callable[[Call], None]
+
+
+class Deferred:
+    """Calls to make later; a call that was added several times is made once. One thread only."""
+
+    __slots__ = ("_calls", "add")
+
+    add: Defer
+
+    def __init__(self) -> None:
+        self._calls: set[Call] = set()
+        self.add = self._calls.add
+
+    def run(self) -> None:
+        """Make the calls, also those that are added meanwhile."""
+        while self._calls:
+            self._calls.pop()()

@@ -5,13 +5,160 @@ Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+import json
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Final, NamedTuple
 
-from core.inference.caller import Caller
-from core.inference.packed import PackedTensors
-from core.inference.request_trace import RequestTrace
-from core.inference.tensors import BY_NAME, Array, Shape, array_of
+from core.inference.tensors import BY_NAME, Array, PackedTensors, Shape, array_of
+
+
+class Caller:
+    """One that sends its next request when it has the answer to the last: a connection of HTTP/1.
+
+    `is_open` until the connection has ended, from then on it sends nothing. Any thread may read it.
+    """
+
+    __slots__ = ("is_open",)
+
+    def __init__(self) -> None:
+        self.is_open = True
+
+
+# Source: docs/spec/trace-and-log.md sections 2 and 4.
+
+
+class RequestTrace(NamedTuple):
+    """`number` is that of a trace in the engine: of the request's own if `has_begun`, otherwise of the request that led
+    to it; 0 for a request that only brings the W3C context of its client. `traceparent` and `tracestate` are that
+    context, and later that of the request's own trace, "" without one.
+    """
+
+    number: int = 0
+    has_begun: bool = False
+    traceparent: str = ""
+    tracestate: str = ""
+
+    def context_json(self) -> str | None:
+        """The W3C context as Triton gives it to models; None without one."""
+        if not self.traceparent:
+            return None
+        context = {"traceparent": self.traceparent}
+        if self.tracestate:
+            context["tracestate"] = self.tracestate
+        return json.dumps(context, separators=(",", ":"))
+
+    def child(self) -> RequestTrace:
+        """For a request that this one leads to."""
+        return RequestTrace(self.number)
+
+
+# Source: docs/spec/schedulers.md section 3.2, "Why a batch was closed".
+
+
+class CloseReason(IntEnum):
+    """The values are consecutive and begin at 0, so that they index counters."""
+
+    IDLE = 0
+    """An instance was free, and there was nothing to wait for."""
+    FULL = 1
+    """It had the greatest size, or the next request did not fit."""
+    PREFERRED = 2
+    """It had a preferred size, or the next request would have made it larger than all of them."""
+    DELAY = 3
+    """The queue delay of its oldest request was over."""
+    DEADLINE = 4
+    """One of its requests would have outlived its queue timeout."""
+    PRIORITY = 5
+    """It had its size, and younger requests of a higher priority level took the place of one that waits on."""
+    SHAPE = 6
+    """The next request has other shapes or inputs, and cannot be in the same batch."""
+    SEQUENCE = 7
+    """The sequence batcher closed it."""
+    CALLERS = 8
+    """Every caller of the model waited already, so that none could add to it."""
+
+    @property
+    def label(self) -> str:
+        """As metrics, statistics and answers show it."""
+        return self.name.lower()
+
+
+# In Python 3.11 a member costs a function call when it is looked up on its class.
+IDLE: Final = CloseReason.IDLE
+FULL: Final = CloseReason.FULL
+PREFERRED: Final = CloseReason.PREFERRED
+DELAY: Final = CloseReason.DELAY
+DEADLINE: Final = CloseReason.DEADLINE
+PRIORITY: Final = CloseReason.PRIORITY
+SHAPE: Final = CloseReason.SHAPE
+SEQUENCE: Final = CloseReason.SEQUENCE
+CALLERS: Final = CloseReason.CALLERS
+
+
+# Source: docs/spec/statistics-and-metrics.md section A (`queue`, `compute_input`, `compute_infer`, `compute_output`).
+
+
+ASKS = "timing"
+"""The request parameter by which a client asks for the times as parameters of its response."""
+
+
+class InferenceTimes(NamedTuple):
+    """Nanoseconds. `batch_size` is the number of items in the execution, those of other requests included.
+
+    `close_reason` is why the batch was closed; None for a request that was in no batch of its model.
+    """
+
+    queue_ns: int
+    compute_input_ns: int
+    compute_infer_ns: int
+    compute_output_ns: int
+    batch_size: int
+    close_reason: CloseReason | None = None
+
+    @classmethod
+    def of(cls, numbers: Iterable[int], close_reason: CloseReason | None) -> InferenceTimes:
+        """The times with those `numbers`. Raises TypeError for another number of them than five."""
+        return cls._make((*numbers, close_reason))
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The four durations and the size."""
+        return self[:5]
+
+    @classmethod
+    def longest(cls, found: Iterable[InferenceTimes | None]) -> InferenceTimes | None:
+        """The longest of each time and the largest batch, of requests that belong together; None without any times.
+
+        The reason is that of the request which was queued for the longest time.
+        """
+        known = [times for times in found if times is not None]
+        if not known:
+            return None
+        last = max(known, key=lambda times: times.queue_ns)
+        return cls.of(map(max, zip(*[times.numbers for times in known], strict=True)), last.close_reason)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The times in whole microseconds and the reason, as parameters of a response."""
+        parameters: dict[str, Parameter] = {
+            "timing_queue_us": self.queue_ns // 1000,
+            "timing_compute_input_us": self.compute_input_ns // 1000,
+            "timing_compute_infer_us": self.compute_infer_ns // 1000,
+            "timing_compute_output_us": self.compute_output_ns // 1000,
+            "timing_batch_size": self.batch_size,
+        }
+        if self.close_reason is not None:
+            parameters["timing_batch_close"] = self.close_reason.label
+        return parameters
+
+
+def asks_for_times(request: InferenceRequest) -> bool:
+    """Whether the client wants the times as parameters. Any other value than true belongs to the model."""
+    return request.parameters is not None and request.parameters.get(ASKS) is True
+
+
+# Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.3.
+
 
 Parameter = str | int | bool | float
 # Writable bytes of a size, from which an output is sent without a copy; None if there are none left. Any thread.

@@ -8,14 +8,15 @@ Source: docs/spec/model-config.md section 2.1, docs/spec/http.md section 6.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from core.errors import InvalidRequest
+from core.memo import Memo
 
 Array = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview
@@ -187,3 +188,80 @@ def bytes_array(elements: Sequence[bytes], shape: Shape) -> Array:
         for start in range(0, count, _BLOCK):
             array[start : start + _BLOCK] = elements[start : start + _BLOCK]
     return array.reshape(shape)
+
+
+# Name, datatype, shape, first byte, byte after the last one.
+LayoutEntry = tuple[str, str, Shape, int, int]
+
+
+class TensorLayout:
+    """The name, datatype, shape and place of each tensor. `size` is the size of the run in bytes.
+
+    `layout_of` returns the same object for equal layouts, so that layouts are compared by identity: results for one
+    request are found again for the next, and a batch of requests with one layout is one block.
+    """
+
+    __slots__ = ("entries", "size")
+
+    def __init__(self, entries: tuple[LayoutEntry, ...]) -> None:
+        self.entries = entries
+        self.size = entries[-1][4] if entries else 0
+
+
+_remembered: Final[Memo[tuple[LayoutEntry, ...], TensorLayout]] = Memo(1024)
+
+
+def layout_of(tensors: Iterable[tuple[str, str, Shape, int]]) -> TensorLayout:
+    """The layout of tensors without gaps between them, given as name, datatype, shape and size in bytes.
+
+    Any thread. Two threads may each make a layout of the same tensors; both are valid.
+    """
+    entries: list[LayoutEntry] = []
+    start = 0
+    for name, datatype, shape, size in tensors:
+        entries.append((name, datatype, shape, start, start + size))
+        start += size
+    key = tuple(entries)
+    layout = _remembered.get(key)
+    if layout is None:
+        layout = _remembered[key] = TensorLayout(key)
+    return layout
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class PackedTensors(Generic[T_co]):
+    """The run and its layout, which can be indexed and iterated over like a list of tensors.
+
+    A subclass cuts the tensors out of the run, on first use: on most of a request's way nobody needs them. One thread
+    at a time.
+    """
+
+    __slots__ = ("_tensors", "content", "layout")
+
+    def __init__(self, layout: TensorLayout, content: memoryview) -> None:
+        self.layout = layout
+        self.content = content
+        self._tensors: list[T_co] | None = None
+
+    def __len__(self) -> int:
+        return len(self.layout.entries)
+
+    def __iter__(self) -> Iterator[T_co]:
+        return iter(self._list())
+
+    def __reversed__(self) -> Iterator[T_co]:
+        return reversed(self._list())
+
+    def __getitem__(self, index: int) -> T_co:
+        return self._list()[index]
+
+    def _list(self) -> list[T_co]:
+        tensors = self._tensors
+        if tensors is None:
+            tensors = self._tensors = self._cut()
+        return tensors
+
+    def _cut(self) -> list[T_co]:
+        raise NotImplementedError

@@ -14,12 +14,45 @@ the project.
 
 from __future__ import annotations
 
+import select
+import socket
 import struct
-from collections.abc import Iterable
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from core.inference.tensors import Buffer
+
+
+def wait_readable(descriptor: int, timeout_s: float | None) -> bool:
+    """Block until there is something to read or the other end is gone, at most `timeout_s` seconds; whether it is."""
+    return _wait(descriptor, select.POLLIN, timeout_s)
+
+
+def wait_writable(descriptor: int, timeout_s: float | None) -> bool:
+    """Block until the descriptor takes something or the other end is gone, at most `timeout_s` seconds; whether so."""
+    return _wait(descriptor, select.POLLOUT, timeout_s)
+
+
+def _wait(descriptor: int, events: int, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, events)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
+
+
+#         size     u32   bytes of the content, a multiple of 16
+#         type     u8    of the frame
+#         flags    u8    of that type of frame
+#         shared   u16   number of tensors in shared memory
+#         number   u64   what the frame is about, such as a request
+#
+# Frames begin at a multiple of 16 bytes, and so do the tensors in them: the first tensor, usually the only one, has
+# the alignment that numpy and ONNX Runtime want. The process of a Python model imports this module into the
+# interpreter of the model: it needs Python 3.9 and nothing of the project.
+
 
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
@@ -79,3 +112,80 @@ class FrameReader:
             self._parts = [chunk[at:] if at else chunk]
             self._have = end - at
         return frames
+
+
+def _ignore(is_blocked: bool) -> None: ...
+
+
+class Outbox:
+    """Any thread may `append` frames, and any thread may call `flush`, which sends them together.
+
+    `on_blocked` is told, under the outbox's lock, when the socket takes no more for now (True) and when it has taken
+    everything again (False); in between the owner calls `flush` whenever the socket takes more. `since` is in monotonic
+    seconds: when the outbox was made, or when the socket last took a part of what waits.
+    """
+
+    def __init__(self, sock: socket.socket, on_blocked: Callable[[bool], None] = _ignore) -> None:
+        self._frames: deque[bytes] = deque()
+        self.append: Callable[[bytes], None] = self._frames.append
+        """Adds a frame, to be sent with the next `flush`."""
+        self.since = time.monotonic()
+        self._sock = sock
+        self._on_blocked = on_blocked
+        self._lock = threading.Lock()
+        self._unsent: memoryview | None = None
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        """How many frames were not taken up by a `flush` yet."""
+        return len(self._frames)
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the socket did not take all that was sent."""
+        return self._unsent is not None
+
+    def flush(self) -> None:
+        """Send as much as the socket takes. Does not block.
+
+        Does nothing if the connection has ended: the owner learns that when it reads.
+        """
+        with self._lock:
+            if self._is_closed:
+                self._frames.clear()
+                return
+            was_blocked = self._unsent is not None
+            # The rest goes first and alone: joined with new frames, a large rest would be copied again and again.
+            if self._unsent is None or self._send(self._unsent):
+                parts: list[bytes] = []
+                try:
+                    while True:
+                        parts.append(self._frames.popleft())
+                except IndexError:
+                    pass
+                if parts:
+                    self._send(parts[0] if len(parts) == 1 else b"".join(parts))
+            if was_blocked is not (self._unsent is not None):
+                self._on_blocked(not was_blocked)
+
+    def close(self) -> None:
+        """Send nothing any more. After this returns the socket may be closed."""
+        with self._lock:
+            self._is_closed = True
+            self._unsent = None
+
+    def _send(self, whole: bytes | memoryview) -> bool:
+        """Whether nothing of it is left to send. Under the lock."""
+        try:
+            sent = self._sock.send(whole, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(whole)
+        if sent == len(whole):
+            self._unsent = None
+            return True
+        if sent or self._unsent is None:
+            self.since = time.monotonic()
+        self._unsent = memoryview(whole)[sent:]
+        return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import signal
 import time
 from collections.abc import Callable
 
@@ -48,3 +50,33 @@ class Restarts:
             self._ended = now
             self._next = now + restart_delay_s(self._early_ends)
         return max(0, round(self._next - now))
+
+
+def end_text(code: int) -> str:
+    """How a process ended, for the log: `code` is its exit status, or the negative number of a signal."""
+    if code >= 0:
+        return f"ended with status {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:  # a real-time signal: most of them have no name
+        return f"was ended by signal {-code}"
+
+
+_LENGTH = 8
+
+
+class SharedNote:
+    """At most `size` bytes in memory that is shared with all processes forked later. Empty at first."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = mmap.mmap(-1, _LENGTH + size)
+
+    def write(self, content: bytes) -> None:
+        """Leave `content`, cut to the size; the last one counts."""
+        content = content[: len(self._memory) - _LENGTH]
+        self._memory[_LENGTH : _LENGTH + len(content)] = content
+        self._memory[:_LENGTH] = len(content).to_bytes(_LENGTH, "little")
+
+    def read(self) -> bytes:
+        length = int.from_bytes(self._memory[:_LENGTH], "little")
+        return self._memory[_LENGTH : _LENGTH + length]

@@ -12,7 +12,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,29 +27,187 @@ from core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from core.lifecycle.load_counts import LoadCause, LoadCounts
+from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.load_request import LoadRequest, check_model_name
-from core.lifecycle.load_slots import LoadSlots
-from core.lifecycle.load_threads import LoadThreads
-from core.lifecycle.loader import ModelLoader
+from core.lifecycle.loader import LoadSlots, ModelLoader
 from core.lifecycle.loads import Loads
 from core.lifecycle.long_executions import LongExecutions
-from core.lifecycle.model import Model, poll_failure
-from core.lifecycle.models import Models
+from core.lifecycle.model import Model, Retirement, log_in_flight, poll_failure
+from core.lifecycle.models import Models, StartProgress
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.poller import Poller, seconds_until_poll
-from core.lifecycle.retirement import Retirement, log_in_flight
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.lifecycle.start_progress import StartProgress
-from core.lifecycle.steps import find_steps
-from core.lifecycle.version import ModelVersion
-from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories
-from core.repository.sources.folder_shape import FolderShape, folder_shape
-from core.repository.sources.local import LocalSource
-from core.repository.sources.single_model import SingleModelSource
-from core.repository.sources.source import Source
+from core.lifecycle.state import IndexEntry, LoadCause, LoadCounts, ModelState, Phase, ServingPhase, index_entry
+from core.lifecycle.version import ModelVersion, find_steps
+from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
+from core.repository.sources import FolderShape, LocalSource, SingleModelSource, Source, folder_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOverview:
+    """One model version and where it runs; empty texts for a version that does not run or a model without versions."""
+
+    entry: IndexEntry
+    device: str = ""
+    execution_provider: str = ""
+
+
+def overview(models: Iterable[Model]) -> list[VersionOverview]:
+    lines: list[VersionOverview] = []
+    for model in models:
+        if not model.versions:
+            failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
+            lines.append(VersionOverview(entry=failed))
+        lines += [
+            VersionOverview(
+                entry=index_entry(model, version),
+                device=version.description.get("device", ""),
+                execution_provider=version.description.get("execution provider", ""),
+            )
+            for _, version in sorted(model.versions.items())
+        ]
+    return lines
+
+
+# Source: docs/spec/repository.md sections 1.3 and 1.6.
+
 
 _log = logging.getLogger("trident.lifecycle")
+
+
+def seconds_until_poll(every_s: float, place: EnginePlace, now_s: float) -> float:
+    """How long to wait for the next poll. `now_s` is the monotonic time, which all processes of a machine share.
+
+    Several engines poll at the same moments, so that they change their models together.
+    """
+    return every_s if place.count == 1 else every_s - now_s % every_s
+
+
+class Poller:
+    """`poll` is called on one thread. `load` loads a model; it runs on `threads` and does not raise. `unload` begins to
+    unload one, for a cause.
+    """
+
+    def __init__(
+        self,
+        repositories: Repositories,
+        models: Models,
+        threads: LoadThreads,
+        load: Callable[[Located], object],
+        unload: Callable[[Model, str], object],
+    ) -> None:
+        self._repositories = repositories
+        self._models = models
+        self._threads = threads
+        self._load = load
+        self._unload = unload
+        self._lock = threading.Lock()
+        # The models that wait for a thread, as the last poll found them.
+        self._queued: dict[ModelKey, Located] = {}
+        self._polls = 0
+
+    def poll(self) -> None:
+        """Look at all repositories and begin the loads and unloads. A model that is being loaded is left alone."""
+        self._polls += 1
+        scan = self._repositories.scan()
+        for location, error in scan.failures.items():
+            _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
+        for name in sorted(scan.duplicates):
+            self._refuse_duplicate(self._models.add(ModelKey(name)))
+        with self._lock:
+            self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
+        for located in scan.models.values():
+            model = self._models.add(located.key)
+            # After a failure the old files may return: then nothing is loaded, but the reason is cleared.
+            changed = model.has_failed or not model.is_made_of(located.files)
+            if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
+                self._queue(model, located)
+        self._unload_missing(scan)
+
+    def _refuse_duplicate(self, model: Model) -> None:
+        """Unload a model that several repositories have: nobody can say which of them is meant."""
+        if model.is_busy:
+            return
+        if model.serving:
+            self._unload(model, LoadCause.POLL.value)
+        model.note_duplicate()
+
+    def _queue(self, model: Model, located: Located) -> None:
+        """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""
+        model.is_awaited = True
+        with self._lock:
+            is_new = located.key not in self._queued
+            self._queued[located.key] = located
+        if is_new:
+            self._threads.submit(partial(self._load_queued, located.key))
+
+    def _load_queued(self, key: ModelKey) -> None:
+        with self._lock:
+            located = self._queued.pop(key, None)
+        if located is not None:
+            self._load(located)
+
+    def _unload_missing(self, scan: Scan) -> None:
+        for model in self._models.all():
+            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
+            if is_missing and not model.is_busy and model.location not in scan.failures:
+                if model.serving:
+                    _log.info("'%s' is no longer in its repository", model.key.name)
+                    self._unload(model, LoadCause.POLL.value)
+                model.forget()
+
+
+# They are daemon threads: a load that never ends must not keep the process alive, as `concurrent.futures` would.
+
+
+class LoadThreads:
+    """Any thread. Submitted work must not raise."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(1, limit)
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work` in its turn; after `close` drop it."""
+        with self._lock:
+            if self._closed:
+                return
+            self._waiting.append(work)
+            if self._running == self._limit:
+                return
+            self._running += 1
+        threading.Thread(target=self._run, name="trident-load", daemon=True).start()
+
+    def wait_idle(self, timeout_s: float | None = None) -> bool:
+        """Whether all submitted work was done within `timeout_s` seconds. Blocks."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._running, timeout_s)
+
+    def close(self) -> None:
+        """Drop the work that has not begun. Running work continues."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running -= 1
+                    self._idle.notify_all()
+                    return
+                work = self._waiting.popleft()
+            work()
+
+
+#         none       all models are loaded at start
+#         poll       the same, and changes in the repositories are followed every few seconds
+#         explicit   only the named models are loaded at start; load and unload requests do the rest
+#
+# Source: docs/spec/repository.md sections 1.3 to 1.7, docs/spec/server-options.md section 5.
+
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 NOT_FOUND = "model not found in any model repository"

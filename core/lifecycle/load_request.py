@@ -11,7 +11,7 @@ from types import TracebackType
 
 from core.errors import InvalidRequest
 from core.repository.repositories import Located, ModelKey
-from core.repository.sources.override import OverrideSource
+from core.repository.sources import OverrideSource
 
 _FILE = "file:"
 

@@ -7,63 +7,266 @@ Source: docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from core.backends.base import BackendInstance, BackendModel, LoadContext
-from core.backends.devices.cpu_budget import available_cores, plan_threads
-from core.backends.model_door import ModelDoor
+import numpy as np
+
+from core.backends.backend import BackendInstance, BackendModel, Execution, LoadContext, ModelDoor
+from core.backends.cpu_budget import available_cores, plan_threads
 from core.backends.registry import BackendRegistry
-from core.config.autocomplete import is_complete
-from core.config.bucket_samples import bucket_samples
-from core.config.ensemble.graph import EnsembleStep, ensemble_steps
-from core.config.golden.reader import golden_requests
-from core.config.instance_groups import instance_group_problems
-from core.config.model_spec import ModelSpec
-from core.config.normalize import normalize
+from core.config.autocomplete import instance_group_problems, is_complete, normalize
+from core.config.ensemble import EnsembleStep, ensemble_steps
+from core.config.golden import EXACT, ExpectedOutput, GoldenRequest, Tolerance, as_numbers, golden_requests, is_floating
 from core.config.parse import parse_config_override
 from core.config.placement import DeviceKind, Placement, placement_changes, placements
 from core.config.platforms import is_ensemble
 from core.config.problem import InvalidModelConfig
-from core.config.resolve import resolve_model_spec, with_graph_labels
+from core.config.request_check import BatchForm
+from core.config.resolve import backend_spec, resolve_model_spec, with_graph_labels
 from core.config.schema import ModelConfig, copy_of
-from core.config.sequence.initial_states import initial_states
-from core.config.sequence.resolve import backend_spec
-from core.config.warmup import WarmupSample, warmup_samples
-from core.errors import BackendFailed, ConfigInvalid, OutOfMemory, RepositoryUnavailable, ServerError
-from core.lifecycle.answer_identity import answer_identity
-from core.lifecycle.ensemble_probe import EnsembleProbe
-from core.lifecycle.golden_check import check_golden
-from core.lifecycle.load_slots import LoadSlots
+from core.config.spec import ModelSpec
+from core.config.warmup import WarmupSample, bucket_samples, initial_states, warmup_samples
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, RepositoryUnavailable, ServerError
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest
+from core.inference.response import InferenceResponse, Outputs, OutputTensor
+from core.inference.streaming import ResponseSender
+from core.inference.tensors import Array, Datatype, shape_text
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.steps import FindSteps
-from core.lifecycle.version import ModelVersion
+from core.lifecycle.version import FindSteps, ModelVersion, answer_identity
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.tracing.tracer import Tracer
 from core.repository.checksums import check_checksums
-from core.repository.config_completion import check_config, load_config
-from core.repository.config_file import read_config
-from core.repository.content_digest import ContentDigest
-from core.repository.labels import read_labels
-from core.repository.layout import ModelDirectory
+from core.repository.config import check_config, load_config, read_config
 from core.repository.layout_mistakes import layout_hint
 from core.repository.repositories import Located
-from core.repository.sources.single_model import SingleModelSource
-from core.repository.sources.source import Fetched
-from core.repository.versions import available_versions, version_path
+from core.repository.repository import ContentDigest, ModelDirectory, available_versions, read_labels, version_path
+from core.repository.sources import Fetched, SingleModelSource
 from core.response_cache.response_cache import ResponseCache
-from core.scheduling.caching_scheduler import CachingScheduler
 from core.scheduling.execution import run_once
 from core.scheduling.factory import make_scheduler
 from core.scheduling.protocol import Scheduler
-from core.scheduling.rate_limiter.instance_claims import InstanceClaims
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from core.scheduling.response_cache import CachingScheduler
 from core.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
-    from core.scheduling.sequence.states import InitialStates
+    from core.scheduling.sequence_requests import InitialStates
+
+
+class LoadSlots:
+    """At most `limit` loads at once, those that wait for others not counted. Any thread."""
+
+    def __init__(self, limit: int) -> None:
+        self._slots = threading.Semaphore(max(1, limit))
+        self._lock = threading.Lock()
+        # The models that are being loaded, and for each the models for whose change it waits.
+        self._loading: Counter[str] = Counter()
+        self._waits: dict[str, Counter[str]] = {}
+
+    @contextmanager
+    def taken(self, model: str) -> Iterator[None]:
+        """The load of a version of `model`. Waits for a slot."""
+        with self._slots:
+            with self._lock:
+                self._loading[model] += 1
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._loading[model] -= 1
+
+    @contextmanager
+    def lent(self, asker: str, asked: str) -> Iterator[None]:
+        """The change of the model `asked` for which `asker` waits; if that is not being loaded, it has no slot to lend.
+
+        Raises ModelLoadFailed if the change waits for the load of `asker`.
+        """
+        with self._lock:
+            is_loading = self._loading[asker] > 0
+            if is_loading:
+                if self._waits_for(asked, asker):
+                    raise ModelLoadFailed(
+                        f"model '{asker}' cannot ask for '{asked}' while it is being loaded itself: each would wait "
+                        "for the other",
+                        hint="ask in `execute`, or let a client load the models one after the other",
+                        model=asker,
+                    )
+                waits = self._waits.setdefault(asker, Counter())
+                is_first = not waits
+                waits[asked] += 1
+        if not is_loading:
+            yield
+            return
+        if is_first:
+            self._slots.release()
+        try:
+            yield
+        finally:
+            with self._lock:
+                waits[asked] -= 1
+                if is_last := not +waits:
+                    del self._waits[asker]
+            if is_last:
+                self._slots.acquire()
+
+    def _waits_for(self, model: str, other: str) -> bool:
+        return model == other or any(self._waits_for(each, other) for each in +self._waits.get(model, Counter()))
+
+
+# It runs on the thread that loads, before the version accepts requests.
+
+
+_LONGEST_SHOWN = 200
+
+
+def check_golden(
+    instance: BackendInstance,
+    spec: ModelSpec,
+    check: Callable[[InferenceRequest], BatchForm],
+    golden: Sequence[GoldenRequest],
+) -> None:
+    """Run each of `golden` alone on `instance`, which no other thread may use meanwhile. No statistics count them.
+
+    Raises ModelLoadFailed for the first request that fails or whose response differs. It names every output that
+    differs, with the index and both values of its first different element.
+    """
+    for request in golden:
+        about = f"golden request '{request.name}' of model '{spec.name}' version {spec.version}"
+        try:
+            outputs = _run(instance, spec, check, request)
+        except ServerError as error:
+            raise ModelLoadFailed(f"{about} failed: {error.message}", hint=error.hint, model=spec.name) from error
+        differences = list(_differences(request.expected, outputs))
+        if differences:
+            raise ModelLoadFailed(
+                f"{about}: {'; '.join(differences)}",
+                hint=f"golden/{request.name} says what is expected, and with what tolerance",
+                model=spec.name,
+            )
+
+
+def _run(
+    instance: BackendInstance,
+    spec: ModelSpec,
+    check: Callable[[InferenceRequest], BatchForm],
+    golden: GoldenRequest,
+) -> list[OutputTensor]:
+    request = golden.inference_request(spec)
+    return run_once(instance, [request], check)[0]
+
+
+def _differences(expected: Sequence[ExpectedOutput], outputs: Sequence[OutputTensor]) -> Iterator[str]:
+    by_name = {output.name: output for output in outputs}
+    for wanted in expected:
+        output = by_name.get(wanted.tensor.name)
+        difference = "is missing" if output is None else _difference(wanted, output)
+        if difference:
+            yield f"output '{wanted.tensor.name}' {difference}"
+
+
+def _difference(expected: ExpectedOutput, output: OutputTensor) -> str:
+    """The difference of one output as text; empty without a difference."""
+    tensor, tolerance = expected.tensor, expected.tolerance
+    if output.datatype != tensor.datatype.name:
+        return f"has datatype {output.datatype}, expected {tensor.datatype.name}"
+    if output.shape != tensor.array.shape:
+        return f"has shape {shape_text(output.shape)}, expected {shape_text(tensor.array.shape)}"
+    actual, wanted = (as_numbers(array.reshape(-1), tensor.datatype) for array in (output.array, tensor.array))
+    differing = np.flatnonzero(~_close(actual, wanted, tensor.datatype, tolerance))
+    if not differing.size:
+        return ""
+    first = differing[0]
+    index = [int(each) for each in np.unravel_index(first, output.shape)]
+    allowed = "" if tolerance == EXACT else _allowed(tolerance)
+    count = f"{differing.size} of {wanted.size} elements differ{'s' if differing.size == 1 else ''}"
+    return f"at {index} is {_shown(actual[first])}, expected {_shown(wanted[first])}{allowed}; {count}"
+
+
+def _close(actual: Array, wanted: Array, datatype: Datatype, tolerance: Tolerance) -> Array:
+    """Which elements of two flat arrays are equal within `tolerance`. NaN equals NaN, infinities only themselves."""
+    equal: Array = (actual == wanted).astype(bool)
+    if is_floating(datatype):
+        equal |= np.isnan(actual) & np.isnan(wanted)
+    if tolerance == EXACT:  # always so for BOOL and BYTES
+        return equal
+    with np.errstate(over="ignore", invalid="ignore"):
+        allowed = tolerance.absolute + tolerance.relative * np.abs(wanted.astype(np.float64))
+        close: Array = (_distance(actual, wanted) <= allowed) & np.isfinite(actual) & np.isfinite(wanted)
+    return equal | close
+
+
+def _distance(actual: Array, wanted: Array) -> Array:
+    """|actual - wanted| of each element as FP64, without overflow in between."""
+    if actual.dtype.kind == "f":
+        difference: Array = np.abs(actual.astype(np.float64) - wanted.astype(np.float64))
+        return difference
+    # Modulo 2**64 the larger minus the smaller is right for all signs; a signed difference could overflow.
+    larger, smaller = np.maximum(actual, wanted).astype(np.uint64), np.minimum(actual, wanted).astype(np.uint64)
+    return (larger - smaller).astype(np.float64)
+
+
+def _allowed(tolerance: Tolerance) -> str:
+    return f" (tolerance {tolerance.absolute:g} absolute, {tolerance.relative:g} relative)"
+
+
+def _shown(value: object) -> str:
+    """One element as a golden file writes it: with the digits that its datatype needs, text in quotes."""
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "backslashreplace")
+        return repr(text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "…")
+    if isinstance(value, np.bool_):
+        return "true" if value else "false"
+    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(str(value), str(value))
+
+
+class EnsembleProbe:
+    """A BackendInstance in front of the scheduler of an ensemble, for the golden check. The steps count its requests.
+
+    A request of a decoupled ensemble gets its first response.
+    """
+
+    poisoned = False
+    may_run_inline = False
+    answers_later = False
+
+    def __init__(self, name: str, scheduler: Scheduler) -> None:
+        self.placement = Placement(name, DeviceKind.CPU)
+        self._scheduler = scheduler
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        outcomes: list[Outputs | Exception] = []
+        for request, size in zip(requests, batch_sizes, strict=True):
+            responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+            pending = PendingRequest(request, responses.put)
+            pending.batch_size = size
+            self._scheduler.submit(pending)
+            first = last = responses.get()
+            while not last.final:
+                last = responses.get()
+            error = first.error or last.error
+            outcomes.append(error if error is not None else first.outputs)
+        return Execution(outcomes, 0, 0)
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+# It runs on loader threads. A failure becomes the version's reason in the repository index and one log line. Source:
+# docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md sections 2.4, 2.5 and 2.8.
+
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -260,7 +463,7 @@ class ModelLoader:
             raise
 
     def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
-        from core.lifecycle.composed_model import compose_model, compose_scheduler  # for servers with ensembles only
+        from core.lifecycle.ensemble import compose_model, compose_scheduler  # for servers with ensembles only
 
         model = compose_model(version, find_steps)
         scheduler = compose_scheduler(version, model)
@@ -307,7 +510,7 @@ class ModelLoader:
         except BaseException:
             for instance in instances:
                 version.claims.leave(instance)
-            _close(model, instances)
+            _loader_close(model, instances)
             raise
         scheduler = make_scheduler(
             version.spec,
@@ -421,7 +624,7 @@ def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStat
     """`instance`, for requests that no client sent."""
     if version.spec.sequence is None:
         return instance
-    from core.scheduling.sequence.probe import SequenceProbe  # for servers with such models only
+    from core.scheduling.sequence_requests import SequenceProbe  # for servers with such models only
 
     return SequenceProbe(instance, version.spec, states)
 
@@ -431,7 +634,7 @@ def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstanc
     return list({instance.placement.device: instance for instance in instances}.values())
 
 
-def _close(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
+def _loader_close(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
     for instance in instances:
         instance.close()
     model.close()

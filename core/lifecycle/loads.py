@@ -12,16 +12,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from core.config.ensemble.graph import EnsembleStep
+from core.config.ensemble import EnsembleStep
 from core.errors import ServerError
-from core.lifecycle.load_counts import LoadCause, LoadCounts
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.model import Model
 from core.lifecycle.models import Models
-from core.lifecycle.steps import find_steps, step_key
-from core.lifecycle.version import ModelVersion
+from core.lifecycle.state import LoadCause, LoadCounts
+from core.lifecycle.version import ModelVersion, find_steps, step_key
 from core.repository.repositories import Located, ModelKey
-from core.repository.sources.source import Source
+from core.repository.sources import Source
 
 _log = logging.getLogger("trident.lifecycle")
 

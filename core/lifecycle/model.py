@@ -9,20 +9,191 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
 from core.lifecycle.loader import ModelLoader, Prepared
-from core.lifecycle.reload_plan import Content, Plan, plan_reload
-from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.steps import FindSteps
-from core.lifecycle.version import Find, ModelVersion
+from core.lifecycle.version import Find, FindSteps, ModelVersion
+from core.observability.metrics.snapshot import VersionStateMetrics
 from core.repository.repositories import NOT_UNIQUE, Located, ModelKey
-from core.repository.sources.source import SourceFile
-from core.repository.versions import select_versions
+from core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_number
+from core.repository.sources import SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a model is loaded from: its files, and its configuration as the file or the load request has it."""
+
+    files: tuple[SourceFile, ...]
+    config: ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`load` are built beside the old versions and swapped in, then `drop` are unloaded; `keep` continue to serve.
+
+    `reconfigure`: instance groups or version policy of those to keep have changed.
+    """
+
+    load: tuple[int, ...]
+    keep: tuple[int, ...]
+    drop: tuple[int, ...]
+    reconfigure: bool
+
+    @property
+    def changes_nothing(self) -> bool:
+        return not (self.load or self.drop or self.reconfigure)
+
+
+def plan_reload(
+    old: Content | None, new: Content, wanted: Sequence[int], serving: Collection[int], *, force: bool = False
+) -> Plan:
+    """`wanted` are the versions that the policy selects of `new`; `serving` those that are ready, of `old`.
+
+    `force` reloads although nothing changed (a load request with its own configuration), unless the configurations
+    differ in what can be changed in place only.
+    """
+    reload_all = old is None or _shared_files(old) != _shared_files(new) or _core(old.config) != _core(new.config)
+    in_place = old is not None and old.config != new.config and not reload_all
+    if force and not in_place:
+        reload_all = True
+    load = tuple(
+        version
+        for version in wanted
+        if reload_all
+        or old is None
+        or version not in serving
+        or _version_files(old, version) != _version_files(new, version)
+    )
+    keep = tuple(version for version in wanted if version not in load)
+    drop = tuple(sorted(version for version in serving if version not in wanted))
+    reconfigure = bool(keep) and old is not None and old.config != new.config
+    return Plan(load, keep, drop, reconfigure)
+
+
+def _core(config: ModelConfig) -> ModelConfig:
+    """The configuration without the parts that can change while a version serves."""
+    core = ModelConfig()
+    core.CopyFrom(config)
+    core.ClearField("instance_group")
+    core.ClearField("version_policy")
+    return core
+
+
+def _shared_files(content: Content) -> list[SourceFile]:
+    """The files that all versions share, without the configuration, which is compared by its content."""
+    return [file for file in content.files if not _is_config(file.path) and _version_of(file.path) is None]
+
+
+def _version_files(content: Content, version: int) -> list[SourceFile]:
+    return [file for file in content.files if _version_of(file.path) == version]
+
+
+def _is_config(path: str) -> bool:
+    return path == CONFIG_FILE or path.startswith(f"{NAMED_CONFIGS}/")
+
+
+def _version_of(path: str) -> int | None:
+    folder, slash, _ = path.partition("/")
+    return version_number(folder) if slash else None
+
+
+# Source: docs/spec/repository.md section 1.6, "In-flight requests"; section 1.7; docs/spec/server-options.md section 5
+# (log lines).
+
 
 _log = logging.getLogger("trident.lifecycle")
+
+
+class Retirement:
+    """Called on loader threads. `drain` and `wait` log what they wait for every `report_s` seconds.
+
+    After `limit_s` seconds a version that leaves ends the processes of its model in which requests still are; None
+    waits for them without a limit.
+    """
+
+    def __init__(self, report_s: float = 1.0, limit_s: float | None = None) -> None:
+        self._report_s = report_s
+        self._limit_s = limit_s
+        self._lock = threading.Lock()
+        self._leaving: dict[threading.Thread, ModelVersion] = {}
+
+    def begin(self, version: ModelVersion, cause: str) -> None:
+        """READY -> UNLOADING now; -> UNAVAILABLE when the requests in flight are answered and the memory is free."""
+        version.begin_unload(cause)
+        thread = threading.Thread(
+            target=self._finish, args=(version,), name=f"trident-unload-{version.name}", daemon=True
+        )
+        with self._lock:
+            self._leaving[thread] = version
+        thread.start()
+
+    @property
+    def leaving(self) -> list[ModelVersion]:
+        """The versions that are not gone yet."""
+        with self._lock:
+            return list(self._leaving.values())
+
+    def drain(self, serving: Iterable[ModelVersion], timeout_s: float) -> None:
+        """Block until no version, serving or leaving, has requests in flight, at most `timeout_s` seconds.
+
+        A request may ask other models while it is executed, so none of them can leave before all are answered.
+        """
+        deadline = time.monotonic() + timeout_s
+        versions = [*serving, *self.leaving]
+        while any(version.in_flight for version in versions) and (left := deadline - time.monotonic()) > 0:
+            log_in_flight(versions, left)
+            until = time.monotonic() + min(left, self._report_s)
+            for version in versions:
+                version.drain(max(0.0, until - time.monotonic()))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether all leaving versions are gone within `timeout_s` seconds. Then the others abandon their requests."""
+        deadline = time.monotonic() + timeout_s
+        with self._lock:
+            leaving = dict(self._leaving)
+        left = timeout_s
+        log_in_flight(leaving.values(), left)
+        while leaving and left > 0:
+            _join(leaving, time.monotonic() + min(left, self._report_s))
+            leaving = {thread: version for thread, version in leaving.items() if thread.is_alive()}
+            left = deadline - time.monotonic()
+            if any(version.in_flight for version in leaving.values()):
+                log_in_flight(leaving.values(), max(0.0, left))
+        for version in leaving.values():
+            version.abandon()
+        return not any(thread.is_alive() for thread in leaving)
+
+    def _finish(self, version: ModelVersion) -> None:
+        try:
+            version.finish_unload(self._limit_s)
+            _log.info("successfully unloaded '%s' version %d%s", version.name, version.version, version.origin)
+        finally:
+            with self._lock:
+                self._leaving.pop(threading.current_thread(), None)
+
+
+def log_in_flight(versions: Iterable[ModelVersion], seconds_left: float) -> None:
+    """Log how many of `versions` have requests in flight, and how many each has."""
+    in_flight = [(version, count) for version in versions if (count := version.in_flight)]
+    _log.info("Timeout %d: Found %d model versions that have in-flight inferences", round(seconds_left), len(in_flight))
+    for version, count in in_flight:
+        _log.info("Model '%s' (version %d) has %d in-flight inferences", version.name, version.version, count)
+
+
+def _join(threads: Iterable[threading.Thread], until: float) -> None:
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+# A load builds new versions beside those that serve, swaps them in at once, and unloads the old ones after they have
+# answered their requests. Nothing here waits for a request, and no request waits for anything here. Source:
+# docs/spec/repository.md sections 1.6 and 1.7.
+
 
 # An exponent of two: at least every 64th poll, a quarter of an hour at the default 15 seconds.
 _SELDOM = 6
@@ -332,3 +503,21 @@ def _has_failed(version: ModelVersion) -> bool:
 def _hints(versions: Iterable[ModelVersion]) -> str | None:
     """The different hints of failed loads; None without any."""
     return "; ".join(dict.fromkeys(version.hint for version in versions if version.hint)) or None
+
+
+def version_states(model: Model) -> Iterator[VersionStateMetrics]:
+    """One entry per version that serves, is being loaded or unloaded, or has failed.
+
+    Versions that were unloaded have none: then UNAVAILABLE always means a failure, and the page does not grow with
+    every model that was ever loaded.
+    """
+    namespace = model.key.namespace or None
+    if not model.versions and model.problem:
+        yield VersionStateMetrics(
+            model=model.key.name, version="", state=ModelState.UNAVAILABLE.value, namespace=namespace
+        )
+    for number, version in sorted(model.versions.items()):
+        if version.state.reason != UNLOADED:
+            yield VersionStateMetrics(
+                model=model.key.name, version=str(number), state=version.state.current.value, namespace=namespace
+            )

@@ -1,7 +1,7 @@
-"""The states of a model version, and the moves between them.
+r"""The states of a model version, and the moves between them.
 
     (new) -> LOADING -> READY -> UNLOADING -> UNAVAILABLE
-                    \\-> UNAVAILABLE (the load failed)
+                    \-> UNAVAILABLE (the load failed)
 
 A reload makes a new version, beside the old one.
 Source: docs/spec/repository.md section 1.4.
@@ -10,8 +10,23 @@ Source: docs/spec/repository.md section 1.4.
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
+
+from core.errors import OutOfMemory
+from core.observability.metrics.snapshot import LoadMetrics
+from core.repository.progress import DownloadSnapshot
+
+if TYPE_CHECKING:
+    from core.lifecycle.model import Model
+    from core.lifecycle.version import ModelVersion
+    from core.repository.repositories import ModelKey
+
 
 _log = logging.getLogger("trident.lifecycle")
 
@@ -72,3 +87,149 @@ class VersionState:
         self._since = now
         self.current = to
         self.reason = reason
+
+
+class Phase(Enum):
+    """STARTING -> LOADING -> READY or FAILED, which say how the start ended; EXITING from any of them.
+
+    A front end is in ENGINE_DOWN while its engine process does not run. The value is the text in readiness bodies.
+    """
+
+    STARTING = "starting"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+    EXITING = "exiting"
+    ENGINE_DOWN = "engine_down"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadPhase:
+    """The progress of the downloads that are running. `seconds` is the time since the first of them began."""
+
+    bytes_done: int
+    bytes_total: int
+    objects_done: int
+    objects_total: int
+    seconds: float
+
+    @classmethod
+    def of(cls, seen: DownloadSnapshot) -> DownloadPhase | None:
+        """None if no download is running."""
+        if not seen.active:
+            return None
+        return cls(
+            bytes_done=seen.bytes_done,
+            bytes_total=seen.bytes_total,
+            objects_done=seen.objects_done,
+            objects_total=seen.objects_total,
+            seconds=seen.seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServingPhase:
+    """The phase of the server, for readiness bodies and the log: `loading`, model `simple`, 3 of 7."""
+
+    name: Phase
+    model: str = ""
+    done: int = 0
+    total: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+    download: DownloadPhase | None = None
+
+
+class LoadCause(Enum):
+    """The value is the text in the log."""
+
+    START = "server start"
+    POLL = "repository poll"
+    REQUEST = "load request"
+
+
+class LoadResult(Enum):
+    """OUT_OF_MEMORY is apart from FAILURE: a platform then makes room and asks again."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    OUT_OF_MEMORY = "out_of_memory"
+
+
+class LoadCounts:
+    """Any thread. A load is one of a model, with all of its versions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {(cause, result): 0 for cause in LoadCause for result in LoadResult}
+
+    @contextmanager
+    def counting(self, cause: LoadCause) -> Iterator[None]:
+        """Count the load in the block; an error that leaves it is the load's failure."""
+        try:
+            yield
+        except OutOfMemory:
+            self._add(cause, LoadResult.OUT_OF_MEMORY)
+            raise
+        except BaseException:
+            self._add(cause, LoadResult.FAILURE)
+            raise
+        self._add(cause, LoadResult.SUCCESS)
+
+    def _add(self, cause: LoadCause, result: LoadResult) -> None:
+        with self._lock:
+            self._counts[cause, result] += 1
+
+    def metrics(self) -> tuple[LoadMetrics, ...]:
+        """All counts, those that are 0 too: a rate needs the value before the first load."""
+        with self._lock:
+            return tuple(
+                LoadMetrics(cause=cause.name.lower(), result=result.value, count=count)
+                for (cause, result), count in self._counts.items()
+            )
+
+
+# Source: docs/spec/http.md section 8, docs/spec/repository.md sections 1.4 and 1.13.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """One version, or a model without versions: then `version` is None, and `state` too unless it failed to load.
+
+    `reason` is empty if nothing went wrong. For a version that is ready it says why a newer one did not replace it.
+    """
+
+    name: str
+    version: int | None = None
+    state: ModelState | None = None
+    reason: str = ""
+
+
+def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], ready_only: bool) -> list[IndexEntry]:
+    """The entries by model and version. `names` maps every model directory to why it cannot be loaded, or to "": that
+    is said of a model that does not serve.
+    """
+    entries: dict[ModelKey, list[IndexEntry]] = {}
+    if not ready_only:
+        entries = {key: [_without_version(key, problem)] for key, problem in names.items()}
+    for model in models:
+        versions = [version for _, version in sorted(model.versions.items()) if version.is_ready or not ready_only]
+        if versions and (model.serving or not names.get(model.key)):
+            entries[model.key] = [index_entry(model, version) for version in versions]
+        elif model.problem and not model.versions and not ready_only:
+            entries[model.key] = [_without_version(model.key, model.problem)]
+    return [entry for key in sorted(entries) for entry in entries[key]]
+
+
+def index_entry(model: Model, version: ModelVersion) -> IndexEntry:
+    state = version.state.current
+    return IndexEntry(name=model.key.name, version=version.version, state=state, reason=_reason(model, version))
+
+
+def _without_version(key: ModelKey, problem: str) -> IndexEntry:
+    return IndexEntry(name=key.name, state=ModelState.UNAVAILABLE if problem else None, reason=problem)
+
+
+def _reason(model: Model, version: ModelVersion) -> str:
+    """The last thing that went wrong: a problem of the model concerns all of its versions that are not unloaded."""
+    own = version.state.reason or version.reload_failure or version.trouble
+    return own if own == UNLOADED or version.state.current is ModelState.UNLOADING else model.problem or own

@@ -8,39 +8,108 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
 
-from core.backends.base import BackendInstance, BackendModel, EndableInstance
-from core.config.histogram_buckets import histogram_buckets
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance, BackendModel, EndableInstance
+from core.config.batching import histogram_buckets
+from core.config.ensemble import EnsembleStep
 from core.config.placement import Placement
-from core.config.request_validator import BatchForm, RequestValidator
+from core.config.request_check import BatchForm, RequestValidator
 from core.config.schema import ModelConfig
-from core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
+from core.config.spec import ModelSpec
+from core.errors import ConfigInvalid, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
-from core.inference.region_tensors import RegionRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import AnswerAtHand, InferenceResponse
-from core.lifecycle.resting_instances import RestingInstances
+from core.inference.response import AnswerAtHand, InferenceResponse, RegionRequest
 from core.lifecycle.state import UNLOADED, ModelState, VersionState
-from core.observability.latencies.meters import LatencyMeters
-from core.observability.latencies.options import LatencyOptions
+from core.observability.latencies import LatencyMeters
+from core.observability.latency_options import LatencyOptions
 from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
 from core.observability.switches import SWITCHES
-from core.observability.tracing.trace_gate import TraceGate
+from core.observability.tracing.trace import TraceGate
 from core.observability.tracing.tracer import Tracer
-from core.repository.content_digest import ContentDigest
-from core.repository.layout import ModelDirectory
-from core.repository.sources.source import Fetched
-from core.scheduling.caching_scheduler import CachingScheduler
+from core.repository.repositories import ModelKey
+from core.repository.repository import ContentDigest, ModelDirectory
+from core.repository.sources import Fetched
 from core.scheduling.protocol import Scheduler
-from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.scheduling.rate_limiter import InstanceClaims
+from core.scheduling.response_cache import CachingScheduler
 from core.shared_memory.attachment import attach
 from core.shared_memory.regions import Regions
 
+if TYPE_CHECKING:
+    from core.lifecycle.model import Model
+    from core.lifecycle.models import Models
+
+
 _log = logging.getLogger("trident.lifecycle")
+
+
+class RestingInstances:
+    """They get no work from the scheduler as long as another instance can execute. Any thread but an instance's."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._lock = threading.Lock()
+        self._resting: list[BackendInstance] = []
+
+    def change(self, instance: BackendInstance, serves: bool) -> None:
+        """`instance` serves again, or does not serve. Blocks until it has finished what it executes."""
+        with self._lock:
+            try:
+                if not serves:
+                    self._scheduler.forget(instance)
+                if not serves and instance not in self._resting:
+                    self._scheduler.remove(instance)
+                    self._resting.append(instance)
+                elif serves and instance in self._resting:
+                    self._resting.remove(instance)
+                    self._scheduler.add(instance)
+            except (ValueError, ServerStopping) as error:
+                # It is the last one, or was removed, or the version is being unloaded.
+                _log.debug("instance '%s' stays as it is: %s", instance.placement.name, error)
+
+    def remove(self, instance: BackendInstance) -> None:
+        """Take the instance away for good; see `Scheduler.remove`."""
+        with self._lock:
+            if instance in self._resting:
+                self._resting.remove(instance)
+            else:
+                self._scheduler.remove(instance)
+
+
+# Source: docs/spec/schedulers.md section 3.7, "Redis".
+
+
+def answer_identity(version: ModelVersion) -> bytes | None:
+    """A digest of the version's name, number, configuration and files, and of those of its steps.
+
+    None if its files are not known, or have changed since they were loaded. Reads them: for loader threads.
+    """
+    files = version.content.digest() if version.content is not None else None
+    steps = [answer_identity(step) for step in version.steps]
+    if files is None or None in steps:
+        return None
+    parts = [repr((version.name, version.version)).encode(), _config(version.config), files, *filter(None, steps)]
+    whole = blake2b()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.digest()
+
+
+def _config(config: ModelConfig) -> bytes:
+    """The configuration without the parts that change while a version serves, and that decide no answer."""
+    core = ModelConfig()
+    core.CopyFrom(config)
+    core.ClearField("instance_group")
+    core.ClearField("version_policy")
+    content: bytes = core.SerializeToString(deterministic=True)
+    return content
+
 
 _SHUT: Final = TraceGate()
 _OVERDUE = "its model is unloaded, and it did not end its executions within {:g} s"
@@ -413,3 +482,80 @@ class ModelVersion:
         if scheduler is not None:
             scheduler.close(timeout_s=0)
             self._abort("the server is stopping")
+
+
+# Source: docs/spec/repository.md section 1.8.
+
+
+# The versions that the steps of the ensemble of this name run on, by step. Raises ConfigInvalid.
+FindSteps = Callable[[str, Sequence[EnsembleStep]], Sequence["ModelVersion"]]
+
+
+def step_key(step: EnsembleStep, namespace: str) -> ModelKey:
+    """The key of a step's model as an ensemble of `namespace` means it at first."""
+    return ModelKey(step.model, step.namespace or namespace)
+
+
+def find_steps(models: Models, namespace: str, name: str, steps: Sequence[EnsembleStep]) -> list[ModelVersion]:
+    """The versions that the steps of an ensemble run on now: that of this name in `namespace`.
+
+    Raises ConfigInvalid with every problem.
+    """
+    key = ModelKey(name, namespace)
+    circle = circle_from(key, models)
+    if circle:
+        text = f"circular dependency between ensembles: {' -> '.join(key.name for key in circle)}"
+        raise ConfigInvalid(text, hint="an ensemble cannot be a step of itself, nor of one of its steps", model=name)
+    found: list[ModelVersion] = []
+    missing: list[str] = []
+    problems: list[str] = []
+    for step in steps:
+        model = models.step(step, models.home(key))
+        if model is None:
+            missing.append(step.model)
+            continue
+        number = max(model.serving, default=-1) if step.version == -1 else step.version
+        version = model.serving.get(number)
+        if version is None:
+            problems.append(_not_loaded(name, step, model))
+        else:
+            found.append(version)
+    if missing:
+        names = ", ".join(sorted(set(missing)))
+        problems.insert(0, f"ensemble {name} contains models that are not available or ambiguous: {names}")
+    if problems:
+        raise ConfigInvalid("; ".join(dict.fromkeys(problems)), model=name)
+    return found
+
+
+def _not_loaded(ensemble: str, step: EnsembleStep, model: Model) -> str:
+    depends = f"ensemble '{ensemble}' depends on '{step.model}' "
+    if model.serving:
+        return f"{depends}whose required version {step.version} is not loaded."
+    if model.problem:
+        return f"{depends}which is not valid. Model '{step.model}' failed with error: {model.problem}"
+    reasons = [version.state.reason for version in model.versions.values() if version.has_failed]
+    if reasons:
+        return (
+            f"{depends}which has no loaded version. Model '{step.model}' loading failed with error: "
+            f"{'; '.join(reasons)}"
+        )
+    return f"{depends}which has no loaded version."
+
+
+def circle_from(key: ModelKey, models: Models) -> tuple[ModelKey, ...]:
+    """The way from the ensemble `key` through steps back to it, with it at both ends; empty if there is none."""
+    seen: set[ModelKey] = set()
+    ways: list[tuple[ModelKey, ...]] = [(key,)]
+    while ways:
+        way = ways.pop()
+        for step in models.steps_of(way[-1]):
+            model = models.step(step, models.home(way[-1]))
+            if model is None:
+                continue
+            if model.key == key:
+                return (*way, key)
+            if model.key not in seen:
+                seen.add(model.key)
+                ways.append((*way, model.key))
+    return ()

@@ -11,24 +11,18 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from core.inference.cancel_cause import CancelCause
-from core.inference.close_reason import IDLE, CloseReason
-from core.inference.pending_request import PendingRequest
-from core.observability.bucket_statistics import BucketCounters, BucketUse
-from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
-from core.observability.latencies.sums import LatencySums
-from core.observability.response_statistics import ResponseCounters, ResponseKind
-from core.observability.slowest_requests import (
-    NotedRequest,
-    SlowestRequests,
-    VersionRequests,
-    noted_error,
-    noted_id,
-)
+from core.inference.pending_request import CancelCause, PendingRequest
+from core.inference.request import IDLE, CloseReason
+from core.observability.latencies import LatencyMeters, LatencyMetrics, LatencySums
+from core.observability.slowest_requests import NotedRequest, SlowestRequests, VersionRequests, noted_error, noted_id
 from core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
+    BucketCounters,
+    BucketUse,
     FailureReason,
+    ResponseCounters,
+    ResponseKind,
     RunningExecution,
     StatisticsSnapshot,
 )

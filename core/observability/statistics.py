@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from core.inference.cancel_cause import CancelCause
-from core.inference.close_reason import CloseReason
-from core.observability.bucket_statistics import BucketStatistics
-from core.observability.response_statistics import ResponseStatistics
+from core.inference.pending_request import CancelCause
+from core.inference.request import CloseReason
 
 
 class FailureReason(Enum):
@@ -108,3 +106,108 @@ class VersionStatistics:
     version: int
     statistics: StatisticsSnapshot
     memory_bytes: int = 0
+
+
+# Source: docs/ragged-batching.md.
+
+
+@dataclass(frozen=True, slots=True)
+class BucketUse:
+    """One execution in a bucket: `batch_size` rows of `length`, each 0 if it is not padded.
+
+    `elements` are those of all inputs that the requests sent, `padding` those that were added.
+    """
+
+    batch_size: int
+    length: int
+    elements: int
+    padding: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketStatistics:
+    """The executions in one bucket, with their elements and padding summed; see BucketUse."""
+
+    batch_size: int
+    length: int
+    execution_count: int
+    element_count: int
+    padding_count: int
+
+
+class BucketCounters:
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[int, int], tuple[int, int, int]] = {}
+
+    def count(self, use: BucketUse) -> None:
+        key = (use.batch_size, use.length)
+        executions, elements, padding = self._counts.get(key, (0, 0, 0))
+        self._counts[key] = (executions + 1, elements + use.elements, padding + use.padding)
+
+    def snapshot(self) -> tuple[BucketStatistics, ...]:
+        """By ascending batch size and length."""
+        return tuple(
+            BucketStatistics(
+                batch_size=batch_size,
+                length=length,
+                execution_count=executions,
+                element_count=elements,
+                padding_count=padding,
+            )
+            for (batch_size, length), (executions, elements, padding) in sorted(self._counts.items())
+        )
+
+
+# Durations are nanoseconds of the monotonic clock. Source: docs/spec/statistics-and-metrics.md section A
+# (`response_stats`).
+
+
+_MOST = 1024
+
+
+class ResponseKind(IntEnum):
+    """EMPTY has the final flag and no tensors. CANCELLED was sent when nobody wanted it any more."""
+
+    SUCCESS = 0
+    FAIL = 1
+    EMPTY = 2
+    CANCELLED = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResponseStatistics:
+    """The responses with one index. A duration runs from the response before, or from the start of the execution.
+
+    `counts` and `durations_ns` are by ResponseKind.
+    """
+
+    index: int
+    counts: tuple[int, ...]
+    durations_ns: tuple[int, ...]
+
+
+class ResponseCounters:
+    """Not thread-safe. Only the first 1024 responses of a request count: an endless one must not cost memory."""
+
+    def __init__(self) -> None:
+        self._counts: list[list[int]] = []
+        self._durations_ns: list[list[int]] = []
+
+    def count(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
+        if index >= _MOST:
+            return
+        while index >= len(self._counts):
+            self._counts.append([0] * len(ResponseKind))
+            self._durations_ns.append([0] * len(ResponseKind))
+        self._counts[index][kind] += 1
+        self._durations_ns[index][kind] += duration_ns
+
+    def snapshot(self) -> tuple[ResponseStatistics, ...]:
+        """By ascending index."""
+        pairs = zip(self._counts, self._durations_ns, strict=True)
+        return tuple(
+            ResponseStatistics(index=index, counts=tuple(counts), durations_ns=tuple(durations))
+            for index, (counts, durations) in enumerate(pairs)
+        )

@@ -15,25 +15,22 @@ from typing import TYPE_CHECKING
 import orjson
 
 from core.errors import ServerError
-from core.inference.cancel_cause import CancelCause
-from core.inference.deferred import Deferred
-from core.inference.pending_request import PendingRequest
+from core.inference.pending_request import CancelCause, Deferred, PendingRequest
 from core.inference.response import InferenceResponse
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from core.inference.tensors import Array, Buffer
-from core.interprocess.frames import BadFrame, Frame, FrameReader, frame
-from core.interprocess.outbox import Outbox
+from core.interprocess.frames import BadFrame, Frame, FrameReader, Outbox, frame
 from core.interprocess.page_allocator import PageAllocator
 from core.interprocess.shared_memory_block import SharedMemoryBlock
-from core.observability.tracing.trace import Event
-from core.remote.calls.request_message import RequestReader
-from core.remote.calls.response_message import ResponseWriter, failed_response
-from core.remote.calls.serialization import from_plain, read_plain
-from core.remote.transport.frame_kinds import (
+from core.observability.tracing.trace import TraceEvent
+from core.remote.calls import from_plain, read_plain
+from core.remote.infer_frames import RequestReader, ResponseWriter, failed_response
+from core.remote.wire import (
     ACK,
     CALL,
     CANCEL,
     HELLO,
+    LARGE,
     RELEASE,
     REQUEST,
     RESULT,
@@ -42,7 +39,6 @@ from core.remote.transport.frame_kinds import (
     TRACED,
     VERSION,
 )
-from core.remote.transport.tensor_block import LARGE
 
 if TYPE_CHECKING:
     from core.engine.protocol import Engine
@@ -51,7 +47,7 @@ _log = logging.getLogger("trident.engine")
 
 RECEIVE_SIZE = 1 << 18
 _MOST_DESCRIPTORS = 4
-_TRACED = tuple[tuple[Event, ...], tuple[Event, ...]]
+_TRACED = tuple[tuple[TraceEvent, ...], tuple[TraceEvent, ...]]
 # Bytes; a greeting has fewer.
 _MOST_BEFORE_GREETING = 4096
 OnCall = Callable[["FrontEnd", int, memoryview], None]

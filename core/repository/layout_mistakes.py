@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from core.config.platforms import PLATFORMS, Platform
 from core.config.schema import ModelConfig
-from core.repository.layout import CONFIG_FILE, ModelDirectory
-from core.repository.versions import RESERVED_FOLDERS, version_number
+from core.repository.repository import CONFIG_FILE, RESERVED_FOLDERS, ModelDirectory, version_number
 
 _MOST_NAMES = 5
 _FILES = tuple(row.filename for row in PLATFORMS)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from core.errors import RepositoryUnavailable
 from core.repository.layout_mistakes import no_models_hint
-from core.repository.sources.source import Source, SourceFile
+from core.repository.sources import Source, SourceFile
 
 _log = logging.getLogger("trident.repository")
 

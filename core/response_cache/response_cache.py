@@ -10,10 +10,82 @@ Source: docs/spec/schedulers.md section 3.7.
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import blake2b
+from struct import Struct
+from sys import getsizeof
 from typing import Protocol
 
+from core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, Parameter
+from core.inference.response import InferenceResponse, PackedOutputs
+from core.inference.tensors import Buffer, PackedTensors, Shape, TensorLayout, layout_of, wire_bytes
+from core.memo import Memo
 from core.observability.metrics.snapshot import RemoteCacheMetrics, ResponseCacheMetrics
-from core.response_cache.cached_response import CachedResponse
+
+_TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0, CloseReason.IDLE).parameters())
+
+
+class CachedResponse:
+    """The outputs of a response, one run of bytes, and its parameters. It never changes, so any thread may read it.
+
+    `nbytes` is the memory that it takes, in bytes, without that of `layout`, which similar responses share.
+    """
+
+    __slots__ = ("content", "layout", "nbytes", "parameters")
+
+    def __init__(self, layout: TensorLayout, content: bytes, parameters: dict[str, Parameter] | None) -> None:
+        self.layout = layout
+        self.content = content
+        self.parameters = parameters
+        self.nbytes = block_size(getsizeof(self)) + block_size(getsizeof(content)) + _parameters_size(parameters)
+
+    @classmethod
+    def of(cls, response: InferenceResponse) -> CachedResponse:
+        """A copy of what is the same in every answer to the request."""
+        outputs = response.outputs
+        if type(outputs) is PackedOutputs:
+            layout, content = outputs.layout, bytes(outputs.content)
+        else:
+            contents = [output.content() for output in outputs]
+            named = zip(outputs, contents, strict=True)
+            layout = layout_of([(out.name, out.datatype, tuple(out.shape), len(each)) for out, each in named])
+            content = b"".join(contents)
+        # The times of the execution are not those of a later answer.
+        kept = {name: value for name, value in (response.parameters or {}).items() if name not in _TIMES}
+        return cls(layout, content, kept or None)
+
+    def answer(self, request: InferenceRequest, name: str, version: int) -> InferenceResponse:
+        """The response to `request`, which `name` and `version` of a model gave before."""
+        parameters = None if self.parameters is None else self.parameters.copy()
+        outputs = PackedOutputs(self.layout, memoryview(self.content))
+        return InferenceResponse(name, version, outputs, id=request.id, parameters=parameters)
+
+
+def block_size(nbytes: int) -> int:
+    """What an object of that size takes of the heap: blocks are multiples of 16 bytes, with a header."""
+    return (nbytes + 23) & ~15
+
+
+def layout_size(layout: TensorLayout) -> int:
+    """The memory of a layout in bytes."""
+    size = getsizeof(layout) + getsizeof(layout.entries)
+    for entry in layout.entries:
+        _, _, shape, start, end = entry
+        size += getsizeof(entry) + getsizeof(shape) + sum(map(getsizeof, (*shape, start, end)))
+    return size
+
+
+def _parameters_size(parameters: dict[str, Parameter] | None) -> int:
+    if parameters is None:
+        return 0
+    return getsizeof(parameters) + sum(getsizeof(each) for pair in parameters.items() for each in pair)
+
+
+#         ResponseCache  the protocol
+#         ├── LocalCache  in the memory of the process that runs the models (local_cache.py)
+#         └── RedisCache  in a Redis server, which several servers share (redis/redis_cache.py)
+#
+# Source: docs/spec/schedulers.md section 3.7.
+
 
 # Gets the response, or None if there is none or it did not come in time. Any thread; it must not raise.
 OnFound = Callable[[CachedResponse | None], None]
@@ -74,3 +146,89 @@ class ResponseCache(Protocol):
     def close(self) -> None:
         """End its threads and connections. What is looked up now is not found."""
         ...
+
+
+# Triton hashes the names and the bytes of the inputs only. Here datatypes, shapes, requested outputs, parameters and
+# the marks of a sequence count, too: a request that differs in one of them can have another answer. The id, the
+# priority and the timeout do not decide it. Source: docs/spec/schedulers.md section 3.7.
+
+
+DIGEST_SIZE = 32
+# A longer key is replaced by its digest. Up to this size the bytes themselves cost less than a digest.
+LONGEST_PLAIN = 256
+_LENGTH = Struct("<Q")
+_PLAIN, _DIGEST = b"=", b"#"
+_NOTHING_ELSE = _LENGTH.pack(0)
+
+# The description of the inputs by their layout, and whether their bytes are in the order of their names.
+_described: Memo[TensorLayout, tuple[bytes, bool]] = Memo(1024)
+
+
+def request_key(scope: bytes, request: InferenceRequest) -> bytes:
+    """The key of a validated `request`. `scope` begins it and must have the same length in every key.
+
+    Two requests have the same key if and only if all that decides the answer is equal, in whichever form the inputs
+    arrived. (Keys of large requests are digests, so equal keys of different requests are possible in theory.)
+    """
+    inputs = request.inputs
+    contents: list[Buffer] = []
+    if isinstance(inputs, PackedTensors):
+        known = _described.get(inputs.layout)
+        if known is None:
+            known = _described[inputs.layout] = _describe_layout(inputs.layout)
+        description, is_sorted = known
+        if is_sorted:
+            contents.append(inputs.content)
+        else:
+            entries = sorted(inputs.layout.entries)
+            contents += [inputs.content[start:end] for _, _, _, start, end in entries]
+    else:
+        tensors = sorted(inputs, key=_name)
+        contents += [_content(tensor) for tensor in tensors]
+        sizes = map(len, contents)
+        description = _describe([(t.name, t.datatype, t.shape, size) for t, size in zip(tensors, sizes, strict=True)])
+    parts = [description, _other(request), *contents]
+    size = sum(map(len, parts))
+    if size <= LONGEST_PLAIN:
+        return b"".join((scope, _PLAIN, *parts))
+    digest = blake2b(digest_size=DIGEST_SIZE)
+    for part in parts:
+        digest.update(part)
+    return b"".join((scope, _DIGEST, digest.digest()))
+
+
+def _name(tensor: InputTensor) -> str:
+    return tensor.name
+
+
+def _content(tensor: InputTensor) -> Buffer:
+    content = tensor.data
+    return content if type(content) is memoryview else wire_bytes(content)
+
+
+def _describe_layout(layout: TensorLayout) -> tuple[bytes, bool]:
+    entries = sorted(layout.entries)
+    is_sorted = entries == list(layout.entries)
+    return _describe([(name, datatype, shape, end - start) for name, datatype, shape, start, end in entries]), is_sorted
+
+
+def _describe(tensors: list[tuple[str, str, Shape, int]]) -> bytes:
+    text = repr([(name, datatype, tuple(shape), size) for name, datatype, shape, size in tensors]).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def _other(request: InferenceRequest) -> bytes:
+    """What decides the answer besides the inputs; most requests have nothing of it."""
+    parameters = request.parameters
+    if not (parameters or request.outputs or request.correlation_id or request.sequence_start or request.sequence_end):
+        return _NOTHING_ELSE
+    text = repr(
+        (
+            request.outputs,
+            sorted(parameters.items()) if parameters else [],
+            request.correlation_id,
+            request.sequence_start,
+            request.sequence_end,
+        )
+    ).encode("utf-8", "surrogatepass")
+    return _LENGTH.pack(len(text)) + text

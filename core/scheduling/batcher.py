@@ -9,39 +9,59 @@ Source: docs/spec/schedulers.md sections 3.1 to 3.3; docs/spec/repository.md sec
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from core.backends.base import BackendInstance
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance
+from core.config.spec import ModelSpec
 from core.errors import RequestCancelled, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.model_statistics import ModelStatistics
-from core.scheduling.delivery import Respond, deliver
-from core.scheduling.dropped_senders import DroppedSenders
-from core.scheduling.execution import Clock
+from core.scheduling.execution import Clock, ShortExecutions
 from core.scheduling.inline_execution import InlineExecution
-from core.scheduling.instance import ModelInstance, OnPoisoned
-from core.scheduling.instance_pool import InstancePool
-from core.scheduling.instance_thread import LENT, RUNNING, InstanceThread
-from core.scheduling.limits_in_force import LimitsInForce
-from core.scheduling.open_execution import OpenExecution
-from core.scheduling.open_requests import Again, OpenRequests, refuse_again
-from core.scheduling.policy import IDLE, Idle, Run, Wait, limits_of, may_end
-from core.scheduling.queue import RequestQueue
-from core.scheduling.rate_limiter.claim import Claim
-from core.scheduling.rate_limiter.instance_claims import InstanceClaims
+from core.scheduling.instance import ModelInstance, OnPoisoned, Work, take_work
+from core.scheduling.instance_pool import LENT, RUNNING, InstancePool, InstanceThread
+from core.scheduling.latency_target import BatchTuner
+from core.scheduling.limits import IDLE, Idle, LimitsInForce, Run, Wait, limits_of, may_end
+from core.scheduling.open_requests import (
+    Again,
+    DroppedSenders,
+    OpenExecution,
+    OpenRequests,
+    ResponseOrder,
+    refuse_again,
+)
+from core.scheduling.queue import Rejection, RequestQueue, Respond, deliver, reject, stopping
+from core.scheduling.rate_limiter import Claim, InstanceClaims
 from core.scheduling.reaper import Reaper
-from core.scheduling.rejection import Rejection, reject, stopping
-from core.scheduling.response_order import ResponseOrder
-from core.scheduling.short_executions import ShortExecutions
-from core.scheduling.timer_slack import end_waits_in_time
-from core.scheduling.tuning.tuner import BatchTuner
-from core.scheduling.work import Work, take_work
+
+_SET, _GET = 29, 30
+
+
+def end_waits_in_time() -> None:
+    """Have the timed waits of the calling thread end as soon as their time is over. Nothing happens without Linux."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_SET, 1, 0, 0, 0)
+
+
+def timer_slack_ns() -> int:
+    """That of the calling thread, nanoseconds. Only on Linux."""
+    slack: int = ctypes.CDLL(None).prctl(_GET, 0, 0, 0, 0)
+    return slack
+
+
+# Nothing stands between the queue and the instances. A thread that has finished a batch takes as its next batch what
+# has queued up meanwhile. Only if there is nothing to execute does it rest until `submit` wakes it. So a thread is
+# woken once for each batch, not for each request, and a timer runs only if the configuration asks for a queue delay.
+# The states of a thread are listed in `instance_thread.py`. Source: docs/spec/schedulers.md sections 3.1 to 3.3;
+# docs/spec/repository.md section 1.6, "What reloads".
+
 
 LOOK_EVERY_NS: Final = 10_000_000
 """A queue is looked through for expired requests at most once in this time, so they are answered so much later."""

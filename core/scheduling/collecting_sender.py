@@ -7,7 +7,7 @@ from collections.abc import Callable
 from core.errors import BackendFailed, ServerError
 from core.inference.request import Parameter
 from core.inference.response import Outputs
-from core.waiting.waiter import ThreadWaiter
+from core.waiting.waiting import ThreadWaiter
 
 
 class CollectedAnswer:

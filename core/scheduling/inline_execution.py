@@ -13,15 +13,13 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from core.inference.close_reason import CALLERS, DELAY, IDLE
-from core.scheduling.instance_pool import InstancePool
-from core.scheduling.instance_thread import InstanceThread
-from core.scheduling.limits_in_force import LimitsInForce
-from core.scheduling.policy import Wait
+from core.inference.request import CALLERS, DELAY, IDLE
+from core.scheduling.execution import ShortExecutions
+from core.scheduling.instance import Work, take_work
+from core.scheduling.instance_pool import InstancePool, InstanceThread
+from core.scheduling.limits import LimitsInForce, Wait
 from core.scheduling.queue import RequestQueue
-from core.scheduling.short_executions import ShortExecutions
-from core.scheduling.work import Work, take_work
-from core.waiting.timer import timer_of_thread
+from core.waiting.waiting import timer_of_thread
 
 TURN_NS: Final = 4_000_000
 """The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""

@@ -8,26 +8,66 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from core.backends.base import BackendInstance, Execution
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance, Execution
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, RequestCancelled, ServerError
-from core.inference.close_reason import IDLE, CloseReason
 from core.inference.pending_request import PendingRequest
+from core.inference.request import CALLERS, IDLE, CloseReason, InferenceTimes, asks_for_times
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes, asks_for_times
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
 from core.observability.switches import SWITCHES
-from core.scheduling.delivery import Respond, flush
-from core.scheduling.execution import Clock, execute_batch, execute_in_bucket
-from core.scheduling.open_execution import OpenExecution
-from core.scheduling.rate_limiter.claim import Claim
-from core.scheduling.rate_limiter.resources import Needs
-from core.scheduling.rejection import reject
-from core.scheduling.short_executions import ShortExecutions
-from core.scheduling.tuning.tuner import BatchTuner
-from core.scheduling.work import Work
+from core.scheduling.execution import Clock, ShortExecutions, execute_batch, execute_in_bucket
+from core.scheduling.latency_target import BatchTuner
+from core.scheduling.limits import BatchLimits, Run, Wait, form_batch
+from core.scheduling.open_requests import OpenExecution
+from core.scheduling.queue import Rejection, RequestQueue, Respond, flush_callers, reject
+from core.scheduling.rate_limiter import Claim, Needs
+
+
+class Work(NamedTuple):
+    """A batch to execute, perhaps empty, the requests to answer with an error, and why the batch was closed."""
+
+    batch: list[PendingRequest]
+    rejections: list[Rejection]
+    reason: CloseReason = IDLE
+
+
+def take_work(
+    queue: RequestQueue,
+    limits: BatchLimits,
+    now_ns: int,
+    short: ShortExecutions | None = None,
+    may_run: Callable[[], bool] | None = None,
+) -> Work | Wait | Run | None:
+    """Take from `queue` the work that is due. Under the scheduler's lock.
+
+    Returns Wait if a batch should grow first, and None if there is nothing to do. With `short`, a batch is taken only
+    if its execution is expected to be short. With `may_run`, it is asked when a batch is due; if the batch may not run
+    yet, it stays in the queue, where it can grow, and Run is returned.
+    """
+    if not queue.size or queue.delay_until:
+        return None
+    # Where requests go ahead of others, one more than a batch can have shows which were overtaken.
+    limit = limits.max_batch_size if queue.is_in_order else limits.max_batch_size + 1
+    candidates, rejections = queue.candidates(limit, now_ns)
+    decision = form_batch(candidates, limits, now_ns)
+    callers = queue.callers
+    if callers is not None and isinstance(decision, Wait) and callers.all_wait(candidates, now_ns):
+        decision = Run(len(candidates), CALLERS)
+    if isinstance(decision, Run) and (short is None or short.expected(candidates[: decision.requests])):
+        if may_run is None or may_run():
+            return Work(queue.take(decision.requests), rejections, decision.reason)
+        return Work([], rejections) if rejections else decision
+    if rejections:
+        return Work([], rejections)
+    return decision if isinstance(decision, Wait) else None
+
+
+# Source: docs/spec/schedulers.md section 3, docs/architecture.md section 7.
+
 
 _log = logging.getLogger("trident.scheduling")
 
@@ -93,7 +133,7 @@ class ModelInstance:
             if self.claim is not None:
                 self.claim.end()
             # Not part of the execution: the next steps of an ensemble may be executed meanwhile.
-            flush(work.batch)
+            flush_callers(work.batch)
             if self._tuner is not None:
                 self._tuner.note(work.batch, begin_ns, end_ns)
 

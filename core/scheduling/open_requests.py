@@ -3,25 +3,323 @@
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, NamedTuple
 
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance, Execution
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
+from core.inference.flushing import flush
 from core.inference.pending_request import PendingRequest
-from core.inference.request import Parameter
+from core.inference.request import CloseReason, InferenceTimes, Parameter
 from core.inference.response import InferenceResponse, Outputs
+from core.inference.streaming import AGAIN, LATER, ResponseWindow, StreamedRequest
 from core.inference.window_limits import WindowLimits
 from core.observability.model_statistics import ModelStatistics
-from core.observability.response_statistics import ResponseKind
-from core.observability.statistics import FailureReason
-from core.scheduling.delivery import Respond
-from core.scheduling.execution import Clock
-from core.scheduling.open_request import OpenRequest
-from core.scheduling.rejection import Rejection, reject
+from core.observability.statistics import FailureReason, ResponseKind
+from core.scheduling.execution import Clock, checked
+from core.scheduling.queue import Rejection, Respond, flush_callers, reject
 
 if TYPE_CHECKING:
     from core.scheduling.instance_pool import InstancePool
+
+
+class RequestSender:
+    """Implements ResponseSender. Only the backend instance refers to it, so that the request learns of its end."""
+
+    __slots__ = ("_dropped", "_is_over", "_request")
+
+    def __init__(self, request: OpenRequest, dropped: DroppedSenders) -> None:
+        self._request = request
+        self._dropped = dropped
+        self._is_over = False
+
+    def __del__(self) -> None:
+        if not (self._is_over or self._request.is_closed):
+            self._dropped.put(self._request)
+
+    def end(self) -> None:
+        """Send nothing any more: the request is executed again, with another sender."""
+        self._is_over = True
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._request.is_cancelled
+
+    @property
+    def is_full(self) -> bool:
+        return self._request.is_full
+
+    def send(
+        self,
+        outputs: Outputs | None,
+        *,
+        final: bool = False,
+        error: ServerError | None = None,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> None:
+        if not self._is_over:
+            self._request.send(outputs, final, error, parameters)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        self._request.watch(callback)
+
+
+class DroppedSenders:
+    """Answers them with an error, on a thread of its own.
+
+    The garbage collector may end a sender at any allocation, while its thread holds any lock. So nothing may be done
+    there but `put`, which a `SimpleQueue` allows.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._dropped: SimpleQueue[OpenRequest | None] = SimpleQueue()
+        self._own_thread = threading.Thread(target=self._answer, name=f"trident-{model}-dropped", daemon=True)
+
+    def start(self) -> None:
+        self._own_thread.start()
+
+    def put(self, request: OpenRequest) -> None:
+        """Fail `request`. Any thread, at any moment."""
+        self._dropped.put(request)
+
+    def close(self, timeout_s: float | None) -> bool:
+        """Answer those that were put before, and end the thread. Returns whether it ended."""
+        self._dropped.put(None)
+        if self._own_thread.ident is not None:
+            self._own_thread.join(timeout_s)
+        return not self._own_thread.is_alive()
+
+    def _answer(self) -> None:
+        while (request := self._dropped.get()) is not None:
+            reason = "the model dropped its response sender before the final response"
+            error = BackendFailed(reason, model=self._model, hint="send the final flag with the last response")
+            request.send(None, final=True, error=error)
+            del request  # a waiting thread must not keep it alive
+
+
+class OpenRequest:
+    """Any thread may call any method. Responses are delivered in their order, one at a time, on the thread of one of
+    their senders. No lock is held during a callback.
+
+    `start_ns` and `input_end_ns` are monotonic: when its execution began and when its inputs were gathered, which is
+    known after the execution; `first_ns` is when the first response was sent, 0 before. `error` is that of the last
+    response that was not empty. `losses` is that of its instance when it was executed first.
+    """
+
+    __slots__ = (
+        "_delivering",
+        "_index",
+        "_is_closed",
+        "_last_ns",
+        "_lock",
+        "_requests",
+        "_waiting",
+        "_watchers",
+        "_window",
+        "error",
+        "first_ns",
+        "input_end_ns",
+        "losses",
+        "pending",
+        "start_ns",
+    )
+
+    def __init__(self, pending: PendingRequest, start_ns: int, requests: OpenRequests) -> None:
+        self.pending = pending
+        self.start_ns = self.input_end_ns = start_ns
+        self.first_ns = 0
+        self.error: ServerError | None = None
+        self.losses = requests.losses
+        self._requests = requests
+        self._lock = threading.Lock()
+        self._is_closed = False
+        # The number of responses that a sender has sent, and when it sent the last one.
+        self._index = 0
+        self._last_ns = start_ns
+        self._delivering = False
+        self._waiting: list[InferenceResponse] = []
+        self._watchers: tuple[Callable[[], None], ...] = ()
+        self._window: ResponseWindow | None = None
+        if isinstance(pending, StreamedRequest):
+            self._window = ResponseWindow(requests.window)
+            pending.on_take = self._take
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its final response was sent; it may not be delivered yet."""
+        return self._is_closed
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.pending.cancelled is not None
+
+    @property
+    def is_full(self) -> bool:
+        window = self._window
+        return window is not None and window.is_full and not self.pending.cancelled
+
+    def claim(self) -> bool:
+        """Close it for senders; the caller then passes its final response to `answer`. False if it was closed."""
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if was_closed:
+            self._requests.note_late()
+        return not was_closed
+
+    def answer(self, response: InferenceResponse) -> None:
+        """Deliver the final response to a request that the caller has claimed, after those that were sent before."""
+        if not (self._delivering or self._waiting):
+            # It is closed, so nobody else delivers from now on. Most requests of a model that answers once end here.
+            self._end()
+            self._requests.deliver(self.pending, response)
+            return
+        with self._lock:
+            if self._put(response):
+                return
+        self._deliver()
+
+    def send(
+        self,
+        outputs: Outputs | None,
+        final: bool = False,
+        error: ServerError | None = None,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> None:
+        """See ResponseSender."""
+        requests, pending = self._requests, self.pending
+        response = requests.response(pending, outputs, final, error, parameters)
+        now_ns = requests.clock()
+        with self._lock:
+            is_late = self._is_closed
+            if not is_late:
+                is_unwanted = pending.cancelled is not None and not final
+                kind = _kind(outputs, error, is_unwanted)
+                requests.count_response(self._index, kind, now_ns - self._last_ns)
+                if not self._index:
+                    self.first_ns = now_ns
+                self._index += 1
+                self._last_ns = now_ns
+                if outputs is not None or error is not None:
+                    self.error = error
+                if final:
+                    self._is_closed = True
+                    requests.count(self, now_ns)
+                    if pending.request.trace is not None and error is None:
+                        response.times = self._times(now_ns)
+                elif is_unwanted:
+                    return
+                if self._put(response):
+                    return
+        if is_late:
+            requests.note_late()
+            return
+        self._deliver()
+        if pending.flush is not None:
+            flush((pending.flush,))
+
+    def pause(self) -> bool:
+        """Its sender is over, and the next one comes when it is executed again.
+
+        False if that must wait, because the client has taken too little: then `OpenRequests.resume` is called when it
+        has, or when the request is cancelled.
+        """
+        pending, requests = self.pending, self._requests
+        with self._lock:
+            self._watchers = ()
+            pending.on_cancel = None
+            window = self._window
+            if window is None or not window.is_full:
+                return True
+            self._watchers = (partial(requests.resume, self),)
+        pending.on_cancel = self._on_cancel
+        return False
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """See ResponseSender."""
+        pending = self.pending
+        with self._lock:
+            if self._is_closed:
+                return
+            self._watchers += (callback,)
+        # A cancellation that comes in between is seen by the caller or by the next line.
+        pending.on_cancel = self._on_cancel
+        if pending.cancelled:
+            callback()
+
+    def _put(self, response: InferenceResponse) -> bool:
+        """Queue `response` for delivery. Returns whether another thread delivers it. Under the lock."""
+        if self._window is not None:
+            self._window.put(response)
+        self._waiting.append(response)
+        was_delivering, self._delivering = self._delivering, True
+        return was_delivering
+
+    def _times(self, now_ns: int) -> InferenceTimes:
+        """The times of a traced request, as the statistics count them. An ensemble's step has no others."""
+        pending, first_ns = self.pending, self.first_ns or now_ns
+        return InferenceTimes(
+            self.start_ns - pending.enqueue_ns,
+            self.input_end_ns - self.start_ns,
+            first_ns - self.input_end_ns,
+            now_ns - first_ns,
+            pending.batch_size or 1,
+        )
+
+    def _deliver(self) -> None:
+        """Deliver what waits, until nothing does."""
+        lock, pending, requests = self._lock, self.pending, self._requests
+        while True:
+            with lock:
+                waiting = self._waiting
+                if not waiting:
+                    self._delivering = False
+                    return
+                self._waiting = []
+            for response in waiting:
+                if response.final:
+                    self._end()
+                requests.deliver(pending, response)
+
+    def _end(self) -> None:
+        """Nothing changes any more that a sender could watch. Breaks the cycles with the request."""
+        pending = self.pending
+        if self._watchers:
+            self._watchers = ()
+            pending.on_cancel = None
+        if self._window is not None and isinstance(pending, StreamedRequest):
+            pending.on_take = None
+
+    def _on_cancel(self, pending: PendingRequest) -> None:
+        for callback in self._watchers:
+            callback()
+
+    def _take(self, request: StreamedRequest, count: int) -> None:
+        with self._lock:
+            window = self._window
+            if window is None:
+                return
+            was_full = window.is_full
+            window.take(count)
+            has_room = was_full and not window.is_full
+        if has_room:
+            for callback in self._watchers:
+                callback()
+
+
+def _kind(outputs: Outputs | None, error: ServerError | None, is_unwanted: bool) -> ResponseKind:
+    if is_unwanted:
+        return ResponseKind.CANCELLED
+    if error is not None:
+        return ResponseKind.FAIL
+    return ResponseKind.EMPTY if outputs is None else ResponseKind.SUCCESS
+
 
 # Queues a request that its model gave back to be executed again. Raises a ServerError if that cannot be.
 Again = Callable[[PendingRequest], None]
@@ -201,3 +499,134 @@ class OpenRequests:
             _log.warning(
                 "model '%s' answered a request again after its final response; such responses are dropped", self._name
             )
+
+
+class Claimed(NamedTuple):
+    """A request that its execution answers itself, for the last time, with an outcome."""
+
+    request: OpenRequest
+    outcome: Outputs | Exception
+
+
+class OpenExecution:
+    """Belongs to one backend instance, and runs on its thread."""
+
+    def __init__(
+        self,
+        backend: BackendInstance,
+        requests: OpenRequests,
+        dropped: DroppedSenders,
+        statistics: ModelStatistics,
+        clock: Clock,
+    ) -> None:
+        self._backend = backend
+        self._requests = requests
+        self._dropped = dropped
+        self._statistics = statistics
+        self._clock = clock
+        self.respond_unrun: Respond = requests.respond_unrun
+
+    def run(self, batch: Sequence[PendingRequest], reason: CloseReason) -> tuple[Execution | None, list[Claimed]]:
+        """Execute `batch`, which was closed for `reason`, and claim the requests that it answers itself: all that are
+        open if it raises.
+
+        Counts the batch and its successful requests; the caller counts the failed ones, and answers. Such a batch is
+        never executed again: a part of it may have been answered. Requests that the model gives back are queued again.
+        """
+        start_ns = self._clock()
+        opened = self._requests.open(batch, start_ns)
+        senders = [RequestSender(request, self._dropped) for request in opened]
+        batch_sizes = [pending.batch_size or 1 for pending in batch]
+        try:
+            execution = checked(
+                self._backend.execute([pending.request for pending in batch], batch_sizes, senders), len(batch)
+            )
+        except Exception as error:
+            return None, [Claimed(request, error) for request in opened if not request.is_closed and request.claim()]
+        execution.start_ns = start_ns
+        execution.end_ns = end_ns = self._clock()
+        execution.items = items = execution.items or sum(batch_sizes)
+        input_end_ns = execution.input_end_ns
+        claimed: list[Claimed] = []
+        again: list[OpenRequest] = []
+        for request, sender, outcome in zip(opened, senders, execution.outputs, strict=True):
+            if outcome is LATER:
+                request.input_end_ns = input_end_ns
+            elif outcome is AGAIN:
+                sender.end()
+                again.append(request)
+            elif request.claim():
+                claimed.append(Claimed(request, outcome))
+        # Until here the senders had to live: a request whose sender is gone is failed.
+        del senders, sender
+        successful = [each.request.pending for each in claimed if not isinstance(each.outcome, Exception)]
+        output_start_ns = execution.output_start_ns
+        self._statistics.record_batch(successful, items, start_ns, input_end_ns, output_start_ns, end_ns, reason)
+        for request in again:
+            self._requests.give_back(request)
+        return execution, claimed
+
+
+# Responses to the earliest request that is not done are delivered as they come; those to later ones wait for its final
+# response. Triton documents this but orders by completion. A request that leaves the queue without being executed is
+# told so at once, as there. Source: docs/spec/schedulers.md section 3.2, "Order of responses".
+
+
+class ResponseOrder:
+    """Holds responses back until the final ones of all earlier requests are delivered. Thread-safe.
+
+    Responses are delivered one at a time, on the thread that completed the earliest request or on one that already
+    delivers. No lock is held during a callback, so it may submit another request.
+    """
+
+    def __init__(self, deliver: Respond) -> None:
+        self._deliver = deliver
+        self._lock = threading.Lock()
+        self._arrived: deque[PendingRequest] = deque()
+        self._answered: dict[PendingRequest, list[InferenceResponse]] = {}
+        self._delivering = False
+
+    def enter(self, pending: PendingRequest) -> None:
+        """Note that `pending` arrived after all requests noted before."""
+        with self._lock:
+            self._arrived.append(pending)
+
+    def respond(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Deliver a response to `pending` in its turn: now, or later on another thread."""
+        with self._lock:
+            self._answered.setdefault(pending, []).append(response)
+        self._go_on()
+
+    def leave(self, pending: PendingRequest, response: InferenceResponse) -> None:
+        """Deliver the only response to `pending` now; the others no longer wait for it. It may not have entered."""
+        with self._lock, suppress(ValueError):
+            self._arrived.remove(pending)
+        self._deliver(pending, response)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Deliver what is due, unless another thread does."""
+        with self._lock:
+            if self._delivering:
+                return
+            self._delivering = True
+        delivered: list[PendingRequest] = []
+        while (turn := self._next()) is not None:
+            first, answers = turn
+            for answer in answers:
+                self._deliver(first, answer)
+            delivered.append(first)
+        # The caller flushes the batch that it executed. The requests delivered here may belong to other batches.
+        flush_callers(delivered)
+
+    def _next(self) -> tuple[PendingRequest, list[InferenceResponse]] | None:
+        """The earliest request that is not done, with its responses; None if it has none, which ends the delivery."""
+        with self._lock:
+            if not self._arrived or self._arrived[0] not in self._answered:
+                self._delivering = False
+                return None
+            first = self._arrived[0]
+            answers = self._answered.pop(first)
+            if answers[-1].final:
+                self._arrived.popleft()
+            return first, answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from core.backends.base import BackendInstance
+from core.backends.backend import BackendInstance
 from core.inference.pending_request import PendingRequest
 
 

@@ -6,21 +6,139 @@ Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and 3.3.
 
 from __future__ import annotations
 
+import logging
 import sys
 from bisect import insort
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Final
+from typing import Final, NamedTuple
 
-from core.config.model_spec import BatchingSpec, QueuePolicy
-from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
+from core.config.spec import BatchingSpec, QueuePolicy
+from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
-from core.scheduling.callers import Callers
-from core.scheduling.rejection import Rejection
+from core.inference.request import Caller
+from core.inference.response import InferenceResponse
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
+
+SETTLED_NS: Final = 1_000_000_000
+SETTLED_DELAYS: Final = 10
+"""If so many delays have passed without a new caller, and a second, none is expected within the next delay."""
+# From so many known callers on, those that have gone are looked for also while new ones come.
+_MANY: Final = 256
+
+
+class Callers:
+    """Guarded by the scheduler's lock.
+
+    A caller is one from its first request for the model to the end of its connection, also while it sends nothing. A
+    request without a caller may be followed by others at any time, so for a moment it counts as a new caller does.
+    """
+
+    __slots__ = ("_known", "_looks_at", "_looks_ns", "_settled_ns", "_settles_ns")
+
+    def __init__(self, delay_ns: int) -> None:
+        """`delay_ns` is the queue delay of the model."""
+        self._settles_ns = max(SETTLED_NS, SETTLED_DELAYS * delay_ns)
+        self._known: set[Caller] = set()
+        # From when on no new caller is expected; when, or with how many known ones, to look for those that have gone.
+        self._settled_ns = 0
+        self._looks_ns = 0
+        self._looks_at = _MANY
+
+    def note(self, pending: PendingRequest, now_ns: int) -> None:
+        """Note that the caller of `pending`, if it has one, waits."""
+        caller = pending.request.caller
+        if caller is None:
+            self._settled_ns = now_ns + self._settles_ns
+        elif caller not in self._known:
+            # Callers that ask once and go never let the model settle, and must not stay known.
+            if len(self._known) >= self._looks_at:
+                self._look()
+            self._known.add(caller)
+            self._settled_ns = now_ns + self._settles_ns
+
+    def may_all_wait(self, requests: int, now_ns: int) -> bool:
+        """Whether `all_wait` can be true while so many `requests` are queued."""
+        return now_ns >= self._settled_ns and (requests >= len(self._known) or now_ns >= self._looks_ns)
+
+    def all_wait(self, requests: Sequence[PendingRequest], now_ns: int) -> bool:
+        """Whether `requests`, which nobody has cancelled, are those of all callers."""
+        if now_ns < self._settled_ns:
+            return False
+        if now_ns >= self._looks_ns:
+            self._looks_ns = now_ns + SETTLED_NS
+            self._look()
+        if len(requests) < len(self._known):
+            return False
+        return self._known <= {pending.request.caller for pending in requests}
+
+    def _look(self) -> None:
+        """Forget the callers that have gone."""
+        self._known = {caller for caller in self._known if caller.is_open}
+        self._looks_at = max(_MANY, 2 * len(self._known))
+
+
+_log = logging.getLogger("trident.scheduling")
+
+Respond = Callable[[PendingRequest, InferenceResponse], None]
+
+
+def deliver(pending: PendingRequest, response: InferenceResponse) -> None:
+    """Call the request's `on_response`, on the calling thread.
+
+    An exception of the callback is only logged: a fault of a front end must not end the instance thread, and must not
+    keep the other requests of the batch from their responses.
+    """
+    try:
+        pending.on_response(response)
+    except Exception:
+        _log.exception("the response callback of a request for model '%s' failed", pending.request.model_name)
+
+
+def flush_callers(requests: Iterable[PendingRequest]) -> None:
+    """Have the callers of answered requests send the responses that they collected: one call for each caller."""
+    for each in {pending.flush for pending in requests}:
+        if each is not None:
+            each()
+
+
+class Rejection(NamedTuple):
+    """A request, and the error that answers it."""
+
+    pending: PendingRequest
+    error: ServerError
+
+    @property
+    def reason(self) -> FailureReason:
+        """The reason under which the statistics count it."""
+        if isinstance(self.error, RequestCancelled):
+            return FailureReason.CANCELED
+        return FailureReason.REJECTED if isinstance(self.error, DeadlineExceeded) else FailureReason.OTHER
+
+
+def reject(rejection: Rejection, statistics: ModelStatistics, respond: Respond, now_ns: int) -> None:
+    """Count the rejection and answer its request, on the calling thread."""
+    pending, error = rejection
+    statistics.record_failure(pending, rejection.reason, now_ns, error.message)
+    respond(pending, InferenceResponse.failed(pending.request, error))
+    flush_callers((pending,))
+
+
+def stopping(pending: PendingRequest, model: str, because: str = "") -> ServerStopping:
+    """The error for a request that a stopped scheduler does not execute."""
+    reason = because or "Server is stopping, scheduler for model has stopped accepting new inference requests"
+    return ServerStopping(f"{pending.request.log_prefix}{reason}", model=model)
+
+
+# Not thread-safe: the scheduler's lock guards it. Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and
+# 3.3.
+
 
 # From so many priority levels on, those without requests are forgotten before another one is made.
-_MANY: Final = 64
+_QUEUE_MANY: Final = 64
 _priority: Final = attrgetter("priority")
 
 
@@ -55,7 +173,7 @@ class RequestQueue:
         self._by_priority: dict[int, _Level] = {}
         # Those that have had requests, by priority. There may be 2**64 others.
         self._levels: list[_Level] = []
-        self._prunes_at = _MANY
+        self._prunes_at = _QUEUE_MANY
         self._single = self._level(1) if batching.priority_levels <= 1 else None
         self.is_limited = any(policy.max_queue_size for policy in batching.policies)
         self.may_expire = batching.may_expire
@@ -87,7 +205,7 @@ class RequestQueue:
         if len(self._levels) >= self._prunes_at:
             self._levels = [level for level in self._levels if level.waiting or level.delayed]
             self._by_priority = {level.priority: level for level in self._levels}
-            self._prunes_at = _MANY + 2 * len(self._levels)
+            self._prunes_at = _QUEUE_MANY + 2 * len(self._levels)
         level = _Level(priority, self._batching.level_policies.get(priority, self._batching.default_policy))
         insort(self._levels, level, key=_priority)
         self._by_priority[priority] = level

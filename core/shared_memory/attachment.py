@@ -10,11 +10,16 @@ from functools import partial
 
 from core.errors import OutOfMemory, RegionFailed, ServerError
 from core.inference.pending_request import PendingRequest
-from core.inference.region_tensors import PlacedOutput, RegionInput, RegionRequest
-from core.inference.response import InferenceResponse, OnResponse, OutputTensor
+from core.inference.response import (
+    InferenceResponse,
+    OnResponse,
+    OutputTensor,
+    PlacedOutput,
+    RegionInput,
+    RegionRequest,
+)
 from core.kept_memory import KeptMemory
-from core.shared_memory.region import Region
-from core.shared_memory.regions import Regions
+from core.shared_memory.regions import Region, Regions
 
 # The region of an output, where the output begins in the region's memory, and the size that the client has given it.
 _Place = tuple[Region, int, int]

@@ -5,19 +5,311 @@ Source: docs/spec/shared-memory.md sections 3 to 6.
 
 from __future__ import annotations
 
+import logging
 import mmap
+import os
 import resource
+import stat
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
 
 from core.cuda.driver import CudaDriver, CudaError
-from core.errors import InvalidRequest, RegionExists, RegionNotFound
-from core.inference.region_tensors import RegionReference
+from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
+from core.inference.response import DevicePlace, RegionReference
+from core.inference.tensors import Buffer
 from core.kept_memory import KeptMemory
-from core.shared_memory.cuda_memory import CudaMemory
-from core.shared_memory.region import CudaRegion, Region, RegionKind, SystemRegion
-from core.shared_memory.system_memory import SystemMemory, name_of, open_object
+
+_LARGEST = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class RegionKind(Enum):
+    """The value is the word in routes and in texts."""
+
+    SYSTEM = "system"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SystemRegion:
+    """What the status shows of a region of system memory: `byte_size` bytes from `offset` of the object `key`."""
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaRegion:
+    """What the status shows of a region of GPU memory."""
+
+    name: str
+    device_id: int
+    byte_size: int
+
+
+class RegionMemory(Protocol):
+    """The memory behind a region. Any thread; it is freed with the last reference to it."""
+
+    def read(self, offset: int, content: memoryview) -> None:
+        """Fill `content` with the bytes at `offset`. Raises ServerError if they are no longer there."""
+        ...
+
+    def write(self, offset: int, content: Buffer) -> None:
+        """Put `content` at `offset`. Raises ServerError if it no longer fits there."""
+        ...
+
+    def on_device(self, offset: int, size: int) -> DevicePlace | None:
+        """Where a model on the same GPU finds the bytes; None for memory of the host."""
+        ...
+
+    def view(self, offset: int, size: int) -> memoryview:
+        """The memory itself, writable: a client that shrinks it while it is used ends the process.
+
+        Raises ServerError if it is not there now.
+        """
+        ...
+
+
+class Region:
+    """`users` is how many requests use it; `is_leaving`: it was unregistered, and leaves with its last user."""
+
+    __slots__ = ("is_leaving", "memory", "status", "users")
+
+    def __init__(self, status: SystemRegion | CudaRegion, memory: RegionMemory) -> None:
+        self.status = status
+        self.memory = memory
+        self.users = 0
+        self.is_leaving = False
+
+    @property
+    def kind(self) -> RegionKind:
+        return RegionKind.SYSTEM if isinstance(self.status, SystemRegion) else RegionKind.CUDA
+
+    def start_of(self, place: RegionReference) -> int:
+        """Where `place` begins in `memory`. Raises InvalidRequest with Triton's text if it is not in the region."""
+        name, offset, size = place
+        byte_size = self.status.byte_size
+        if offset >= byte_size:
+            raise _outside(f"Invalid offset for shared memory region: '{name}'", offset, size, byte_size)
+        if offset + size > _LARGEST:
+            raise InvalidRequest(
+                f"Integer overflow detected: byte_size ({size}) + offset ({offset}) exceeds maximum value ({_LARGEST}) "
+                f"for region '{name}'"
+            )
+        if offset + size > byte_size:
+            raise _outside(f"Invalid offset + byte size for shared memory region: '{name}'", offset, size, byte_size)
+        return offset + (self.status.offset if isinstance(self.status, SystemRegion) else 0)
+
+
+def _outside(message: str, offset: int, size: int, byte_size: int) -> InvalidRequest:
+    return InvalidRequest(
+        message, hint=f"the region was registered with {byte_size} bytes; the tensor has {size} bytes at {offset}"
+    )
+
+
+# It is a file of its client, who may shrink, unlink or change it at any time. So it is mapped on request only:
+# `preadv` and `pwritev` meet the end of a shrunken file with a short count or an error, where a map ends the process
+# with SIGBUS. For 600 KB they take 30 and 40 us, for 16 MB 1 and 2 ms; a copy into a map takes 8 us and 0.7 ms, and an
+# input that is read where it lies nothing at all. Source: docs/spec/shared-memory.md section 3.
+
+
+DIRECTORY = "/dev/shm"
+_LONGEST_NAME = 255
+# Others may read and write it.
+_OPEN_TO_ALL = stat.S_IROTH | stat.S_IWOTH
+# Not through a link, and without waiting for the other end if somebody put a pipe there.
+_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class SystemMemory:
+    """Any thread. The descriptor is closed with the last reference.
+
+    `key` is the name under which it was opened, `identity` the device and the number of the file.
+    """
+
+    __slots__ = ("__weakref__", "_descriptor", "_mapped", "identity", "key")
+
+    def __init__(self, descriptor: int, key: str, identity: tuple[int, int]) -> None:
+        """Use `open_object`. Takes ownership of the descriptor."""
+        self._descriptor = descriptor
+        self.key = key
+        self.identity = identity
+        self._mapped = memoryview(b"")
+        weakref.finalize(self, os.close, descriptor).atexit = False
+
+    @property
+    def size(self) -> int:
+        """The size of the object now, in bytes."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, content: memoryview) -> None:
+        size = len(content)
+        done = 0
+        while done < size:
+            count = os.preadv(self._descriptor, [content[done:]], offset + done)
+            if not count:
+                raise self._shrunk("read", offset, size)
+            done += count
+
+    def write(self, offset: int, content: Buffer) -> None:
+        content = memoryview(content)
+        size = len(content)
+        # Writing behind the end would make it grow again.
+        if offset + size > self.size:
+            raise self._shrunk("written", offset, size)
+        done = 0
+        while done < size:
+            try:
+                done += os.pwritev(self._descriptor, [content[done:]], offset + done)
+            except OSError as error:  # the memory of all such objects is used up
+                raise RegionFailed(
+                    f"unable to write {size} bytes at {offset} of shared memory '{self.key}': {error.strerror}",
+                    hint=f"look at the room in {DIRECTORY}: df {DIRECTORY}",
+                ) from error
+
+    def on_device(self, offset: int, size: int) -> None:
+        """It is memory of the host."""
+
+    def view(self, offset: int, size: int) -> memoryview:
+        end = offset + size
+        actual = self.size
+        if end > actual:
+            raise self._shrunk("used", offset, size)
+        mapped = self._mapped
+        if end > len(mapped):
+            try:
+                mapped = self._mapped = memoryview(mmap.mmap(self._descriptor, actual))
+            except (OSError, ValueError) as error:
+                raise RegionFailed(f"unable to map shared memory '{self.key}': {error}") from error
+        return mapped[offset:end]
+
+    def _shrunk(self, action: str, offset: int, size: int) -> InvalidRequest:
+        return InvalidRequest(
+            f"{size} bytes at {offset} of shared memory '{self.key}' cannot be {action}, it has only {self.size} bytes",
+            hint="the object was made smaller after its region was registered",
+        )
+
+
+def name_of(key: str) -> str:
+    """The file of the object `key`, "" if there can be none."""
+    return key.lstrip("/")
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        content = os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in content and len(content) <= _LONGEST_NAME
+
+
+def open_object(key: str, directory: str = DIRECTORY) -> SystemMemory:
+    """Open the object `key`. Raises RegionFailed with Triton's text."""
+    name = name_of(key)
+    if "/" in name or name in (".", "..") or not _is_file_name(name):
+        raise _not_opened(key, "a key is the name of one object: no slashes but at its beginning, at most 255 bytes")
+    try:
+        descriptor = os.open(os.path.join(directory, name), _FLAGS)
+    except OSError as error:
+        raise _not_opened(
+            key,
+            f"{directory}/{name}: {error.strerror}; make it first, so that the server may read and write it",
+        ) from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _not_opened(key, f"{directory}/{name} is no shared memory")
+        # The superuser can open everything, which no client may make use of.
+        if found.st_uid != os.geteuid() and found.st_mode & _OPEN_TO_ALL != _OPEN_TO_ALL:
+            raise _not_opened(
+                key,
+                f"{directory}/{name} belongs to user {found.st_uid}, the server is user {os.geteuid()}: run both as "
+                "one user, or let others read and write it (chmod 666)",
+            )
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return SystemMemory(descriptor, key, (found.st_dev, found.st_ino))
+
+
+def _not_opened(key: str, hint: str) -> RegionFailed:
+    return RegionFailed(f"Unable to open shared memory region: '{key}'", hint=hint)
+
+
+# Source: docs/spec/shared-memory.md sections 3 and 7.
+
+
+# That of the addresses which the driver allocates itself.
+_ALIGNMENT = 256
+
+_log = logging.getLogger("trident.shared_memory")
+
+
+class CudaMemory:
+    """Any thread. The handle is closed with the last reference."""
+
+    __slots__ = ("__weakref__", "_address", "_device_id", "_driver")
+
+    def __init__(self, driver: CudaDriver, device_id: int, handle: bytes) -> None:
+        """Raises CudaError."""
+        self._driver = driver
+        self._device_id = device_id
+        self._address = address = driver.open_handle(device_id, handle)
+        weakref.finalize(self, _close, driver, device_id, address).atexit = False
+
+    @property
+    def size(self) -> int:
+        """The size of the allocation in bytes. Raises CudaError."""
+        return self._driver.size_from(self._device_id, self._address)
+
+    def read(self, offset: int, content: memoryview) -> None:
+        try:
+            self._driver.copy_to_host(self._device_id, self._address + offset, _address_of(content), len(content))
+        except CudaError as error:
+            raise self._failed("read", error) from error
+
+    def write(self, offset: int, content: Buffer) -> None:
+        size = len(content)
+        if not size:
+            return
+        try:
+            self._driver.copy_to_device(self._device_id, self._address + offset, _address_of(content), size)
+        except CudaError as error:
+            raise self._failed("written", error) from error
+
+    def on_device(self, offset: int, size: int) -> DevicePlace | None:
+        """None for an offset that the kernels of a model might not read: a misaligned access ends all work on a GPU."""
+        address = self._address + offset
+        return DevicePlace(self._device_id, address, size) if address % _ALIGNMENT == 0 else None
+
+    def view(self, offset: int, size: int) -> memoryview:
+        raise RegionFailed("memory of a GPU cannot be used in place")
+
+    def _failed(self, action: str, error: CudaError) -> RegionFailed:
+        return RegionFailed(f"CUDA shared memory on device {self._device_id} cannot be {action}: {error}")
+
+
+def _address_of(content: Buffer) -> int:
+    address: int = np.frombuffer(content, np.uint8).ctypes.data
+    return address
+
+
+def _close(driver: CudaDriver, device_id: int, address: int) -> None:
+    try:
+        driver.close_handle(device_id, address)
+    except CudaError as error:
+        _log.warning("CUDA shared memory on device %d was not closed: %s", device_id, error)
+
+
+# Source: docs/spec/shared-memory.md sections 3 to 6.
+
 
 MOST_REGIONS = 16384
 _RESERVED = "triton_python_backend_shm_region_"

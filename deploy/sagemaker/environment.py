@@ -8,8 +8,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
-from adapters.sagemaker.server_options import EFFECTIVE_VARIABLES, WITHOUT_EFFECT
-from adapters.sagemaker.settings import BATCH, BIND_TO_PORT, MULTI_MODEL, PREFIX, SAFE_PORT_RANGE
+from adapters.sagemaker.settings import (
+    BATCH,
+    BIND_TO_PORT,
+    EFFECTIVE_VARIABLES,
+    MULTI_MODEL,
+    PREFIX,
+    SAFE_PORT_RANGE,
+    WITHOUT_EFFECT,
+)
 from app.settings.option import BadOption
 from app.settings.reading import read_settings
 from deploy.sagemaker.errors import BadSettings

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import NamedTuple, NoReturn
 
-from app.settings.command_line import nearest
 from app.settings.option import BadOption
+from app.settings.sources import nearest
 from deploy.vertex.place import Place
 from deploy.vertex.plan import Steps
 

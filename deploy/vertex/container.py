@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from google.cloud.aiplatform_v1 import EnvVar, ModelContainerSpec, Port
 from google.protobuf.duration_pb2 import Duration
 
-from app.emulators.vertex.deployment import Deployment
-from app.emulators.vertex.environment import (
+from app.emulators.vertex.container import (
     RESERVED_PREFIX,
     container_arguments,
     container_environment,
     platform_variables,
 )
+from app.emulators.vertex.limits import Deployment
 from app.settings.option import PREFIX, BadOption
 from app.settings.reading import read_settings
 from app.settings.server import SERVER_OPTIONS, ServerSettings

@@ -15,8 +15,8 @@ from google.cloud.aiplatform_v1 import (
     MachineSpec,
 )
 
-from app.settings.command_line import nearest
 from app.settings.option import BadOption
+from app.settings.sources import nearest
 from deploy.vertex.labels import pairs
 
 _ONLINE = "aiplatform.googleapis.com/prediction/online"

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from app.settings.command_line import nearest
 from app.settings.option import BadOption
+from app.settings.sources import nearest
 from core.inference.tensors import BY_NAME, element_count, pack_bytes
 
 BINARY_TYPE = "application/vnd.vertex-ai-triton.binary+json;json-header-size={}"

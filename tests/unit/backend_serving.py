@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from google.protobuf import text_format
 
-from core.backends.base import Backend, BackendInstance, BackendModel, Execution, LoadContext
-from core.config.model_spec import ModelSpec
+from core.backends.backend import Backend, BackendInstance, BackendModel, Execution, LoadContext
 from core.config.placement import DeviceKind, Placement
-from core.config.request_validator import RequestValidator
+from core.config.request_check import RequestValidator
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
+from core.config.spec import ModelSpec
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import OutputTensor
-from core.inference.response_sender import Later
+from core.inference.streaming import Later
 from core.inference.tensors import BY_NAME, Array
 
 ON_CPU = Placement("model_0", DeviceKind.CPU)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.config.model_spec import BucketSpec, ModelSpec
+from core.config.spec import BucketSpec, ModelSpec
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.observability.logging import LogOptions, close_log, configure_logging
+from core.observability.log import LogOptions, close_log, configure_logging
 from core.observability.switches import SWITCHES
 from tests.unit.core.scheduling.scheduler_bench import MakeBench, benches
 

@@ -6,29 +6,24 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
 from core.config.schema import ModelConfig
-from core.engine.config_message import ConfigMessage
-from core.engine.metadata import ModelMetadata, ServerMetadata, model_metadata
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
+from core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, model_metadata
 from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import AnswerAtHand, InferenceResponse, OnResponse
 from core.inference.tensors import BY_NAME
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.lifecycle.state import ModelState
-from core.observability.logging import LogLevels
+from core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from core.observability.log import LogLevels
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.model_statistics import ModelStatistics
 from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
-from core.observability.tracing.options import TraceOptions
-from core.observability.tracing.settings import Changes
-from core.observability.tracing.trace import Event
+from core.observability.tracing.settings import Changes, TraceOptions
+from core.observability.tracing.trace import TraceEvent
 from core.observability.tracing.tracer import Tracer
-from core.shared_memory.region import CudaRegion, RegionKind, SystemRegion
-from core.shared_memory.regions import Regions
+from core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
 
 
 def identity_spec(name: str, version: int = 1) -> ModelSpec:
@@ -209,7 +204,7 @@ class FakeEngine:
         self.calls.append(("change_trace", model, changes))
         self._tracer.change(model, changes)
 
-    def trace_answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+    def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
         self.calls.append(("trace_answered", number, ahead, behind))
 
     def metrics(self) -> MetricsSnapshot:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 
-from core.backends.devices.cuda import gpu_ids
+from core.backends.devices import gpu_ids
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.config.placement import Placement
 from tests.unit.backend_serving import ON_CPU, Serving, config_of, serving_version, tensor_text

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.size import PRODUCT, circles, imported, module_of, python_files
 from tests.project import ROOT
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
@@ -41,7 +42,7 @@ PLACES: dict[str, tuple[str, ...]] = {
     "werkzeug": ("core/http/", "adapters/"),
     "prometheus_flask_exporter": ("core/http/", "adapters/"),
     "gevent": ("app/",),
-    "greenlet": ("app/", "core/waiting/greenlet_waiter.py"),
+    "greenlet": ("app/", "core/waiting/hub.py"),
     "gunicorn": ("app/",),
     "grpc": ("app/", "core/grpc/"),
     "openvino": ("core/backends/openvino/",),
@@ -69,7 +70,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
 ENVIRONMENT_READERS = (
     "app/process/environment.py",
     "adapters/*/settings.py",
-    "core/backends/python/stub_process.py",
+    "core/backends/python/process.py",
     "core/backends/pytorch/stub/",
     "core/backends/tensorflow/stub/",
 )
@@ -202,6 +203,16 @@ def test_imports_go_one_way() -> None:
     assert found == []
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    trees = {module_of(ROOT, path): ast.parse(path.read_text()) for top in PRODUCT for path in python_files(ROOT, top)}
+    modules = frozenset(trees)
+    assert circles({module: imported(tree, modules) - {module} for module, tree in trees.items()}) == []
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+
+
 @pytest.mark.parametrize("package", IN_ONE_MODULE)
 def test_a_client_is_imported_by_one_module(package: str) -> None:
     users = {
@@ -223,11 +234,15 @@ def test_every_part_of_core_has_its_place() -> None:
     ("path", "source", "what"),
     [
         ("core/engine/in_process.py", "from app.cli import main", "core does not know app"),
-        ("core/engine/in_process.py", "import adapters.vertex.routes", "core does not know adapters"),
-        ("adapters/vertex/routes.py", "from app import settings", "adapters does not know app"),
-        ("adapters/vertex/routes.py", "from adapters.sagemaker import routes", "one adapter does not know another"),
-        ("adapters/vertex/routes.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
-        ("adapters/common/routes.py", "from adapters.vertex.routes import x", "one adapter does not know another"),
+        ("core/engine/in_process.py", "import adapters.vertex.application", "core does not know adapters"),
+        ("adapters/vertex/application.py", "from app import settings", "adapters does not know app"),
+        (
+            "adapters/vertex/application.py",
+            "from adapters.sagemaker import routes",
+            "one adapter does not know another",
+        ),
+        ("adapters/vertex/application.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
+        ("adapters/common/routes.py", "from adapters.vertex.application import x", "one adapter does not know another"),
         ("core/frontend/bridge.py", "from core.http.reply import Reply", "stands below or beside"),
         ("core/scheduling/queue.py", "from core.engine.protocol import Engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from core import engine", "stands below or beside"),
@@ -251,7 +266,7 @@ def test_every_part_of_core_has_its_place() -> None:
         ("core/engine/in_process.py", "backend = OnnxRuntimeBackend()", "names onnxruntime"),
         ("core/engine/in_process.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
         ("core/engine/in_process.py", "from os import getenv", "touches the environment"),
-        ("adapters/vertex/routes.py", "import os\nos.getenv('AIP_MODE')", "touches the environment"),
+        ("adapters/vertex/application.py", "import os\nos.getenv('AIP_MODE')", "touches the environment"),
         ("core/engine/in_process.py", "from tests.unit import fakes", "tests and tools are not imported"),
     ],
 )
@@ -268,16 +283,16 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
         ("app/cli.py", "import os\nfrom adapters.vertex import routes\nfrom core import engine\nos.getpid()"),
         ("app/process/environment.py", "import os\nos.environ"),
         ("adapters/vertex/settings.py", "from os import environ"),
-        ("adapters/vertex/routes.py", "from adapters.vertex.settings import X\nfrom flask import request"),
-        ("adapters/vertex/routes.py", "from adapters.common.metrics_route import metrics_route"),
-        ("app/emulators/vertex/replica.py", "from app.emulators.common.container import Container"),
-        ("app/emulators/common/container.py", "from app.emulators.common.units import seconds"),
+        ("adapters/vertex/application.py", "from adapters.vertex.settings import X\nfrom flask import request"),
+        ("adapters/vertex/application.py", "from adapters.common.routes import metrics_route"),
+        ("app/emulators/vertex/container.py", "from app.emulators.container import Container"),
+        ("app/emulators/container.py", "from app.emulators.report import seconds"),
         ("core/frontend/gevent_bridge.py", "from core.engine.protocol import Engine"),
-        ("core/waiting/greenlet_waiter.py", "from greenlet import getcurrent"),
+        ("core/waiting/hub.py", "from greenlet import getcurrent"),
         ("core/scheduling/queue.py", "from core.observability.statistics import Statistics\nfrom . import policy"),
         ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),
-        ("core/backends/base.py", '"""docs/spec/onnxruntime-backend.md"""'),
-        ("core/backends/onnxruntime/backend.py", "import onnxruntime\nfrom core.backends.base import Backend"),
+        ("core/backends/backend.py", '"""docs/spec/onnxruntime-backend.md"""'),
+        ("core/backends/onnxruntime/backend.py", "import onnxruntime\nfrom core.backends.backend import Backend"),
     ],
 )
 def test_the_checker_lets_the_right_direction_pass(path: str, source: str) -> None:

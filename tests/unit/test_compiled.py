@@ -20,15 +20,15 @@ from typing import Any, Generic, Protocol, get_type_hints
 import pytest
 
 from app.version import BUILD, IS_COMPILED
-from app.worker.http1.refusal import Refusal
+from app.worker.http1.request_head import Refusal
 from core.engine.protocol import Engine
 from core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
 from core.frontend.bridge import Bridge
-from core.http.v2.json_document import parse_document
-from core.inference.request_trace import RequestTrace
-from core.inference.streamed_request import StreamedRequest
+from core.http.v2_json import parse_document
+from core.inference.request import RequestTrace
+from core.inference.streaming import StreamedRequest
 from core.memo import Memo
-from core.remote.calls.serialization import reader_of
+from core.remote.calls import reader_of
 from core.scheduling.collecting_sender import CollectedAnswer
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
@@ -343,7 +343,7 @@ def test_a_traceback_has_the_lines_of_the_source() -> None:
         parse_document(b"{", binary_follows=False)
     frames = [frame for frame in traceback.extract_tb(raised.tb) if frame.filename.endswith("json_document.py")]
     assert frames
-    lines = (ROOT / "core/http/v2/json_document.py").read_text().splitlines()
+    lines = (ROOT / "core/http/v2_json.py").read_text().splitlines()
     assert frames[-1].lineno is not None
     assert "raise" in lines[frames[-1].lineno - 1]
     assert frames[-1].line == lines[frames[-1].lineno - 1].strip()

@@ -14,25 +14,38 @@ from pathlib import Path
 from typing import TextIO
 
 from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, as_integer
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container import Container, free_port
-from app.emulators.common.container_client import HOST, ContainerClient
-from app.emulators.common.inherited_environment import HTTP_ADDRESS, inherited_environment
-from app.emulators.common.interrupted import Interrupted
-from app.emulators.common.read_only_folder import remove_folder
-from app.emulators.sagemaker.api_server import RuntimeApi
-from app.emulators.sagemaker.archive_storage import ArchiveStorage, CloudArchives, LocalArchives
-from app.emulators.sagemaker.cloud_model import fetched_model, is_in_cloud
-from app.emulators.sagemaker.endpoint import Endpoint, MultiModelEndpoint, SingleModelEndpoint
-from app.emulators.sagemaker.endpoint_models import EndpointModels
-from app.emulators.sagemaker.limits import PlatformLimits
-from app.emulators.sagemaker.model_archives import ModelArchives
+from app.emulators.container import (
+    HOST,
+    HTTP_ADDRESS,
+    Container,
+    ContainerClient,
+    free_port,
+    inherited_environment,
+    remove_folder,
+)
+from app.emulators.report import BreachReport, Interrupted
+from app.emulators.sagemaker.api import RuntimeApi
+from app.emulators.sagemaker.archives import (
+    ArchiveStorage,
+    CloudArchives,
+    LocalArchives,
+    ModelArchives,
+    fetched_model,
+    is_in_cloud,
+    unpack,
+)
+from app.emulators.sagemaker.endpoint import (
+    Endpoint,
+    EndpointModels,
+    MultiModelEndpoint,
+    PlatformLimits,
+    SingleModelEndpoint,
+)
 from app.emulators.sagemaker.probes import Probes
-from app.emulators.sagemaker.tarball import unpack
-from app.settings.cloud_cache import CloudCache
+from app.settings.reading import CloudCache
 from core.errors import ConfigInvalid
-from core.observability.console import print_line
-from core.repository.sources.opener import SourceOpener
+from core.observability.log import print_line
+from core.repository.sources import SourceOpener
 
 # The only argument that the platform passes to the image's entry point.
 _START = "serve"

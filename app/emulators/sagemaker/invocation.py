@@ -6,11 +6,50 @@ Source: docs/spec/sagemaker.md section A3.
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.sagemaker.api_error import validation_error
+import orjson
+
+from app.emulators.report import BreachReport
+from app.emulators.sagemaker.errors import validation_error
+
+MEDIA_TYPE = "application/vnd.amazon.eventstream"
+LARGEST_PART = 1 << 20
+"""Bytes of payload in one event; the SDK refuses events of more than 24 MiB."""
+
+_OCTETS = "application/octet-stream"
+_TEXT = 7
+_OVERHEAD = 16
+
+
+def payload_part(body: bytes) -> bytes:
+    """The event for a part of the container's answer, at most LARGEST_PART bytes."""
+    return encode({":message-type": "event", ":event-type": "PayloadPart", ":content-type": _OCTETS}, body)
+
+
+def stream_error(message: str, code: str) -> bytes:
+    """The event that ends a stream that the container broke off."""
+    headers = {":message-type": "exception", ":exception-type": "ModelStreamError", ":content-type": "application/json"}
+    return encode(headers, orjson.dumps({"Message": message, "ErrorCode": code}))
+
+
+def encode(headers: Mapping[str, str], payload: bytes) -> bytes:
+    """Encode one event. Names have at most 255 bytes, values 32,767."""
+    block = b"".join(_header(name.encode(), value.encode()) for name, value in headers.items())
+    prelude = struct.pack(">II", _OVERHEAD + len(block) + len(payload), len(block))
+    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + block + payload
+    return message + struct.pack(">I", zlib.crc32(message))
+
+
+def _header(name: bytes, value: bytes) -> bytes:
+    return struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
+
+
+# Source: docs/spec/sagemaker.md section A3.
+
 
 PREFIX = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = PREFIX + "Custom-Attributes"
@@ -18,15 +57,15 @@ TARGET_MODEL = PREFIX + "Target-Model"
 NEW_SESSION = PREFIX + "New-Session-Id"
 CLOSED_SESSION = PREFIX + "Closed-Session-Id"
 
-_TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
+_INVOCATION_TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
 _SESSION = r"[a-zA-Z0-9](-*[a-zA-Z0-9])*"
 _NAME = re.compile(r"(?=.{1,63}\Z)[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 # All other headers are removed.
 REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
-    "Content-Type": _TEXT,
-    "Accept": _TEXT,
-    CUSTOM_ATTRIBUTES: _TEXT,
+    "Content-Type": _INVOCATION_TEXT,
+    "Accept": _INVOCATION_TEXT,
+    CUSTOM_ATTRIBUTES: _INVOCATION_TEXT,
     PREFIX + "Inference-Id": re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
     TARGET_MODEL: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,1023}"),
     PREFIX + "Target-Variant": _NAME,
@@ -36,8 +75,8 @@ REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
     PREFIX + "Session-Id": re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),
 }
 RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
-    "Content-Type": _TEXT,
-    CUSTOM_ATTRIBUTES: _TEXT,
+    "Content-Type": _INVOCATION_TEXT,
+    CUSTOM_ATTRIBUTES: _INVOCATION_TEXT,
     NEW_SESSION: re.compile(
         rf"(?=.{{1,256}}\Z){_SESSION};\sExpires=[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}Z"
     ),

@@ -9,13 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container import Container
-from app.emulators.common.container_client import ContainerClient, ContainerFault
-from app.emulators.common.units import seconds
-from app.emulators.sagemaker.endpoint_models import EndpointModels
-from app.emulators.sagemaker.limits import PlatformLimits
-from app.emulators.sagemaker.model_list import read_model_list
+from app.emulators.container import Container, ContainerClient, ContainerFault
+from app.emulators.report import BreachReport, seconds
+from app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits, read_model_list
 
 _OK = 200
 _POLL_S = 0.05

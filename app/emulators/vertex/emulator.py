@@ -14,24 +14,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container import free_port
-from app.emulators.common.interrupted import Interrupted
-from app.emulators.common.read_only_folder import remove_folder
-from app.emulators.vertex.api_server import VertexApi
-from app.emulators.vertex.artifacts import STORAGE_SCHEME, provided
-from app.emulators.vertex.batch_job import BatchCounts, BatchJob, BatchOptions
-from app.emulators.vertex.deployed_container import DeployedContainer
-from app.emulators.vertex.deployment import Deployment
-from app.emulators.vertex.environment import (
+from app.emulators.container import free_port, remove_folder
+from app.emulators.report import BreachReport, Interrupted
+from app.emulators.vertex.api import VertexApi
+from app.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions
+from app.emulators.vertex.container import (
+    STORAGE_SCHEME,
+    DeployedContainer,
     container_arguments,
     container_environment,
     machine_variables,
     platform_variables,
+    provided,
 )
-from app.emulators.vertex.limits import PlatformLimits
-from app.settings.cloud_cache import CloudCache
-from core.observability.console import print_line
+from app.emulators.vertex.limits import Deployment, PlatformLimits
+from app.settings.reading import CloudCache
+from core.observability.log import print_line
 
 _FAILED = 1
 

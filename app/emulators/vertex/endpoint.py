@@ -9,19 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import (
-    ClientClosed,
-    ContainerAnswer,
-    ContainerClient,
-    ContainerFault,
-    ContainerStream,
-)
-from app.emulators.vertex.deployment import Deployment
-from app.emulators.vertex.google_error import GoogleError, refused, response_too_large
-from app.emulators.vertex.limits import PlatformLimits
-from app.emulators.vertex.predictions import PredictionFault, Predictions, PredictRequest, read_predictions
-from app.emulators.vertex.raw_request import RawRequest
+from app.emulators.container import ClientClosed, ContainerAnswer, ContainerClient, ContainerFault, ContainerStream
+from app.emulators.report import BreachReport
+from app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits, refused, response_too_large
+from app.emulators.vertex.predictions import PredictionFault, Predictions, PredictRequest, RawRequest, read_predictions
 
 _OK = 200
 _JSON = {"Content-Type": "application/json"}

@@ -9,9 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.emulators.vertex.deployment import Deployment
-from app.emulators.vertex.google_error import GoogleError, impossible
-from app.emulators.vertex.limits import EndpointType
+from app.emulators.vertex.limits import Deployment, EndpointType, GoogleError, impossible
 
 
 class Verb(StrEnum):

@@ -15,9 +15,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import HOST, ContainerClient, ContainerFault
-from app.emulators.common.units import seconds
+from app.emulators.container import HOST, ContainerClient, ContainerFault
+from app.emulators.report import BreachReport, seconds
 from app.emulators.vertex.limits import PlatformLimits
 
 _OK = 200

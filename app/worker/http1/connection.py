@@ -10,24 +10,30 @@ import socket
 import time
 from io import BytesIO
 from typing import Any, Final
+from wsgiref.types import WSGIApplication
 
 from app.worker.access_log import log_answered, log_refused
 from app.worker.body_input import BodyInput
-from app.worker.client_gone import ClientGone
-from app.worker.connection import NEVER, Connection
+from app.worker.connection import APPLICATION, IDLE, NEVER, ClientGone, Connection, Connections, Phase
 from app.worker.http1.chunked_body import ChunkedBody
-from app.worker.http1.refusal import NO_MEMORY, PLAIN_TEXT, Refusal
-from app.worker.http1.request_head import HEAD_END, MAX_HEAD_SIZE, RequestHead
-from app.worker.http1.response import Response
-from app.worker.http1.service import Http1Service
-from app.worker.phase import APPLICATION, IDLE, Phase
-from app.worker.tls import TlsSocket, is_plain_http
-from core.frontend.request_body import RequestBody
+from app.worker.http1.request_head import (
+    HEAD_END,
+    MAX_HEAD_SIZE,
+    NO_MEMORY,
+    PLAIN_TEXT,
+    Refusal,
+    RequestHead,
+    RequestHeadParser,
+)
+from app.worker.http1.response import Response, ResponseHeads
+from app.worker.listener_service import ListenerService
+from app.worker.tls import ServerTls, TlsSocket, is_plain_http
+from core.frontend.request import Allocate, RequestBody
 from core.frontend.trace_events import NOT_NOTED, Span
+from core.http.application import log_request
+from core.http.front_end import RECEIVED_KEY, TRACES_KEY
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
-from core.http.request_log import log_request
-from core.http.trace_note import RECEIVED_KEY, TRACES_KEY
-from core.inference.caller import Caller
+from core.inference.request import Caller
 from core.observability.switches import SWITCHES
 
 log = logging.getLogger("trident.http")
@@ -268,3 +274,26 @@ class Http1Connection(Connection):
                 discarded += len(part)
         except (ClientGone, OSError) as error:
             log.debug("refusal to %s was not received: %s", self._peer, error)
+
+
+class Http1Service(ListenerService):
+    """A listener's service with the parser of request heads and the response heads that it remembers."""
+
+    def __init__(
+        self,
+        application: WSGIApplication,
+        address: Any,
+        cfg: Any,
+        connections: Connections,
+        allocate: Allocate | None = None,
+        tls: ServerTls | None = None,
+    ) -> None:
+        super().__init__(application, address, cfg, connections, allocate, tls)
+        self.response_heads = ResponseHeads()
+        self.heads = RequestHeadParser(
+            self.base_environ(),
+            self.limits.max_body_size,
+            max_line=cfg.limit_request_line or 8190,
+            max_fields=cfg.limit_request_fields,
+            max_field=cfg.limit_request_field_size or 8190,
+        )

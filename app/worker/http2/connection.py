@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import logging
 import socket
+from random import uniform
 from typing import Any, Final
 
 import gevent
 
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault
-from app.worker.http2.outbox import Outbox
+from app.sites.site import Http2Port
+from app.worker.connection import Phase
+from app.worker.http2.connections import Http2Connections
+from app.worker.http2.frames import ConnectionFault, ErrorCode
 from app.worker.http2.protocol import Http2Protocol
-from app.worker.http2.service import Http2Service
-from app.worker.http2.unsent import copy_of
-from app.worker.phase import Phase
-from app.worker.response_parts import drop_sent
+from app.worker.http2.streams import Outbox, UnsentTotal, copy_of
+from app.worker.io import drop_sent
 from app.worker.tls import HTTP2, TlsSocket
 from core.inference.tensors import Buffer
 
@@ -400,3 +400,41 @@ class Http2Connection:
         self._cancel_all()
         # Memory goes with the last reference: a connection is older than what the garbage collector looks at.
         self._protocol.outbox.detach()
+
+
+# What may be received behind the rest of a large frame: the head of the next one above all.
+_BEHIND: Final = 4096
+
+
+class Http2Service:
+    """One application on one listening address, and the connections whose answers wait to be sent. Hub thread only.
+
+    The answers of one iteration of the hub's loop are sent together: a client of many calls is woken once for all of
+    theirs, and one of many connections stays awake between them.
+    """
+
+    def __init__(self, port: Http2Port, connections: Http2Connections) -> None:
+        self.port = port
+        self.connections = connections
+        connections.applications.append(port.application)
+        self.clock = connections.clock
+        self.unsent = UnsentTotal(port.limits.unsent_in_all)
+        self.behind = memoryview(bytearray(_BEHIND))
+        self._loop = gevent.get_hub().loop
+        self._due: dict[Http2Connection, None] = {}
+
+    def longest_life_s(self) -> float:
+        """How long a new connection may live: up to a tenth more or less than the port says, because connections that
+        began together must not all come back at the same moment, as in gRPC."""
+        return self.port.max_age_s * uniform(0.9, 1.1)
+
+    def flush_soon(self, connection: Http2Connection) -> None:
+        """Have `connection` send what it has, after everything else that is ready now."""
+        if not self._due:
+            self._loop.run_callback(self._flush)
+        self._due[connection] = None
+
+    def _flush(self) -> None:
+        due, self._due = self._due, {}
+        for connection in due:
+            connection.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.worker.clock import CoarseClock
+from app.worker.io import CoarseClock
 from core.grpc.transport import Application
 
 if TYPE_CHECKING:

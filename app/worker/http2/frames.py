@@ -4,7 +4,48 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
 from typing import Final
+
+
+class ErrorCode(IntEnum):
+    """Why a stream or a connection ends. Source: RFC 9113 section 7."""
+
+    NO_ERROR = 0
+    PROTOCOL_ERROR = 1
+    INTERNAL_ERROR = 2
+    FLOW_CONTROL_ERROR = 3
+    SETTINGS_TIMEOUT = 4
+    STREAM_CLOSED = 5
+    FRAME_SIZE_ERROR = 6
+    REFUSED_STREAM = 7
+    CANCEL = 8
+    COMPRESSION_ERROR = 9
+    CONNECT_ERROR = 10
+    ENHANCE_YOUR_CALM = 11
+    INADEQUATE_SECURITY = 12
+    HTTP_1_1_REQUIRED = 13
+
+
+class ConnectionFault(Exception):
+    """The connection must end: the two sides no longer agree on its state, or the client does not behave.
+
+    The text is for the log and for the client's GOAWAY. Source: RFC 9113 section 5.4.1.
+    """
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class StreamFault(Exception):
+    """One stream must end, and the connection goes on. Source: RFC 9113 section 5.4.2."""
+
+    def __init__(self, code: ErrorCode, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
 
 # Plain numbers, because a member of an enum takes longer to look up than a frame to parse.
 DATA: Final = 0
@@ -43,7 +84,7 @@ _head = struct.Struct(">IBI")
 read_head: Final[Callable[[bytes, int], tuple[int, int, int]]] = _head.unpack_from
 """(length << 8 | type, flags, stream with the reserved bit) at an offset."""
 pack_head: Final[Callable[[int, int, int], bytes]] = _head.pack
-read_settings: Final = struct.Struct(">HI").iter_unpack
+setting_pairs: Final = struct.Struct(">HI").iter_unpack
 _uint32 = struct.Struct(">I")
 pack_uint32: Final = _uint32.pack
 read_uint32: Final[Callable[[bytes, int], tuple[int]]] = _uint32.unpack_from
@@ -85,3 +126,219 @@ def window_update(stream: int, size: int) -> bytes:
 
 def goaway(last_stream: int, code: int, text: str = "") -> bytes:
     return frame(GOAWAY, 0, 0, pack_uint32(last_stream) + pack_uint32(code) + text.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http2Limits:
+    """Bytes unless the name says otherwise; `_s` are seconds.
+
+    The defaults of pings are gRPC's (docs/spec/grpc.md section 6).
+    """
+
+    streams: int = 1024
+    """Streams at a time. A stream that the client has reset counts until its call has ended in the server."""
+    header_list: int = 16384
+    """A header section. If its fields, with 32 bytes for each, have more, their stream ends; if the section has more on
+    the wire, it is not decoded, so the connection ends."""
+    header_frames: int = 8
+    """HEADERS and CONTINUATION frames of one section."""
+    window: int = 16 << 20
+    """What the client may send on one stream before it is taken, at least 65535; twice that on all together."""
+    frame: int = 4 << 20
+    """Content of one DATA frame."""
+    held: int = 64 << 20
+    """What streams that are paused have received, until the whole connection waits for them."""
+    high_water: int = 1 << 20
+    """Bytes for the socket, until DATA waits in the streams instead."""
+    unsent: int = 64 << 20
+    """DATA that waits in the streams of a connection, until its client gets no new ones. At four times as much, answers
+    that come on top of it are dropped, and their streams reset."""
+    unsent_in_all: int = 512 << 20
+    """The same for all connections together; it concerns those whose clients let something wait."""
+    burst: int = 1000
+    """Frames in a row that bring nothing forward: resets, pings, settings, empty frames."""
+    rate: int = 100
+    """As many more of them each second, and one for each answer."""
+    ping_interval_s: float = 300.0
+    """The distance of pings between which nothing was sent."""
+    ping_interval_idle_s: float = 7200.0
+    """The same while no stream is open."""
+    ping_strikes: int = 2
+    """Pings that came too early, until the connection ends. 0: any number."""
+    keepalive_s: float = 7200.0
+    """Silence after which the client is asked for a sign of life."""
+    keepalive_timeout_s: float = 20.0
+    """How long its answer may take."""
+    keepalive_without_streams: bool = False
+    """Whether it is asked as well while no stream is open."""
+    handshake_s: float = 20.0
+    """From the beginning of the connection to the client's SETTINGS."""
+    stall_s: float = 60.0
+    """How long a client may leave a frame unfinished, or its windows closed to what waits for them."""
+    drain_round_trip_s: float = 2.0
+    """From the first GOAWAY of a drain to the last one, if the client does not answer the ping between them."""
+
+
+def read_settings(content: bytes) -> dict[int, int]:
+    """The latest value of each setting, of unknown ones too. Raises ConnectionFault. Source: RFC 9113 section 6.5.2."""
+    if len(content) % 6:
+        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS must have six bytes for each setting")
+    values: dict[int, int] = {}
+    for key, value in setting_pairs(content):
+        if key == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1")
+        if key == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= LARGEST_FRAME:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 and 2^24-1")
+        if key == ENABLE_PUSH and value > 1:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
+        values[key] = value
+    return values
+
+
+class FloodGuard:
+    """A budget of frames that cost work and bring nothing forward: resets, pings, settings, empty frames.
+
+    `burst` of them are allowed in a row, and `rate` more each second, and one for each answer. A client that cancels
+    many of its calls gets as many answers besides; one that only opens and resets streams gets none. `left` is what may
+    still be spent before `spend` looks at the time.
+    """
+
+    __slots__ = ("_answers", "_at", "_burst", "_rate", "left")
+
+    def __init__(self, burst: int, rate: int, now: float) -> None:
+        self._burst = burst
+        self._rate = rate
+        self.left = float(burst)
+        self._at = now
+        self._answers = 0
+
+    def spend(self, what: str, now: float, answers: int, cost: float = 1.0) -> None:
+        """Count one frame. `now` is in seconds, `answers` their number so far. Raises ConnectionFault."""
+        self.left -= cost
+        if self.left >= 0:
+            return
+        gained = (now - self._at) * self._rate + answers - self._answers
+        self._at, self._answers = now, answers
+        self.left = min(self.left + gained, self._burst)
+        if self.left < 0:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+
+
+class PingStrikes:
+    """Counts pings that come too early. Each answer of the server forgets them all.
+
+    Source: gRPC's proposal A8; `Chttp2PingAbusePolicy` of its C core.
+    """
+
+    __slots__ = ("_answers", "_latest", "_limits", "_strikes")
+
+    def __init__(self, limits: Http2Limits) -> None:
+        self._limits = limits
+        self._strikes = 0
+        self._latest: float | None = None
+        self._answers = 0
+
+    def count(self, now: float, answers: int, *, idle: bool) -> None:
+        """A ping came at `now`, in seconds. `answers` is their number so far, `idle` that no stream is open.
+
+        Raises ConnectionFault, with the text by which gRPC's clients know that they must ping less.
+        """
+        if answers != self._answers:
+            self._answers, self._strikes, self._latest = answers, 0, None
+        limits = self._limits
+        interval = limits.ping_interval_idle_s if idle else limits.ping_interval_s
+        if self._latest is not None and now - self._latest < interval:
+            self._strikes += 1
+            if limits.ping_strikes and self._strikes > limits.ping_strikes:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        self._latest = now
+
+
+class Keepalive:
+    """Asks a client for a sign of life. Times are in seconds. Source: gRPC's `keepalive.md`."""
+
+    __slots__ = ("_asked", "_limits")
+
+    def __init__(self, limits: Http2Limits) -> None:
+        self._limits = limits
+        self._asked: float | None = None
+
+    def due(self, now: float, last_received: float, *, idle: bool) -> bytes:
+        """The ping that asks; empty if it is not time. `idle`: no stream is open, so that nothing is at stake."""
+        limits = self._limits
+        if (
+            self._asked is not None
+            or now - last_received <= limits.keepalive_s
+            or (idle and not limits.keepalive_without_streams)
+        ):
+            return b""
+        self._asked = now
+        return frame(PING, 0, 0, b"keepaliv")
+
+    def succeed(self) -> None:
+        """The client has answered a ping."""
+        self._asked = None
+
+    def has_failed(self, now: float) -> bool:
+        """Whether the client has not answered in time."""
+        return self._asked is not None and now - self._asked >= self._limits.keepalive_timeout_s
+
+
+# What the ping between the two GOAWAYs says.
+MARK: Final = b"draining"
+
+
+class DrainState(Enum):
+    """SERVING -> ASKED -> REFUSING. Source: RFC 9113 section 6.8."""
+
+    SERVING = "all streams are welcome"
+    ASKED = "the client is asked for no more streams, and those that it sent meanwhile are served"
+    REFUSING = "new streams are refused"
+
+
+class Drain:
+    """Two GOAWAYs with a ping between them: what the client sent before it knew of the first one is served."""
+
+    def __init__(self, round_trip_s: float) -> None:
+        """The client has `round_trip_s` to answer the ping."""
+        self._round_trip_s = round_trip_s
+        self._since = 0.0
+        self.state = DrainState.SERVING
+
+    def begin(self, now: float) -> bytes:
+        """The frames that ask for no more streams; empty if they have been sent."""
+        if self.state is not DrainState.SERVING:
+            return b""
+        self.state, self._since = DrainState.ASKED, now
+        return goaway(LARGEST_WINDOW, ErrorCode.NO_ERROR) + frame(PING, 0, 0, MARK)
+
+    def is_overdue(self, now: float) -> bool:
+        return self.state is DrainState.ASKED and now - self._since > self._round_trip_s
+
+    def refuse(self, last_stream: int) -> bytes:
+        """The GOAWAY that names the last stream that is served; empty if it has been sent, or none was asked for."""
+        if self.state is not DrainState.ASKED:
+            return b""
+        self.state = DrainState.REFUSING
+        return goaway(last_stream, ErrorCode.NO_ERROR)
+
+
+class ResetStreams:
+    """The latest streams that were reset here. What their client sent before it knew is no error.
+
+    Source: RFC 9113 section 5.1, "closed".
+    """
+
+    __slots__ = ("_ids", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._ids: dict[int, None] = {}
+
+    def add(self, stream: int) -> None:
+        if len(self._ids) >= self._limit:
+            del self._ids[next(iter(self._ids))]
+        self._ids[stream] = None
+
+    def __contains__(self, stream: int) -> bool:
+        return stream in self._ids

@@ -6,10 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from app.worker.http2 import frames
-from app.worker.http2.client_settings import read_settings
-from app.worker.http2.drain import MARK, Drain, DrainState
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault, StreamFault
 from app.worker.http2.frames import (
     CONTINUATION,
     DATA,
@@ -18,19 +14,21 @@ from app.worker.http2.frames import (
     HEAD_SIZE,
     HEADERS,
     LARGEST_WINDOW,
+    MARK,
     PADDED,
     WINDOW_UPDATE,
+    ConnectionFault,
+    Drain,
+    DrainState,
+    ErrorCode,
+    Http2Limits,
+    Keepalive,
+    PingStrikes,
+    StreamFault,
+    read_settings,
 )
-from app.worker.http2.header_sections import HeaderSections, check_dependency
-from app.worker.http2.incoming_data import IncomingData
-from app.worker.http2.keepalive import Keepalive
-from app.worker.http2.limits import Http2Limits
-from app.worker.http2.outbox import Outbox
-from app.worker.http2.ping_strikes import PingStrikes
-from app.worker.http2.request_heads import RequestHeads
-from app.worker.http2.stream_state import StreamState
-from app.worker.http2.streams import Streams
-from app.worker.http2.unsent_total import UnsentTotal
+from app.worker.http2.headers import HeaderSections, RequestHeads, check_dependency
+from app.worker.http2.streams import IncomingData, Outbox, Streams, StreamState, UnsentTotal
 from core.grpc.transport import Application
 from core.inference.tensors import Buffer
 

@@ -2,18 +2,405 @@
 
 from __future__ import annotations
 
-from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault, StreamFault
-from app.worker.http2.flood_guard import FloodGuard
-from app.worker.http2.limits import Http2Limits
-from app.worker.http2.nobody import NOBODY
-from app.worker.http2.outbox import Outbox
-from app.worker.http2.reset_streams import ResetStreams
-from app.worker.http2.stream import Http2Stream
-from app.worker.http2.stream_state import StreamState
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from typing import Final
 
-_OPEN, _HALF_CLOSED, _CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED, StreamState.CLOSED
+from app.worker.http2 import frames
+from app.worker.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    ConnectionFault,
+    ErrorCode,
+    FloodGuard,
+    Http2Limits,
+    ResetStreams,
+    StreamFault,
+)
+from app.worker.http2.headers import block_of
+from core.grpc.transport import HeaderFields, Receiver, Stream
+from core.inference.tensors import Buffer
+
+
+class StreamState(Enum):
+    """A client's stream as the server sees it. Source: RFC 9113 section 5.1, without those of server push.
+
+        (idle) -> OPEN -> HALF_CLOSED -> CLOSED
+                      `------------------^
+
+    A stream that the server has ended before its client has is reset, so it is CLOSED as well.
+    """
+
+    OPEN = "both sides may send"
+    HALF_CLOSED = "the client has sent everything"
+    CLOSED = "nothing can be sent"
+
+
+def copy_of(part: memoryview) -> memoryview:
+    """The part itself if it is a copy already."""
+    return part if isinstance(part.obj, bytes) else memoryview(bytes(part))
+
+
+class Unsent:
+    """DATA that waits for a window or for the socket, and the trailers that follow it.
+
+    `size` is in bytes, `since` the time in seconds at which the client last took some.
+    """
+
+    __slots__ = ("_parts", "since", "size", "trailers")
+
+    def __init__(self, now: float) -> None:
+        self._parts: deque[memoryview] = deque()
+        self.size = 0
+        self.trailers: HeaderFields | None = None
+        self.since = now
+
+    def add(self, parts: Sequence[Buffer], size: int) -> None:
+        self._parts += [memoryview(part) for part in parts]
+        self.size += size
+
+    def copy(self) -> None:
+        """Keep copies, and let go of the memory that the parts lie in, which others may need. Raises MemoryError."""
+        self._parts = deque(copy_of(part) for part in self._parts)
+
+    def cut(self, size: int) -> list[Buffer]:
+        """Take off the next `size` bytes."""
+        self.size -= size
+        cut: list[Buffer] = []
+        while size:
+            part = self._parts.popleft()
+            if len(part) > size:
+                self._parts.appendleft(part[size:])
+                part = part[:size]
+            size -= len(part)
+            cut.append(part)
+        return cut
+
+
+class UnsentTotal:
+    """Counts `size` bytes of the connections that share it. Hub thread only."""
+
+    __slots__ = ("_limit", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self.size = 0
+
+    def is_exceeded(self, times: int = 1) -> bool:
+        """Whether `size` exceeds `times` the limit."""
+        return self.size > times * self._limit
+
+
+_TURN: Final = 262144  # bytes of a stream, until the next one that waits has its turn
+# The same while no other waits: each piece costs some Python, and an answer that comes meanwhile waits for the piece.
+_ALONE: Final = 4 << 20
+
+
+class Outbox:
+    """The bytes for the socket, and the streams whose DATA waits for the windows of the client or for the socket.
+
+    `parts` are for the socket and have `size` bytes. `window` is what the client still takes on all streams,
+    `stream_window` what it takes on a new one, `frame` its largest frame, all in bytes. `unsent` bytes wait in the
+    streams. `answers` counts DATA frames and ends of streams. Source: RFC 9113 section 5.2.
+    """
+
+    __slots__ = (
+        "_in_all",
+        "_most_unsent",
+        "_ready",
+        "_wants_flush",
+        "answers",
+        "frame",
+        "high_water",
+        "parts",
+        "size",
+        "stream_window",
+        "unsent",
+        "window",
+    )
+
+    def __init__(self, limits: Http2Limits, wants_flush: Callable[[], None], in_all: UnsentTotal) -> None:
+        """`wants_flush` is called when there is something for the socket and there was nothing before."""
+        self.high_water = limits.high_water
+        self._most_unsent = limits.unsent
+        self._in_all = in_all
+        self._wants_flush = wants_flush
+        self.parts: list[Buffer] = []
+        self.size = 0
+        self.window = self.stream_window = frames.DEFAULT_WINDOW
+        self.frame = frames.DEFAULT_FRAME
+        self.unsent = 0
+        self.answers = 0
+        self._ready: dict[int, Http2Stream] = {}  # those with DATA and a window for it
+
+    @property
+    def is_full(self) -> bool:
+        """Whether DATA should wait in the streams until the socket has taken some."""
+        return self.size >= self.high_water
+
+    def is_burdened(self, times: int = 1) -> bool:
+        """Whether more waits than this connection may have, `times` that; all connections that make others wait are."""
+        return self.unsent > times * self._most_unsent or (self.unsent > 0 and self._in_all.is_exceeded(times))
+
+    def put(self, content: bytes) -> None:
+        """Send whole frames."""
+        self.parts.append(content)
+        if not self.size:
+            self._wants_flush()
+        self.size += len(content)
+
+    def put_data(self, stream: int, parts: Sequence[Buffer], size: int) -> None:
+        """Send one DATA frame, for which the windows have room."""
+        self.window -= size
+        self.answers += 1
+        self.put(frames.data_head(stream, size))
+        self.parts += parts
+        self.size += size
+
+    def detach(self) -> None:
+        """Nobody sends what comes from now on, and nothing here refers to the connection any more."""
+        self._wants_flush = _ignore
+
+    def take(self) -> tuple[list[Buffer], int]:
+        """What is for the socket now, and its size in bytes. Ask again when the socket has taken all of it."""
+        taken = self.parts, self.size
+        self.parts, self.size = [], 0
+        return taken
+
+    def widen(self, size: int) -> None:
+        """The client takes `size` bytes more on all streams together."""
+        self.window += size
+        self.pump()
+
+    def set_stream_window(self, window: int, streams: Iterable[Http2Stream]) -> None:
+        """The client has set the window of all streams, of the open ones too. Source: RFC 9113 section 6.9.2."""
+        delta, self.stream_window = window - self.stream_window, window
+        for stream in streams:
+            stream.window += delta
+            self.wait(stream)
+
+    def wait(self, stream: Http2Stream) -> None:
+        """Note whether `stream` can send if the socket and the window of the connection allow it."""
+        if stream.unsent and stream.window > 0:
+            self._ready[stream.id] = stream
+        else:
+            self._ready.pop(stream.id, None)
+
+    def count(self, size: int) -> None:
+        """`size` bytes more wait in a stream, or fewer if it is negative."""
+        self.unsent += size
+        self._in_all.size += size
+
+    def forget(self, stream: Http2Stream) -> None:
+        self.count(-stream.unsent)
+        self._ready.pop(stream.id, None)
+
+    def pump(self) -> None:
+        """Move what the windows and the socket allow, of each stream in turn."""
+        ready = self._ready
+        while ready and self.window > 0 and not self.is_full:
+            # A stream that has more to send adds itself again, behind the others.
+            stream = ready.pop(next(iter(ready)))
+            stream.pump(min(self.window, self.frame, _TURN if ready else _ALONE))
+
+
+def _ignore() -> None:
+    """Stands in for a connection that has ended."""
+
+
+class Nobody(Receiver):
+    """Stands in for a call that has not begun, or has ended."""
+
+    __slots__ = ()
+
+    def room(self, size: int) -> memoryview | None:
+        return None
+
+    def filled(self, size: int) -> None:
+        pass
+
+    def take(self, content: Buffer) -> None:
+        pass
+
+    def leave_shared(self) -> None:
+        pass
+
+    def end(self) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    def moved(self) -> None:
+        pass
+
+    def drained(self) -> None:
+        pass
+
+
+NOBODY: Final = Nobody()
+
+
+_OPEN: Final = StreamState.OPEN
+_CLOSED: Final = StreamState.CLOSED
+# Any client's frame holds as much. Answers up to this size are joined to one piece.
+_SMALL: Final = frames.DEFAULT_FRAME
+_pack_head: Final = frames.pack_head
+
+
+class Http2Stream(Stream):
+    """In bytes: `credit` is what the client may still send, `expected` what it must still send by its content-length,
+    `window` what it takes. `receiver` is the call until the stream is closed; afterwards the two do not refer to each
+    other in a circle. `is_released` says that the call has ended.
+    """
+
+    __slots__ = (
+        "_streams",
+        "credit",
+        "expected",
+        "id",
+        "is_paused",
+        "is_released",
+        "receiver",
+        "state",
+        "waiting",
+        "window",
+    )
+
+    def __init__(self, streams: Streams, id: int, credit: int, window: int, expected: int | None) -> None:
+        self._streams = streams
+        self.id = id
+        self.credit = credit
+        self.window = window
+        self.expected = expected
+        self.state = _OPEN
+        self.receiver: Receiver = NOBODY
+        self.is_paused = self.is_released = False
+        self.waiting: Unsent | None = None
+
+    @property
+    def unsent(self) -> int:
+        return self.waiting.size if self.waiting is not None else 0
+
+    @property
+    def unsent_since(self) -> float | None:
+        """When the client last took some of what waits for it, in seconds; None if nothing waits."""
+        return self.waiting.since if self.waiting is not None else None
+
+    @property
+    def peer(self) -> str:
+        return self._streams.peer
+
+    def send(
+        self,
+        headers: HeaderFields | None,
+        parts: Sequence[Buffer] = (),
+        size: int = 0,
+        trailers: HeaderFields | None = None,
+    ) -> None:
+        if self.state is _CLOSED:
+            return
+        outbox = self._streams.outbox
+        may_go = (
+            self.waiting is None and size <= self.window and size <= outbox.window and outbox.size < outbox.high_water
+        )
+        if may_go and 0 < size <= _SMALL and headers is not None and trailers is not None:  # the ordinary answer
+            head, tail = headers.block or block_of(headers), trailers.block or block_of(trailers)
+            if len(head) <= _SMALL and len(tail) <= _SMALL:
+                id = self.id
+                outbox.window -= size
+                outbox.put(b"".join((
+                    _pack_head(len(head) << 8 | HEADERS, END_HEADERS, id), head,
+                    _pack_head(size << 8 | DATA, 0, id), *parts,
+                    _pack_head(len(tail) << 8 | HEADERS, END_HEADERS | END_STREAM, id), tail,
+                )))  # fmt: skip
+                self._ended()
+                return
+        if headers is not None:
+            outbox.put(frames.headers(self.id, block_of(headers), outbox.frame, ends=False))
+        if self.waiting is None and (not size or (may_go and size <= outbox.frame)):
+            if size:
+                self.window -= size
+                outbox.put_data(self.id, parts, size)
+            if trailers is not None:
+                self._end(trailers)
+        else:
+            self._wait(parts, size, trailers)
+
+    def pump(self, most: int) -> None:
+        """Send up to `most` bytes of what waits. Called while the stream's window is open."""
+        waiting = self.waiting
+        if waiting is None:
+            return
+        size = min(waiting.size, self.window, most)
+        outbox = self._streams.outbox
+        self.window -= size
+        outbox.count(-size)
+        outbox.put_data(self.id, waiting.cut(size), size)
+        waiting.since = self._streams.now
+        outbox.wait(self)
+        if waiting.size:
+            self.receiver.moved()
+            return
+        self.waiting = None
+        if waiting.trailers is not None:
+            self._end(waiting.trailers)
+        else:
+            self.receiver.drained()
+
+    def pause(self) -> None:
+        if not self.is_paused and self.state is not _CLOSED:
+            self.is_paused = True
+            self._streams.paused[self.id] = self
+
+    def resume(self) -> None:
+        if self.is_paused and self.state is not _CLOSED:
+            self.is_paused = False
+            self._streams.resumed(self)
+
+    def reset(self) -> None:
+        if self.state is not _CLOSED:
+            self._streams.reset(self, ErrorCode.CANCEL)
+
+    def release(self) -> None:
+        if not self.is_released:
+            self.is_released = True
+            if self.state is _CLOSED:
+                self._streams.places_taken -= 1
+
+    def _wait(self, parts: Sequence[Buffer], size: int, trailers: HeaderFields | None) -> None:
+        outbox = self._streams.outbox
+        if outbox.is_burdened(4):
+            self._streams.reset(self, ErrorCode.ENHANCE_YOUR_CALM)
+            return
+        waiting = self.waiting
+        if waiting is None:
+            waiting = self.waiting = Unsent(self._streams.now)
+        waiting.add(parts, size)
+        waiting.trailers = trailers
+        outbox.count(size)
+        outbox.wait(self)
+        outbox.pump()
+
+    def _end(self, trailers: HeaderFields) -> None:
+        outbox = self._streams.outbox
+        outbox.put(frames.headers(self.id, block_of(trailers), outbox.frame, ends=True))
+        self._ended()
+
+    def _ended(self) -> None:
+        """The end has been sent. A client that has more to say is told to stop. Source: RFC 9113 section 8.1."""
+        streams = self._streams
+        streams.outbox.answers += 1
+        if self.state is _OPEN:
+            streams.reset(self, ErrorCode.NO_ERROR)
+        else:
+            streams.forget(self)
+
+
+_STREAMS_OPEN, _HALF_CLOSED, _STREAMS_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED, StreamState.CLOSED
 
 
 class Streams:
@@ -84,7 +471,7 @@ class Streams:
         if not size and not ends:
             self.spend("empty DATA frames")
         stream = self.open.get(id)
-        if stream is None or stream.state is not _OPEN:
+        if stream is None or stream.state is not _STREAMS_OPEN:
             self.judge_late(id, "DATA")
             return None
         stream.credit -= length
@@ -101,7 +488,7 @@ class Streams:
 
     def end_request(self, stream: Http2Stream) -> None:
         """The client has sent everything on `stream`."""
-        if stream.state is not _OPEN:
+        if stream.state is not _STREAMS_OPEN:
             return
         if stream.expected:
             self.fail(stream, ErrorCode.PROTOCOL_ERROR)
@@ -183,7 +570,7 @@ class Streams:
     def forget(self, stream: Http2Stream) -> None:
         """`stream` is closed on the wire. Its place is free when its call has ended, too."""
         del self.open[stream.id]
-        stream.state = _CLOSED
+        stream.state = _STREAMS_CLOSED
         stream.receiver = NOBODY
         if stream.is_released:
             self.places_taken -= 1
@@ -198,7 +585,7 @@ class Streams:
         del self.paused[stream.id]
         if self._credit < self._low and not self.is_closed:
             self._grant()
-        if stream.id in self.open and stream.state is _OPEN and stream.credit < self._low:
+        if stream.id in self.open and stream.state is _STREAMS_OPEN and stream.credit < self._low:
             self._grant_stream(stream)
 
     def _grant(self) -> None:
@@ -213,3 +600,18 @@ class Streams:
         if not stream.is_paused:
             self.outbox.put(frames.window_update(stream.id, self._limits.window - stream.credit))
             stream.credit = self._limits.window
+
+
+class IncomingData:
+    """What is still to come of a frame: `left` bytes of content, then `padding`.
+
+    `stream` is None if what comes is thrown away. `ends` says that the frame ends the stream.
+    """
+
+    __slots__ = ("ends", "left", "padding", "stream")
+
+    def __init__(self, stream: Http2Stream | None, left: int, padding: int, *, ends: bool) -> None:
+        self.stream = stream
+        self.left = left
+        self.padding = padding
+        self.ends = ends

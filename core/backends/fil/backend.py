@@ -5,23 +5,326 @@ Source: docs/spec/framework-backends.md section 6.7.
 
 from __future__ import annotations
 
+import json
+import re
+import struct
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from core.backends.base import Backend, BackendModel, LoadContext
+import numpy as np
+
+from core.backends.backend import Backend, BackendModel, LoadContext
 from core.backends.fil import EXTRA
-from core.backends.fil.tree_file import header_of_file, tree_path
-from core.backends.fil.tree_settings import TreeSettings
-from core.backends.fil.tree_tensors import INPUT, check_tensors, check_trees, signature_of
-from core.backends.framework import check_installed, importing, is_installed
-from core.backends.in_process.instance import Run
-from core.backends.in_process.model import InProcessModel
+from core.backends.in_process import Run
+from core.backends.in_process_model import InProcessModel
+from core.backends.model_files import content_hint, end_of, path_of_model, start_of, written_by
+from core.backends.parameters import field_of, parameters_of
+from core.backends.registry import check_installed, importing, is_installed
 from core.config.placement import DeviceKind, Placement, placements
-from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
-from core.errors import Unsupported
-from core.inference.tensors import element_count
+from core.config.problem import ModelSignature, TensorSignature
+from core.config.schema import ModelConfig, datatype_of
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError, Unsupported
+from core.inference.tensors import BY_NAME, Array, element_count
+
+
+def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
+    """The FP32 answer for each row of `scores` (rows, classes): (rows,), or (rows, classes) for probabilities.
+
+    `width` is the number of values that the configuration gives the output: 1, or the number of classes. A binary
+    classifier has one score, the probability of the second class.
+    """
+    if not settings.is_classifier:
+        return _narrow(scores)
+    if scores.shape[1] == 1:
+        if not settings.predict_proba:
+            above: Array = scores[:, 0] > settings.threshold
+            return above.astype(np.float32)
+        return _narrow(scores if width == 1 else np.concatenate([1 - scores, scores], axis=1))
+    if settings.predict_proba:
+        return _narrow(scores)
+    # The first of the largest scores that are above 0, otherwise class 0.
+    best: Array = scores.argmax(axis=1)
+    best[scores.max(axis=1) <= 0] = 0
+    return best.astype(np.float32)
+
+
+def _narrow(scores: Array) -> Array:
+    """As FP32. A dimension of 1 is left out, as in Triton."""
+    narrow = np.ascontiguousarray(scores, np.float32)
+    return narrow[:, 0] if narrow.shape[1] == 1 else narrow
+
+
+# Source: docs/spec/framework-backends.md section 6.7; the formats of XGBoost, LightGBM and Treelite 4.
+
+
+_READ = 64 << 10
+
+_XGBOOST_JSON = re.compile(rb'"learner_model_param"\s*:\s*\{([^{}]{1,4096})\}')
+_JSON_MEMBER = re.compile(rb'"(num_\w{1,32})"\s*:\s*"(\d{1,9})"')
+_XGBOOST_UBJ = re.compile(rb"learner_model_param\{(.{1,4096}?)\}L", re.DOTALL)
+# A key and a text, each behind its length in eight bytes.
+_UBJ_MEMBER = re.compile(rb"(num_[a-z]{1,32})SL\0{7}.(\d{1,9})", re.DOTALL)
+_LIGHTGBM_MEMBER = re.compile(rb"^(num_class|max_feature_idx)=(\d{1,9})\r?$", re.MULTILINE)
+
+# Treelite 4: three numbers of its version, two datatypes, the trees; then features, kind, averaging, targets, and the
+# classes of each target behind their number.
+_CHECKPOINT = struct.Struct("<3i2BQiBBiQi")
+_CHECKPOINT_MAJOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHeader:
+    """`features` are the values of a row. `classes` is 1 for a regression and for two classes."""
+
+    features: int
+    classes: int
+    targets: int = 1
+
+
+def read_header(path: Path, model_type: str) -> TreeHeader | None:
+    """The header of the file at `path`; None if it is not of `model_type`, incomplete, or of an unknown version."""
+    if model_type == "treelite_checkpoint":
+        return _of_checkpoint(start_of(path, _CHECKPOINT.size) or b"")
+    if model_type == "lightgbm":
+        found = _members(_LIGHTGBM_MEMBER, start_of(path, _READ) or b"")
+        return TreeHeader(found["max_feature_idx"] + 1, found["num_class"]) if len(found) == 2 else None
+    end = end_of(path, _READ) or b""
+    block, member = (_XGBOOST_JSON, _JSON_MEMBER) if model_type == "xgboost_json" else (_XGBOOST_UBJ, _UBJ_MEMBER)
+    match = block.search(end)
+    found = _members(member, match[1]) if match else {}
+    if "num_feature" not in found:
+        return None
+    # XGBoost writes 0 classes for a regression, and leaves out the targets of its older versions.
+    return TreeHeader(found["num_feature"], max(1, found.get("num_class", 1)), max(1, found.get("num_target", 1)))
+
+
+def _of_checkpoint(start: bytes) -> TreeHeader | None:
+    if len(start) < _CHECKPOINT.size:
+        return None
+    major, *_, features, _, _, targets, _, classes = _CHECKPOINT.unpack(start)
+    return TreeHeader(features, classes, targets) if major == _CHECKPOINT_MAJOR and features > 0 else None
+
+
+def _members(pattern: re.Pattern[bytes], text: bytes) -> dict[str, int]:
+    return {name.decode(): int(value) for name, value in pattern.findall(text)}
+
+
+# Source: docs/spec/framework-backends.md section 6.7.
+
+
+# UBJSON objects and texts of JSON begin so; the second byte of UBJSON is a type or the length of a key.
+_OBJECT = b"{"
+
+
+def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Path:
+    """The model file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
+    named: str = config.default_model_filename
+    # Triton's rule for a backend without a platform fills in this name, which no type of tree model has.
+    is_given = named not in ("", f"model.{config.backend}")
+    return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type])
+
+
+def header_of_file(path: Path, settings: TreeSettings, model: str) -> TreeHeader | None:
+    """What the file itself says; None for XGBoost's old binary format. Raises ModelLoadFailed if it cannot be read."""
+    model_type = type_of(path, settings)
+    if model_type == "xgboost" and content_hint(path) is None:
+        return None
+    header = read_header(path, model_type)
+    if header is None:
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' is not a whole file of type {settings.model_type}",
+            hint=hint_of(path, settings, "or of another version than is known here"),
+            model=model,
+        )
+    return header
+
+
+def type_of(path: Path, settings: TreeSettings) -> str:
+    """The type by the file's content where XGBoost writes another format than the type says.
+
+    XGBoost no longer writes its binary format: what it saves as `.model` is UBJSON.
+    """
+    if settings.model_type != "xgboost" or start_of(path, 1) != _OBJECT:
+        return settings.model_type
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return "xgboost_ubj"
+    return "xgboost_json"
+
+
+def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
+    """What to do about a file that cannot be read."""
+    return content_hint(path) or (
+        f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
+        f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
+    )
+
+
+# Source: docs/spec/framework-backends.md section 6.7.
+
+
+DEFAULT_FILES: Mapping[str, str] = {
+    "xgboost": "xgboost.model",
+    "xgboost_json": "xgboost.json",
+    "xgboost_ubj": "xgboost.ubj",
+    "lightgbm": "model.txt",
+    "treelite_checkpoint": "checkpoint.tl",
+}
+"""The file of each model type, unless the configuration names another."""
+
+_DEFAULT_THRESHOLD = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class TreeSettings:
+    """`threads` is 0 where the thread plan decides. `allows_unknown_fields`: in XGBoost's JSON."""
+
+    model_type: str
+    is_classifier: bool
+    predict_proba: bool
+    threshold: float
+    threads: int
+    allows_unknown_fields: bool
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> TreeSettings:
+        """The settings of `config`. Raises a ServerError that names the parameter."""
+        given = parameters_of(config)
+        model_type = given.get("model_type", "xgboost")
+        if model_type not in DEFAULT_FILES:
+            raise Unsupported(
+                f"{model_type} not recognized as a valid serialization format.",
+                hint=f"set model_type to one of: {', '.join(DEFAULT_FILES)}",
+                model=config.name,
+                field=field_of("model_type"),
+            )
+        # The older name of the parameter, which configurations still have.
+        name = "is_classifier" if "is_classifier" in given or "output_class" not in given else "output_class"
+        if name not in given:
+            raise ConfigInvalid(
+                "Required parameter is_classifier not found in config",
+                hint='parameters { key: "is_classifier" value { string_value: "true" } }, or "false" for a regression',
+                model=config.name,
+                field=field_of("is_classifier"),
+            )
+        return cls(
+            model_type=model_type,
+            is_classifier=_boolean(name, given[name], config.name),
+            predict_proba=_boolean("predict_proba", given.get("predict_proba", "false"), config.name),
+            threshold=_number("threshold", given.get("threshold", str(_DEFAULT_THRESHOLD)), config.name),
+            threads=max(0, int(_number("cpu_nthread", given.get("cpu_nthread", "-1"), config.name))),
+            allows_unknown_fields=_boolean(
+                "xgboost_allow_unknown_field", given.get("xgboost_allow_unknown_field", "false"), config.name
+            ),
+        )
+
+
+def _boolean(name: str, text: str, model: str) -> bool:
+    if text not in ("true", "false"):
+        raise _wrong(name, f"Expected 'true' or 'false' for parameter '{name}', got: '{text}'", model)
+    return text == "true"
+
+
+def _number(name: str, text: str, model: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _wrong(name, f"Bad input for parameter {name}", model, f"'{text}' is not a number") from None
+
+
+def _wrong(name: str, message: str, model: str, hint: str | None = None) -> ServerError:
+    return BackendFailed(message, hint=hint, model=model, field=field_of(name))
+
+
+# Source: docs/spec/framework-backends.md section 6.7.
+
+
+INPUT = "input__0"
+
+_FP32 = BY_NAME["FP32"]
+_OUTPUT = "output__0"
+_SHAP = "treeshap_output"
+
+
+def signature_of(header: TreeHeader, settings: TreeSettings) -> ModelSignature:
+    """One input of as many features as the trees know, one output. Triton leaves both to the configuration."""
+    return ModelSignature(
+        (TensorSignature(INPUT, _FP32.name, (-1, header.features)),),
+        (TensorSignature(_OUTPUT, _FP32.name, (-1, _width(header, settings))),),
+    )
+
+
+def check_tensors(config: ModelConfig) -> None:
+    """Raise a ServerError unless the configuration has Triton's one input and output of FP32."""
+    for side, entries, name in (("input", config.input, INPUT), ("output", config.output, _OUTPUT)):
+        if any(entry.name == _SHAP for entry in entries):
+            raise Unsupported(
+                f"output '{_SHAP}' of model '{config.name}' cannot be computed: Treelite has no SHAP values",
+                hint=f"remove the output '{_SHAP}'",
+                model=config.name,
+                field=side,
+            )
+        if [entry.name for entry in entries] != [name]:
+            given = ", ".join(f"'{entry.name}'" for entry in entries) or "none"
+            raise ConfigInvalid(
+                f"model '{config.name}' must have the one {side} '{name}', but the configuration has {given}",
+                model=config.name,
+                field=side,
+            )
+        if datatype_of(entries[0].data_type) is not _FP32:
+            raise BackendFailed(
+                f"incorrect type {_type_name(entries[0].data_type)} for {side} with required type FP32",
+                hint="set data_type: TYPE_FP32",
+                model=config.name,
+                field=f"{side}[0].data_type",
+            )
+
+
+def check_trees(config: ModelConfig, header: TreeHeader, settings: TreeSettings, width: int) -> None:
+    """Raise a ServerError if the trees do not fit the configuration, whose output has `width` values a row.
+
+    Treelite itself would read beyond a short row.
+    """
+    dims = tuple(config.input[0].reshape.shape) or tuple(config.input[0].dims)
+    if not dims or dims[-1] != header.features:
+        raise ConfigInvalid(
+            f"unable to load model '{config.name}', the trees have {header.features} features, but input '{INPUT}' has "
+            f"dims {list(dims)}",
+            hint=f"set dims: [ {header.features} ]",
+            model=config.name,
+            field="input[0].dims",
+        )
+    if header.targets > 1:
+        raise Unsupported("Multi-target model not supported", model=config.name)
+    given = _width(header, settings)
+    is_binary = settings.is_classifier and settings.predict_proba and header.classes == 1
+    if width != given and not (is_binary and width == 1):
+        raise ConfigInvalid(
+            f"unable to load model '{config.name}', the trees give {given} values a row, but output '{_OUTPUT}' has "
+            f"dims {list(config.output[0].dims)}",
+            hint=f"set dims: [ {given} ]; is_classifier and predict_proba decide how many there are",
+            model=config.name,
+            field="output[0].dims",
+        )
+
+
+def _width(header: TreeHeader, settings: TreeSettings) -> int:
+    """How many values a row gets."""
+    if settings.is_classifier and not settings.predict_proba:
+        return 1
+    return max(2, header.classes) if settings.is_classifier else header.classes
+
+
+def _type_name(number: int) -> str:
+    datatype = datatype_of(number)
+    return datatype.name if datatype else "INVALID"
+
+
+# Source: docs/spec/framework-backends.md section 6.7.
+
 
 _FRAMEWORK = "treelite"
 
@@ -44,7 +347,7 @@ class FilBackend:
             header = header_of_file(file, settings, config.name)
             return signature_of(header, settings) if header else None
         with importing("fil", EXTRA):
-            from core.backends.fil.trees import header_of, read_trees
+            from core.backends.fil.treelite import header_of, read_trees
         return signature_of(header_of(read_trees(file, settings, config.name)), settings)
 
     def check(self, config: ModelConfig) -> None:
@@ -65,7 +368,7 @@ class FilBackend:
         config = context.config
         self.check(config)
         with importing("fil", EXTRA):
-            from core.backends.fil.trees import FAILURES, VERSION, header_of, read_trees, run_of
+            from core.backends.fil.treelite import FAILURES, VERSION, header_of, read_trees, run_of
         settings = TreeSettings.read(config)
         path = tree_path(context.path, config, settings)
         (output,) = context.spec.outputs.values()

@@ -16,27 +16,30 @@ from typing import Any
 
 import onnxruntime
 
-from core.backends.base import Backend, LoadContext
-from core.backends.devices.cpu_budget import Spinning, available_cores, spinning_of
+from core.backends.backend import Backend, LoadContext
+from core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
-from core.backends.onnxruntime.execution_providers import (
+from core.backends.onnxruntime.graph import model_path, signature_of, size_of_files
+from core.backends.onnxruntime.model import OnnxModel
+from core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
     ProviderRequest,
     check_available,
     requested_providers,
 )
-from core.backends.onnxruntime.model import OnnxModel
-from core.backends.onnxruntime.model_file import model_path, size_of_files
-from core.backends.onnxruntime.session import SessionRequest, make_session
-from core.backends.onnxruntime.session_options import SessionSettings, global_pool_sizes, session_settings
-from core.backends.onnxruntime.signature import signature_of
+from core.backends.onnxruntime.session import (
+    SessionRequest,
+    SessionSettings,
+    global_pool_sizes,
+    make_session,
+    session_settings,
+)
 from core.config.autocomplete import is_complete
 from core.config.placement import DeviceKind, Placement, placements
-from core.config.problem import InvalidModelConfig
+from core.config.problem import InvalidModelConfig, ModelSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
-from core.config.validation.signature import log_batching_problem, validate_against_signature
+from core.config.validate import log_batching_problem, validate_against_signature
 from core.inference.tensors import shape_text
 
 _log = logging.getLogger("trident.backends")

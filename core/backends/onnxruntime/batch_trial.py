@@ -13,10 +13,9 @@ from threading import Timer
 from time import monotonic
 from typing import Any
 
-from core.backends.in_process.batch_trial import TrialInput, TrialOver, try_batches
-from core.backends.onnxruntime.session import FAILURES, run_options
-from core.backends.onnxruntime.session_options import SessionSettings
-from core.config.signature import ModelSignature
+from core.backends.batch_trial import TrialInput, TrialOver, try_batches
+from core.backends.onnxruntime.session import FAILURES, SessionSettings, run_options
+from core.config.problem import ModelSignature
 from core.inference.tensors import BY_NAME, Array
 
 _log = logging.getLogger("trident.backends")

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from core.backends.devices.device_support import DeviceSupport, ProviderState
-from core.backends.onnxruntime.execution_providers import CUDA, CURES
-from core.backends.onnxruntime.provider_library import missing_library
+from core.backends.onnxruntime.providers import CUDA, CURES, missing_library
 from core.backends.onnxruntime.session import LIBRARIES
+from core.backends.registry import DeviceSupport, ProviderState
 
 
 def device_support() -> DeviceSupport:

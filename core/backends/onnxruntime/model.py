@@ -10,25 +10,15 @@ from typing import Any
 
 import onnxruntime
 
-from core.backends.base import BackendInstance, OnChange
-from core.backends.devices.pinned_memory import PinnedMemory
-from core.backends.in_process.device_weights import DeviceWeights
-from core.backends.in_process.factory import make_instance
-from core.backends.in_process.instance import Failures, Run
-from core.backends.in_process.length_axes import length_axes
-from core.backends.onnxruntime.bounded_graph import has_bounded_graph
-from core.backends.onnxruntime.device_run import DeviceRun
-from core.backends.onnxruntime.errors import failure_of, is_poison
-from core.backends.onnxruntime.model_file import model_path
-from core.backends.onnxruntime.named_axes import named_axes
-from core.backends.onnxruntime.placed_run import PlacedRun
-from core.backends.onnxruntime.session import FAILURES, run_options
-from core.backends.onnxruntime.session_options import SessionSettings
-from core.backends.onnxruntime.text_run import TextRun
-from core.backends.onnxruntime.value_run import BF16, ValueRun, strings_work
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance, OnChange
+from core.backends.devices import PinnedMemory
+from core.backends.in_process import DeviceWeights, Failures, Run, length_axes, make_instance
+from core.backends.onnxruntime.graph import has_bounded_graph, model_path, named_axes
+from core.backends.onnxruntime.runs import BF16, DeviceRun, PlacedRun, TextRun, ValueRun, strings_work
+from core.backends.onnxruntime.session import FAILURES, SessionSettings, failure_of, is_poison, run_options
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
+from core.config.spec import ModelSpec
 from core.inference.tensors import BYTES
 from core.observability.metrics.snapshot import ModelProcessMetrics
 

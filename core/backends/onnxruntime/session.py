@@ -6,10 +6,12 @@ Source: docs/spec/onnxruntime-backend.md section 5.2.
 from __future__ import annotations
 
 import logging
+import os
+import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,26 +19,241 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from core.backends.devices import cuda
-from core.backends.onnxruntime.errors import failure_of
-from core.backends.onnxruntime.execution_providers import OPENVINO, ProviderRequest, check_active
+from core.backends import devices as cuda
+from core.backends.cpu_budget import Spinning
+from core.backends.model_files import content_hint
+from core.backends.onnxruntime.graph import library_path, model_path
 from core.backends.onnxruntime.graph_file import (
     LOCALE,
+    external_files,
     is_zipped,
     missing_locale,
     with_known_locale,
     without_links,
     without_zip_maps,
 )
-from core.backends.onnxruntime.load_hints import load_hint
-from core.backends.onnxruntime.model_file import library_path, model_path
-from core.backends.onnxruntime.provider_library import missing_library
-from core.backends.onnxruntime.session_options import SessionSettings
-from core.backends.parameter_values import field_of
+from core.backends.onnxruntime.providers import OPENVINO, ProviderRequest, check_active, missing_library
+from core.backends.parameters import boolean, field_of, integer, parameters_of
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed
+from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 from core.inference.tensors import BY_ONNX_NAME, BYTES, Array
+
+# "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the text"
+_MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
+_FAIL = "1"
+
+# The CUDA provider ends its reports with " ; GPU=0 ; hostname=". The patterns require that, because a message may also
+# repeat a client's text, and no client may bring the server down by sending an error message.
+_OUT_OF_MEMORY = re.compile(
+    r"Failed to allocate memory for requested buffer"  # the arena, on any device
+    r"|std::bad_alloc"
+    r"|CUDA (?:error|failure) 2:[^;]* ; GPU=\d"
+    r"|(?:CUBLAS|CUDNN) (?:error|failure) \d+: \w*_ALLOC_FAILED[^;]* ; GPU=\d"
+)
+
+# After one of these errors every call in the process's CUDA context fails. 214 is an uncorrectable memory error, 700 an
+# illegal address, 702 a kernel stopped at its time limit, 709 a destroyed context, 710 an assertion on the device, 714
+# to 719 are faults of a kernel. cuDNN and cuBLAS report them as a failed execution.
+_POISONED = re.compile(
+    r"(?:CUDA (?:error|failure) (?:214|700|702|709|710|71[4-9]):"
+    r"|(?:CUDNN|CUBLAS) (?:error|failure) \d+: \w*_EXECUTION_FAILED)[^;]* ; GPU=\d"
+)
+
+
+def is_poison(exc: BaseException) -> bool:
+    """Whether the CUDA context is lost, so that nothing can run on its GPU until the process is replaced."""
+    return _POISONED.search(str(exc)) is not None
+
+
+def failure_of(
+    exc: Exception, model_name: str, failed: type[ServerError] = BackendFailed, hint: str | None = None
+) -> ServerError:
+    """The server's error for an exception of ONNX Runtime: OutOfMemory, or `failed` with `hint`; with Triton's text."""
+    whole = str(exc)
+    match = _MESSAGE.match(whole)
+    code, text = (match["code"], match["text"]) if match else (_FAIL, whole)
+    message = f"onnx runtime error {code}: {text or type(exc).__name__}"
+    if isinstance(exc, MemoryError) or _OUT_OF_MEMORY.search(whole):
+        return OutOfMemory(message, model=model_name)
+    return failed(message, hint=hint, model=model_name)
+
+
+_TOO_NEW_IR = re.compile(r"Unsupported model IR version: (\d+), max supported IR version: (\d+)")
+_TOO_NEW_OPSET = re.compile(r"Opset (\d+) is under development.*?domain (\S+) is till opset (\d+)", re.DOTALL)
+# How ONNX Runtime begins its texts about weights in other files. An unreadable one has only "SystemError : 13".
+_OF_WEIGHTS = re.compile(r"[Ee]xternal data|External initializer|Deserialize tensor|SystemError")
+MayRead = Callable[[Path, int], bool]
+_UNREADABLE = "Protobuf parsing failed"
+_FORBIDDEN = re.compile(r"system error number 13\b|errcode = 13\b|Permission denied")
+
+
+def load_hint(text: str, path: Path, version: str, may_read: MayRead = os.access) -> str | None:
+    """The cure for ONNX Runtime's message `text` about the file at `path`; None if it is not known.
+
+    `version` is that of the installed ONNX Runtime.
+    """
+    if _OF_WEIGHTS.search(text) and (hint := _weights_hint(path, may_read)):
+        return hint
+    if _FORBIDDEN.search(text):
+        return f"user {os.geteuid()}, as which the server runs, may not read the files: chmod -R a+rX {path.parent}"
+    if match := _TOO_NEW_IR.search(text):
+        given, known = match.groups()
+        return (
+            f"the model has IR version {given}, and ONNX Runtime {version} reads up to {known}: set model.ir_version = "
+            f"{known} before you save it, export it with an older onnx package, or install a newer onnxruntime"
+        )
+    if match := _TOO_NEW_OPSET.search(text):
+        given, domain, known = match.groups()
+        return (
+            f"the model has opset {given} of {domain}, and ONNX Runtime {version} knows up to {known}: export it with "
+            f"opset {known} or lower, or install a newer onnxruntime"
+        )
+    if locale := missing_locale(text):
+        return (
+            f"install the locale (on Debian and Ubuntu: apt-get install locales && localedef -i {locale.split('.')[0]} "
+            f"-f UTF-8 {locale}), or name another one in the model's StringNormalizer"
+        )
+    if hint := content_hint(path):
+        return hint
+    if _UNREADABLE in text and path.is_file():
+        size = path.stat().st_size
+        return f"the file ({size} bytes) is not an ONNX model, or incomplete: compare it with the original"
+    return None
+
+
+def _weights_hint(path: Path, may_read: MayRead) -> str | None:
+    """What is wrong with one of the other files that have the weights of the model at `path`; None if nothing is."""
+    try:
+        files = external_files(path.read_bytes())
+    except OSError:
+        return None
+    allowed = (path.parent.resolve(), path.resolve().parent)
+    for name, size in files.items():
+        file = path.parent / name
+        where, real = f"the weights of the model are in '{name}'", file.resolve()
+        if not file.exists():
+            link = f", a link to {real}, which is not there" if file.is_symlink() else ", which is missing"
+            return f"{where}{link}: copy the file from where the model was saved into {path.parent}"
+        if not any(real.is_relative_to(folder) for folder in allowed):
+            cure = "replace the link by the file" if file.is_symlink() else "save the model with its weights beside it"
+            return f"{where}, which is outside of the folder of the model file, at {real}: {cure}"
+        if not file.is_file():
+            return f"{where}, which is not a file: copy it again from where the model was saved"
+        if not may_read(file, os.R_OK):
+            return f"{where}, which user {os.geteuid()}, as which the server runs, may not read: chmod a+r {file}"
+        if hint := content_hint(file):
+            return f"{where}: {hint}"
+        if file.stat().st_size < size:
+            return f"{where}, which was cut: it has {file.stat().st_size} of at least {size} bytes, copy it again"
+    return None
+
+
+# Source: docs/spec/onnxruntime-backend.md section 5.2.
+
+
+_GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
+_EXECUTION_MODES = {0: "ORT_SEQUENTIAL", 1: "ORT_PARALLEL"}
+# Model parameters that are entries of ONNX Runtime's session or run options under the same name.
+_SESSION_ENTRIES = (
+    "session.use_device_allocator_for_initializers",
+    "session.intra_op.allow_spinning",
+    "session.intra_op.spin_duration_us",
+)
+_RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """`graph_level` and `execution_mode` are names in ONNX Runtime's enums. 0 threads and None mean its defaults."""
+
+    graph_level: str = "ORT_ENABLE_ALL"
+    execution_mode: str = "ORT_SEQUENTIAL"
+    intra_op_threads: int = 0
+    inter_op_threads: int = 0
+    enable_mem_arena: bool | None = None
+    enable_mem_pattern: bool | None = None
+    global_thread_pool: bool = False
+    session_entries: dict[str, str] = field(default_factory=dict)
+    run_entries: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def thread_plan(self) -> str:
+        """The session's threads, as the start table shows them."""
+        if self.global_thread_pool:
+            return "the global pool"
+        return f"{self.intra_op_threads or 'default'} intra-op, {self.inter_op_threads or 'default'} inter-op"
+
+
+_SPIN_ENTRIES = {
+    Spinning.FREELY: {"session.intra_op.allow_spinning": "1", "session.inter_op.allow_spinning": "1"},
+    # With a version of ONNX Runtime that does not know the duration, the threads stop spinning at the end of a run.
+    Spinning.BRIEFLY: {
+        "session.intra_op.allow_spinning": "1",
+        "session.intra_op.spin_duration_us": "1000",
+        "session.inter_op.allow_spinning": "0",
+        "session.force_spinning_stop": "1",
+    },
+    Spinning.NEVER: {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"},
+}
+
+
+def session_settings(
+    config: ModelConfig, settings: Mapping[str, str], *, threads: int = 0, spinning: Spinning = Spinning.NEVER
+) -> SessionSettings:
+    """The settings for the sessions of one model.
+
+    `threads` is the number that the thread plan grants to a model that does not set one. `spinning` is what threads do
+    while they wait. `settings` are the backend's, from --backend-config. Raises ConfigInvalid.
+    """
+    parameters = parameters_of(config)
+    global_pool = boolean(settings.get("enable-global-threadpool", "0"))
+    # Sessions on the global pool have no threads of their own, but a bad value is refused all the same.
+    intra_op = _thread_count(parameters, "intra_op_thread_count")
+    inter_op = _thread_count(parameters, "inter_op_thread_count")
+    return SessionSettings(
+        graph_level=_GRAPH_LEVELS.get(config.optimization.graph.level, "ORT_ENABLE_ALL"),
+        execution_mode=_execution_mode(parameters),
+        intra_op_threads=0 if global_pool else intra_op or threads,
+        inter_op_threads=0 if global_pool else inter_op,
+        enable_mem_arena=_optional_boolean(parameters, "enable_mem_arena"),
+        enable_mem_pattern=_optional_boolean(parameters, "enable_mem_pattern"),
+        global_thread_pool=global_pool,
+        session_entries={**_SPIN_ENTRIES[spinning], **_entries(parameters, _SESSION_ENTRIES)},
+        run_entries=_entries(parameters, _RUN_ENTRIES),
+    )
+
+
+def global_pool_sizes(settings: Mapping[str, str]) -> tuple[int, int]:
+    """Intra-op and inter-op threads of the process-wide pool; 0 means ONNX Runtime's default. Raises ConfigInvalid."""
+    return _thread_count(settings, "intra_op_thread_count"), _thread_count(settings, "inter_op_thread_count")
+
+
+def _execution_mode(parameters: Mapping[str, str]) -> str:
+    mode = integer(parameters.get("execution_mode", "0"), field_of("execution_mode"))
+    if mode not in _EXECUTION_MODES:
+        raise ConfigInvalid(
+            "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 "
+            f"but got {mode} .",  # the two spaces and the one before the stop are Triton's
+            field=field_of("execution_mode"),
+        )
+    return _EXECUTION_MODES[mode]
+
+
+def _thread_count(values: Mapping[str, str], name: str) -> int:
+    return max(0, integer(values.get(name, "0"), field_of(name)))
+
+
+def _optional_boolean(parameters: Mapping[str, str], name: str) -> bool | None:
+    return boolean(parameters[name], field_of(name)) if name in parameters else None
+
+
+def _entries(parameters: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: parameters[name] for name in names if name in parameters}
+
+
+# Source: docs/spec/onnxruntime-backend.md section 5.2.
+
 
 _log = logging.getLogger("trident.backends")
 

@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.backends.base import Backend, BackendModel, LoadContext
-from core.backends.framework import check_installed, importing, is_installed
+from core.backends.backend import Backend, BackendModel, LoadContext
 from core.backends.openvino import EXTRA
 from core.backends.openvino.model_file import signature_without_openvino
 from core.backends.openvino.settings import OpenVinoSettings
+from core.backends.registry import check_installed, importing, is_installed
 from core.config.placement import DeviceKind, placements
+from core.config.problem import ModelSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
 from core.errors import ConfigInvalid
 
 if TYPE_CHECKING:

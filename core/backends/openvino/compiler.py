@@ -14,19 +14,17 @@ from typing import Any
 import numpy as np
 import openvino
 
-from core.backends.base import BackendModel, LoadContext
-from core.backends.in_process.batch_trial import TrialInput, TrialOver, try_batches
-from core.backends.in_process.instance import Failures, Run
-from core.backends.in_process.model import InProcessModel
-from core.backends.openvino.bounded_graph import has_bounded_graph
-from core.backends.openvino.graph import FittedGraph, fit, signature_of
+from core.backends.backend import BackendModel, LoadContext
+from core.backends.batch_trial import TrialInput, TrialOver, try_batches
+from core.backends.in_process import Failures, Run
+from core.backends.in_process_model import InProcessModel
+from core.backends.openvino.graph import FittedGraph, failure_of, fit, has_bounded_graph, read_model, signature_of
 from core.backends.openvino.model_file import model_path
-from core.backends.openvino.reading import failure_of, read_model
 from core.backends.openvino.settings import OpenVinoSettings
 from core.config.placement import Placement
+from core.config.problem import ModelSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
-from core.config.validation.signature import log_batching_problem
+from core.config.validate import log_batching_problem
 from core.errors import BackendFailed, ModelLoadFailed, ServerError
 from core.inference.tensors import BY_NAME, Array
 

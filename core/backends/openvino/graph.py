@@ -5,18 +5,63 @@ Source: docs/spec/framework-backends.md section 6.6.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import openvino
 
-from core.backends.openvino.tensors import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
-from core.config.problem import InvalidModelConfig, Problem
+from core.backends.model_files import content_hint, written_by
+from core.backends.openvino.model_file import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
+from core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.config.signature import ModelSignature, TensorSignature
-from core.config.validation.signature import validate_against_signature
+from core.config.validate import validate_against_signature
+from core.errors import ModelLoadFailed, ServerError
 from core.inference.tensors import Shape
+
+_WRONG_WEIGHTS = "Incorrect weights in bin file"
+_NO_OPERATOR = re.compile(r"Cannot create (\S{1,100}) layer .*unsupported opset: (\S{1,100})")
+
+
+def read_model(core: Any, path: Path, model: str) -> Any:
+    """The graph of the model at `path`. Raises ModelLoadFailed with OpenVINO's text."""
+    try:
+        return core.read_model(str(path))
+    except RuntimeError as exc:
+        raise failure_of(exc, "reading the model", ModelLoadFailed, model, _hint(path, str(exc))) from exc
+
+
+def _hint(path: Path, text: str) -> str:
+    if hint := content_hint(path):
+        return hint
+    if path.suffix == ".xml":
+        weights = path.with_suffix(".bin")
+        if not weights.is_file():
+            return f"the weights are missing: put '{weights.name}' beside '{path.name}'"
+        if hint := content_hint(weights):
+            return f"'{weights.name}': {hint}"
+        if _WRONG_WEIGHTS in text:
+            return f"'{weights.name}' is incomplete, or belongs to another '{path.name}': copy both again"
+    if match := _NO_OPERATOR.search(text):
+        return (
+            f"the model has the operator {match[1]} of {match[2]}, which OpenVINO {openvino.__version__} does not "
+            "know: name the library that has it in the parameter CPU_EXTENSION_PATH, or install a newer OpenVINO"
+        )
+    return f"the file{written_by(path)} is not a model that OpenVINO {openvino.__version__} reads, or incomplete"
+
+
+def failure_of(
+    exc: Exception, step: str, failed: type[ServerError], model: str, hint: str | None = None
+) -> ServerError:
+    """The server's error for an exception of OpenVINO, with Triton's text."""
+    # OpenVINO begins with the places in its own sources, and ends with empty lines.
+    lines = [line for line in str(exc).splitlines() if line.strip() and not line.startswith("Exception from ")]
+    return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint, model=model)
+
+
+# Source: docs/spec/framework-backends.md section 6.6.
 
 
 def signature_of(model: Any) -> ModelSignature:
@@ -131,3 +176,46 @@ def _type_name(port: Any) -> str:
 def _shape(port: Any) -> Shape:
     """The dimensions of a port; a variable one, with bounds or without, is -1."""
     return tuple(-1 if dim.is_dynamic else dim.get_length() for dim in port.partial_shape)
+
+
+# Some operators repeat a part of the graph, or choose one, or make a tensor whose size is a value. Source: OpenVINO's
+# operation sets.
+
+
+_CONSTANT = "Constant"
+_REPEATING = frozenset({"If", "Loop", "TensorIterator"})
+# What they make is as large as an input says, unless that is a constant of the graph. With the first of these inputs.
+_SIZED = {
+    "AdaptiveAvgPool": 1,
+    "AdaptiveMaxPool": 1,
+    "Broadcast": 1,
+    "Col2Im": 1,
+    "DFT": 1,
+    "Eye": 0,
+    "IDFT": 1,
+    "Interpolate": 1,
+    "IRDFT": 1,
+    "Multinomial": 1,
+    "NonMaxSuppression": 2,
+    "OneHot": 1,
+    "Pad": 1,
+    "RandomUniform": 0,
+    "Range": 0,
+    "RDFT": 1,
+    "STFT": 2,
+    "Tile": 1,
+}
+
+
+def has_bounded_graph(model: Any) -> bool:
+    """Whether the running time of a graph depends on the shapes of its inputs alone."""
+    return not any(_is_unbounded(node) for node in model.get_ops())
+
+
+def _is_unbounded(node: Any) -> bool:
+    kind = node.get_type_name()
+    if kind in _REPEATING:
+        return True
+    first = _SIZED.get(kind)
+    sizes = () if first is None else range(first, node.get_input_size())
+    return any(node.input_value(index).get_node().get_type_name() != _CONSTANT for index in sizes)

@@ -6,30 +6,68 @@ Source: docs/spec/python-backend.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import orjson
 
-from core.backends.base import Backend, LoadContext
-from core.backends.parameter_values import field_of, parameters_of
-from core.backends.python.completion import complete, may_complete
-from core.backends.python.environment.preparation import prepare
+from core.backends.backend import Backend, LoadContext
+from core.backends.parameters import field_of, parameters_of
+from core.backends.python.channel import StubGone
+from core.backends.python.environment import prepare
 from core.backends.python.model import PythonModel
-from core.backends.python.model_limits import ModelLimits
-from core.backends.python.model_process import LaunchPlan, ModelProcess
 from core.backends.python.output_check import OutputCheck
-from core.backends.python.settings import PythonSettings
-from core.backends.python.stub_channel import StubGone
+from core.backends.python.process import LaunchPlan, ModelProcess
+from core.backends.python.settings import ModelLimits, PythonSettings
 from core.backends.python.watcher import Watcher
 from core.config.config_json import config_json
-from core.config.model_spec import ModelSpec
+from core.config.parse import parse_config_override
 from core.config.placement import DeviceKind, Placement
 from core.config.schema import ModelConfig
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
 from core.repository.layout_mistakes import missing_file_hint
+
+_PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
+_METHOD = b"auto_complete_config"
+_COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_transaction_policy")
+
+
+def may_complete(file: Path) -> bool:
+    """Whether the model in `file` may have the method: a process for nothing would double the time of a load.
+
+    A class with a base class may inherit it. Raises OSError.
+    """
+    source = file.read_bytes()
+    return _METHOD in source or _PLAIN_CLASS.search(source) is None
+
+
+def complete(config: ModelConfig, launch: Callable[[], ModelProcess]) -> None:
+    """Have the model complete `config`, in place, in a process of its own. Raises a ServerError."""
+    process = launch()
+    try:
+        completed = parse_config_override(process.complete()["config"])
+    except StubGone as gone:
+        how = process.end(reason=str(gone), is_ending=True)
+        raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how, model=config.name) from None
+    finally:
+        process.end()
+    for name in _COMPLETED:
+        config.ClearField(name)
+        value = getattr(completed, name)
+        if isinstance(value, int):
+            setattr(config, name, value)
+        elif name in ("input", "output"):
+            getattr(config, name).extend(value)
+        elif completed.HasField(name):
+            getattr(config, name).CopyFrom(value)
+
+
+# Source: docs/spec/python-backend.md.
+
 
 _log = logging.getLogger("trident.backends.python")
 

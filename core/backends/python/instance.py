@@ -16,16 +16,16 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from core.backends.base import Execution, OnChange
-from core.backends.python.model_limits import EXECUTION_LIMIT
-from core.backends.python.model_process import ModelProcess
-from core.backends.python.stub_channel import StubGone, StubSilent
-from core.backends.tensors.gatherer import batch_total
-from core.config.model_spec import ModelSpec
+from core.backends.backend import Execution, OnChange
+from core.backends.python.channel import StubGone, StubSilent
+from core.backends.python.process import ModelProcess
+from core.backends.python.settings import EXECUTION_LIMIT
+from core.backends.tensors.gather import batch_total
 from core.config.placement import Placement
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, ServerError
 from core.inference.request import InferenceRequest
-from core.inference.response_sender import ResponseSender
+from core.inference.streaming import ResponseSender
 from core.interprocess.restarts import Restarts
 
 _log = logging.getLogger("trident.backends.python")

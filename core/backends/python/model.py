@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from core.backends.base import BackendInstance, OnChange
+from core.backends.backend import BackendInstance, OnChange
 from core.backends.python.instance import PythonInstance
-from core.backends.python.model_process import LaunchPlan, ModelProcess
+from core.backends.python.process import LaunchPlan, ModelProcess
 from core.backends.python.watcher import Watcher
 from core.config.placement import Placement
 from core.errors import BackendFailed, ServerError

@@ -14,8 +14,8 @@ from typing import Any
 
 import orjson
 
-from core.backends.model_door import ModelDoor
-from core.backends.python.model_log import ModelLog
+from core.backends.backend import ModelDoor
+from core.backends.python.channel import OnFrame, StubChannel
 from core.backends.python.stub.trident_stub.wire import (
     ANSWER,
     CALL,
@@ -35,16 +35,44 @@ from core.backends.python.stub.trident_stub.wire import (
     write_failure,
     write_record,
 )
-from core.backends.python.stub_channel import OnFrame, StubChannel
 from core.config.placement import Placement
 from core.errors import ErrorCode, ServerError, Unsupported
-from core.inference.deferred import Deferred
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.request_trace import RequestTrace
+from core.inference.pending_request import Deferred, PendingRequest
+from core.inference.request import InferenceRequest, InputTensor, RequestTrace
 from core.inference.response import InferenceResponse
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
+
+# By the numbers of the library's LogLevel.
+_LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)
+
+
+class ModelLog:
+    """Of one instance. Any thread."""
+
+    def __init__(self, model: str, instance: str) -> None:
+        self._model = model
+        self._instance = instance
+        self._logger = logging.getLogger("trident.model")
+
+    def printed(self, level: int, text: str) -> None:
+        """A line that the process printed."""
+        self._write(level, text, self._instance, 0)
+
+    def logged(self, number: int, message: str, file: str, line: int) -> None:
+        """A message of the model's Logger, of the level of that `number`."""
+        level = _LEVELS[number] if 0 <= number < len(_LEVELS) else logging.INFO
+        self._write(level, message, file, line)
+
+    def _write(self, level: int, text: str, file: str, line: int) -> None:
+        logger = self._logger
+        if logger.isEnabledFor(level):
+            extra = {"model": self._model, "instance": self._instance}
+            logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", (text,), None, extra=extra))
+
+
+# Source: docs/spec/python-backend.md sections 4.3 and 4.4.
+
 
 _log = logging.getLogger("trident.backends.python")
 

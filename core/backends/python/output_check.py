@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.inference.tensors import Shape
 
 _log = logging.getLogger("trident.backends.python")

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameter_values import boolean, integer
-from core.backends.python.environment.environment_settings import EnvironmentSettings
+from core.backends.parameters import boolean, field_of, integer
+from core.backends.python.environment import EnvironmentSettings
 from core.errors import ConfigInvalid
 from core.interprocess.shared_memory_block import LARGEST
 
@@ -67,3 +67,36 @@ class PythonSettings:
             finalize_limit_s=float(seconds),
             strict_outputs=boolean(settings.get(_STRICT_OUTPUTS, "false")),
         )
+
+
+EXECUTION_LIMIT = "EXECUTION_LIMIT_SECONDS"
+MEMORY_LIMIT = "MEMORY_LIMIT_BYTES"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """`execution_s` is how long an execution may take: then its process is killed and started again. `memory_bytes` is
+    the memory that the process may allocate: then Python raises MemoryError. None is without a limit.
+    """
+
+    execution_s: float | None = None
+    memory_bytes: int | None = None
+
+    @classmethod
+    def read(cls, parameters: Mapping[str, str]) -> ModelLimits:
+        """Raises ConfigInvalid."""
+        memory = _positive(MEMORY_LIMIT, parameters)
+        return cls(_positive(EXECUTION_LIMIT, parameters), None if memory is None else int(memory))
+
+
+def _positive(name: str, parameters: Mapping[str, str]) -> float | None:
+    text = parameters.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0
+    if not 0 < value < 1e15:
+        raise ConfigInvalid(f"parameter '{name}' must be a number above 0, not '{text}'", field=field_of(name))
+    return value

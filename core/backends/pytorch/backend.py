@@ -9,14 +9,13 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.backends.base import Backend, BackendModel, LoadContext
-from core.backends.framework import check_installed
-from core.backends.parameter_values import parameters_of
+from core.backends.backend import Backend, BackendModel, LoadContext
+from core.backends.parameters import parameters_of
 from core.backends.python.backend import make_backend as make_python_backend
 from core.backends.pytorch import EXTRA
-from core.backends.pytorch.package_file import check_package, package_path
-from core.backends.pytorch.package_tensors import tensors_of
+from core.backends.pytorch.packages import check_package, package_path, tensors_of
 from core.backends.pytorch.torch_script import TorchScriptBackend
+from core.backends.registry import check_installed
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 

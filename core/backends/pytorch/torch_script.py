@@ -6,22 +6,168 @@ Source: docs/spec/framework-backends.md section 6.2.
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from core.backends.base import BackendModel, LoadContext
-from core.backends.framework import check_installed, importing
+from core.backends.backend import BackendModel, LoadContext
+from core.backends.parameters import boolean, field_of, integer, parameters_of
 from core.backends.pytorch import EXTRA
-from core.backends.pytorch.archive_file import arguments_in, check_archive, module_path
-from core.backends.pytorch.forward import Forward
-from core.backends.pytorch.tensor_names import check_controls
-from core.backends.pytorch.torch_build import is_built_for_gpus
-from core.backends.pytorch.torch_settings import TorchSettings
+from core.backends.pytorch.packages import Forward, arguments_in, check_archive, module_path
+from core.backends.registry import check_installed, importing
+from core.config.resolve import own_inputs
 from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.config.sequence.resolve import own_inputs
 from core.errors import BackendFailed
 from core.inference.tensors import BYTES
 
 _log = logging.getLogger("trident.backends")
+
+_THREADS = "INTRA_OP_THREAD_COUNT"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSettings:
+    """`threads` is 0 where the thread plan decides. The last three are None where PyTorch's default stays."""
+
+    optimizes: bool
+    uses_inference_mode: bool
+    uses_cudnn: bool
+    empties_cache: bool
+    shares_weights: bool
+    threads: int
+    executor: bool | None
+    profiling: bool | None
+    fuser: bool | None
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> TorchSettings:
+        """The settings of `config`. Raises ConfigInvalid, with Triton's text."""
+        given = parameters_of(config)
+
+        def switch(name: str, default: bool) -> bool:
+            return boolean(given[name], field_of(name)) if name in given else default
+
+        def choice(name: str) -> bool | None:
+            return boolean(given[name], field_of(name)) if name in given else None
+
+        return cls(
+            optimizes=not switch("DISABLE_OPTIMIZED_EXECUTION", False),
+            uses_inference_mode=switch("INFERENCE_MODE", True),
+            uses_cudnn=not switch("DISABLE_CUDNN", False),
+            empties_cache=switch("ENABLE_CACHE_CLEANING", False),
+            shares_weights=switch("ENABLE_WEIGHT_SHARING", False),
+            threads=max(0, integer(given.get(_THREADS, "0"), field_of(_THREADS))),
+            executor=choice("ENABLE_JIT_EXECUTOR"),
+            profiling=choice("ENABLE_JIT_PROFILING"),
+            fuser=choice("ENABLE_TENSOR_FUSER"),
+        )
+
+    def log(self, config: ModelConfig) -> None:
+        """Say how a model with parameters runs, in Triton's words."""
+        if not config.parameters:
+            return
+        for name, is_on in (
+            ("Optimized execution", self.optimizes),
+            ("Cache Cleaning", self.empties_cache),
+            ("Inference Mode", self.uses_inference_mode),
+            ("cuDNN", self.uses_cudnn),
+        ):
+            _log.info("%s is %s for model instance '%s'", name, "enabled" if is_on else "disabled", config.name)
+
+
+# Source: docs/spec/framework-backends.md section 6.2, "Names".
+
+
+# Any prefix, then the first two underscores, then only digits.
+_INDEXED = re.compile(r"(?:(?!__).)*__(?P<index>\d+)", re.DOTALL)
+
+
+def index_of(name: str) -> int | None:
+    """The index of a name of the form <name>__<index>; None for any other."""
+    match = _INDEXED.fullmatch(name)
+    return int(match["index"]) if match else None
+
+
+def input_positions(names: Sequence[str], arguments: Sequence[str], model: str) -> dict[str, int]:
+    """The position of each input among the arguments of `forward`: by their names, their indices, or their order.
+
+    `names` are all that the model is given, in the order of the configuration; `arguments` leaves out `self`.
+    """
+    if all(name in arguments for name in names):
+        return {name: arguments.index(name) for name in names}
+    return _by_index_or_order(
+        names,
+        f"input '%s' or previous input(s) are neither an input argument to the model '{model}' nor do they follow the "
+        "<name>__<index> naming convention. Falling back to enforcing strict ordering from model configuration.",
+    )
+
+
+def output_positions(names: Sequence[str], model: str) -> dict[str, int]:
+    """The position of each output among the results: by their indices, or their order."""
+    return _by_index_or_order(
+        names,
+        f"output '%s' or previous output(s) of the model '{model}' do not follow the <name>__<index> naming "
+        "convention. Falling back to enforcing strict ordering from model configuration.",
+    )
+
+
+def check_controls(config: ModelConfig) -> None:
+    """Raise a ServerError for controls and states of sequences whose names do not say where they belong."""
+    batching = config.sequence_batching
+    for control in batching.control_input:
+        if index_of(control.name) is None:
+            raise _wrong(
+                f"input '{control.name}' does not follow <name>__<index> naming convention.", config, "control_input"
+            )
+    if not batching.state:
+        return
+    beginning = f"PyTorch model '{config.name}' is using sequence batching with state but "
+    if any(index_of(entry.name) is None for entry in [*config.input, *config.output]):
+        raise _wrong(
+            f"{beginning}not all inputs and outputs follow the <name>__<index> naming convention. ", config, "state"
+        )
+    for state in batching.state:
+        for name in (state.input_name, state.output_name):
+            if index_of(name) is None:
+                raise _wrong(
+                    f"{beginning}state '{name}' does not follow the <name>__<index> naming convention. ",
+                    config,
+                    "state",
+                )
+
+
+def _by_index_or_order(names: Sequence[str], warning: str) -> dict[str, int]:
+    indices = [index_of(name) for name in names]
+    if None not in indices:
+        return {name: index for name, index in zip(names, indices, strict=True) if index is not None}
+    wrong = names[indices.index(None)]
+    if "__" in wrong:
+        _log.warning(warning, wrong)
+    return {name: position for position, name in enumerate(names)}
+
+
+def _wrong(message: str, config: ModelConfig, field: str) -> BackendFailed:
+    return BackendFailed(message, model=config.name, field=f"sequence_batching.{field}")
+
+
+# In the module that PyTorch's build writes: a version, or None.
+_CUDA = re.compile(r"^cuda\b[^=\n]*= *['\"]", re.MULTILINE)
+
+
+@cache
+def is_built_for_gpus() -> bool:
+    """Whether it was built with CUDA. Without PyTorch every model has an environment of its own, which may be."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return True
+    return _CUDA.search(Path(spec.origin).with_name("version.py").read_text()) is not None
+
+
+# Source: docs/spec/framework-backends.md section 6.2.
+
 
 _SERVED = {"BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", BYTES.name}
 

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from core.backends.base import Backend, BackendModel, LoadContext
-from core.backends.file_origin import written_by
-from core.backends.framework import is_installed
-from core.backends.parameter_values import field_of, parameters_of
+from core.backends.backend import Backend, BackendModel, LoadContext
+from core.backends.model_files import written_by
+from core.backends.parameters import field_of, parameters_of
 from core.backends.python.backend import make_backend as make_python_backend
+from core.backends.registry import is_installed
 from core.backends.tensorflow.model_file import GRAPH_DEF, SAVED_MODEL, check_graph, model_path, signature_of
-from core.config.problem import InvalidModelConfig
+from core.config.problem import InvalidModelConfig, ModelSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
-from core.config.validation.signature import validate_against_signature
+from core.config.validate import validate_against_signature
 from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 
 _log = logging.getLogger("trident.backends")

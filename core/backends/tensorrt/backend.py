@@ -9,21 +9,18 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from core.backends.base import BackendModel, CompletingBackend, LoadContext
-from core.backends.devices.cuda import compute_capability
-from core.backends.file_origin import origin_of
-from core.backends.tensorrt.compatibility import check_compatible
-from core.backends.tensorrt.completion import complete_config
-from core.backends.tensorrt.engine import describe
+from core.backends.backend import BackendModel, CompletingBackend, LoadContext
+from core.backends.devices import compute_capability
+from core.backends.model_files import origin_of
+from core.backends.tensorrt.engine import check_compatible, complete_config, describe
 from core.backends.tensorrt.engine_run import LoadedEngine
-from core.backends.tensorrt.errors import failure_of
 from core.backends.tensorrt.model import TensorRtModel
-from core.backends.tensorrt.package import TensorRtPackage, import_package
+from core.backends.tensorrt.package import TensorRtPackage, failure_of, import_package
 from core.backends.tensorrt.plan_file import plan_path, plan_problem
 from core.backends.tensorrt.settings import BackendSettings, RunSettings
 from core.config.placement import DeviceKind, Placement, placements
+from core.config.problem import ModelSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
 from core.cuda.driver import CudaDriver, CudaError
 from core.errors import ConfigInvalid, ModelLoadFailed
 

@@ -5,11 +5,17 @@ Source: TensorRT's Python API reference, ICudaEngine; docs/spec/framework-backen
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from core.inference.tensors import Shape
+from core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
+from core.config.resolve import own_inputs, own_outputs
+from core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from core.config.validate import validate_against_signature
+from core.errors import BackendFailed, ConfigInvalid, Unsupported
+from core.inference.tensors import BY_NAME, Shape, shape_text
 
 _DATATYPES = {
     "FLOAT": "FP32",
@@ -105,3 +111,335 @@ def _range(engine: Any, name: str, profile: int, is_shape: bool) -> ProfileRange
 
 def _shape(dims: Iterable[int]) -> Shape:
     return tuple(int(dim) for dim in dims)
+
+
+# Source: docs/spec/framework-backends.md section 6.5; docs/spec/model-config.md section 2.5.
+
+
+def profile_indices(config: ModelConfig, names: Sequence[str], available: int) -> tuple[int, ...]:
+    """The profiles that the `profile` field of an instance group names; the first without any.
+
+    Raises BackendFailed and ConfigInvalid with Triton's texts.
+    """
+    found: dict[int, None] = {}
+    for name in names:
+        try:
+            index = int(name)
+        except ValueError:
+            raise ConfigInvalid(f"unable to parse '{name}': stoi", hint="profiles have numbers, from 0 on") from None
+        if not 0 <= index < available:
+            raise BackendFailed(
+                f"unable to autofill for '{config.name}', configuration specified invalid profile {name} . Number of "
+                f"profiles supported by TensorRT engine: {available}",
+                hint=f"instance_group.profile: 0 to {available - 1}",
+                model=config.name,
+            )
+        found[index] = None
+    return tuple(found) or (0,)
+
+
+def choose_profile(
+    engine: EngineDescription, profiles: Sequence[int], given: Mapping[str, Shape], instance: str
+) -> int:
+    """The profile of `profiles` that takes the batch and whose best shapes are nearest to it.
+
+    `given` are the shapes of the inputs, and the values of shape tensors. Raises BackendFailed with Triton's text.
+    """
+    fitting = [(_distance(engine, index, given), index) for index in profiles if not _misfit(engine, index, given)]
+    if fitting:
+        return min(fitting)[1]
+    raise BackendFailed(
+        _misfit(engine, profiles[0], given, instance),
+        hint="the plan was built with these limits (trtexec --minShapes --maxShapes)",
+    )
+
+
+def dims_problem(tensor: EngineTensor, profile: int, shape: Shape, first: int = 0) -> str:
+    """Why the dimensions of `shape` from `first` on are outside of a profile, as Triton says it; "" if none is."""
+    limits = tensor.profiles[profile]
+    if len(shape) != len(limits.most):
+        return f"model expected {len(limits.most)} dimensions but received {len(shape)} dimensions"
+    for at, (least, dim, most) in enumerate(zip(limits.least, shape, limits.most, strict=True)):
+        if at >= first and dim != -1 and not least <= dim <= most:
+            return f"model expected the shape of dimension {at} to be between {least} and {most} but received {dim}"
+    return ""
+
+
+def _values_problem(tensor: EngineTensor, profile: int, values: Shape) -> str:
+    limits = tensor.profiles[profile]
+    if len(values) != len(limits.most):
+        return f"mismatch between the number of shape values. Expecting {len(limits.most)}. Got {len(values)}"
+    for at, (least, value, most) in enumerate(zip(limits.least, values, limits.most, strict=True)):
+        if not least <= value <= most:
+            return f"The shape value at index {at} is expected to be in range from {least} to {most}, Got: {value}"
+    return ""
+
+
+def _misfit(engine: EngineDescription, profile: int, given: Mapping[str, Shape], instance: str = "") -> str:
+    """Why a profile does not take the batch; "" if it does."""
+    for tensor in engine.inputs:
+        value = given[tensor.name]
+        if tensor.is_shape:
+            if problem := _values_problem(tensor, profile, value):
+                return problem
+        elif problem := dims_problem(tensor, profile, value):
+            return f"request specifies invalid shape for input '{tensor.name}' for {instance}. Error details: {problem}"
+    return ""
+
+
+def _distance(engine: EngineDescription, profile: int, given: Mapping[str, Shape]) -> int:
+    return sum(
+        abs(value - best)
+        for tensor in engine.inputs
+        for value, best in zip(given[tensor.name], tensor.profiles[profile].best, strict=False)
+    )
+
+
+# Source: docs/spec/framework-backends.md section 6.5.
+
+
+_log = logging.getLogger("trident.config")
+
+
+def complete_config(config: ModelConfig, engine: EngineDescription) -> None:
+    """Fill max_batch_size, the scheduler, and the fields of inputs and outputs that `config` leaves out, in place.
+
+    Raises a ServerError with Triton's text for what contradicts the engine.
+    """
+    limit = supported_batch(config, engine)
+    hint = _batching_hint(config, engine)
+    if hint and limit == 0:
+        raise BackendFailed(
+            f"autofill failed for model '{config.name}': model tensor shape configuration hints for dynamic batching "
+            "but the underlying engine doesn't support batching.",
+            hint="configure all dimensions of the tensors, and max_batch_size: 0",
+            model=config.name,
+        )
+    if hint is False:
+        if limit:
+            _log.warning(
+                "The specified dimensions in model config for %s hints that batching is unavailable", config.name
+            )
+        limit = 0
+    if config.max_batch_size == 0:
+        config.max_batch_size = limit
+    check_batch(config, limit)
+    if limit > 1 and config.WhichOneof("scheduling_choice") is None:
+        config.dynamic_batching.SetInParent()
+    batching = config.max_batch_size > 0
+    given = {*own_inputs(config), *(name for entry in config.batch_input for name in entry.target_name)}
+    _fill_side(config.input, [tensor for tensor in engine.inputs if tensor.name not in given], batching)
+    _fill_side(config.output, [tensor for tensor in engine.outputs if tensor.name not in own_outputs(config)], batching)
+
+
+def supported_batch(config: ModelConfig, engine: EngineDescription) -> int:
+    """The largest batch that one of the profiles takes which `config` uses; 0 if the engine cannot batch."""
+    names = [name for group in config.instance_group for name in group.profile]
+    return max(engine.batch_limit(profile) for profile in profile_indices(config, names, engine.profiles))
+
+
+def check_batch(config: ModelConfig, limit: int) -> None:
+    """Raise BackendFailed if `config` asks for larger batches than the engine takes."""
+    if config.max_batch_size > limit:
+        raise BackendFailed(
+            f"autofill failed for model '{config.name}': configuration specified max-batch {config.max_batch_size} "
+            f"but TensorRT engine only supports max-batch {limit}",
+            hint=f"max_batch_size: {limit}, or build the plan with a larger first dimension in --maxShapes",
+            model=config.name,
+        )
+
+
+def _batching_hint(config: ModelConfig, engine: EngineDescription) -> bool | None:
+    """Whether the configured dimensions leave out a batch dimension; None if they do not say."""
+    tensors = {tensor.name: tensor for tensor in (*engine.inputs, *engine.outputs)}
+    found: set[bool] = set()
+    for entry in (*config.input, *config.output):
+        if isinstance(entry, ModelInput) and entry.allow_ragged_batch:
+            return True
+        dims = entry.reshape.shape if entry.HasField("reshape") else entry.dims
+        tensor = tensors.get(entry.name)
+        if tensor is None or not entry.dims:
+            continue
+        if tensor.is_shape:
+            found.add(bool(dims) and tensor.shape[:1] == (dims[0] + 1,))
+        else:
+            found.add(len(tensor.shape) == len(dims) + 1)
+    if len(found) > 1:
+        raise BackendFailed(
+            f"unable to autofill for '{config.name}', model tensor configurations are contradicting each other in "
+            "terms of whether batching is supported",
+            hint="the dims of all tensors must have the batch dimension, or none",
+            model=config.name,
+        )
+    return found.pop() if found else None
+
+
+def _fill_side(entries: Any, tensors: Sequence[EngineTensor], batching: bool) -> None:
+    """Fill the inputs or the outputs of a configuration; without any they become those of the engine."""
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for name in by_name if not entries else ():
+        entries.add(name=name)
+    for entry in entries:
+        if (found := by_name.get(entry.name)) is not None:
+            _fill(entry, found, batching)
+
+
+def _fill(entry: ModelInput | ModelOutput, tensor: EngineTensor, batching: bool) -> None:
+    if entry.is_shape_tensor and not tensor.is_shape:
+        raise ConfigInvalid(
+            f"'{entry.name}' is incorrectly specified as a shape tensor.", hint="remove is_shape_tensor"
+        )
+    if entry.is_non_linear_format_io and tensor.is_linear:
+        raise ConfigInvalid(
+            f"'{entry.name}' uses a linear IO format, but 'is_non_linear_format_io' is incorrectly set to true in the "
+            "model configuration.",
+            hint="remove is_non_linear_format_io",
+        )
+    entry.is_shape_tensor = tensor.is_shape
+    if not entry.data_type:
+        row = BY_NAME.get(tensor.datatype)
+        entry.data_type = row.config_number if row else 0
+    if entry.dims:
+        return
+    if tensor.is_shape:
+        entry.dims.extend([dim - batching for dim in tensor.shape] or [1])
+        return
+    dims = tensor.shape[1:] if batching else tensor.shape
+    entry.dims.extend([dim or -1 for dim in dims] or [1])
+    if not dims:
+        entry.reshape.SetInParent()
+
+
+# Source: docs/spec/framework-backends.md section 6.5.
+
+
+def check_compatible(config: ModelConfig, engine: EngineDescription) -> None:
+    """Raise a ServerError with every contradiction between `config` and the engine, in Triton's texts."""
+    for tensor in (*engine.inputs, *engine.outputs):
+        if not tensor.is_linear:
+            raise Unsupported(
+                f"unable to load model '{config.name}', tensor '{tensor.name}' has another format than linear",
+                hint="build the plan with linear inputs and outputs: trtexec --inputIOFormats=fp32:chw",
+                model=config.name,
+            )
+    check_batch(config, supported_batch(config, engine))
+    problems = [*_missing(config, engine), *_datatypes(config, engine), *_shape_tensors(config, engine)]
+    # The number of inputs is checked above, with TensorRT's own texts.
+    general = validate_against_signature(config, _adapted(config, engine), config.name)
+    problems += [problem for problem in general if problem.path != "input"]
+    problems += _outside_of_profiles(config, engine)
+    if problems:
+        raise InvalidModelConfig(problems, model=config.name)
+
+
+def _missing(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
+    targets = {name for entry in config.batch_input for name in entry.target_name}
+    inputs = {*(entry.name for entry in config.input), *own_inputs(config), *targets}
+    outputs = {*(entry.name for entry in config.output), *own_outputs(config)}
+    if len(inputs) > len(engine.inputs):
+        text = f"unable to load model '{config.name}', configuration expects {len(inputs)} inputs, model provides "
+        yield Problem("input", f"{text}at most {len(engine.inputs)}", f"the inputs are: {_names(engine.inputs)}")
+    if missing := [tensor for tensor in engine.inputs if tensor.name not in inputs]:
+        text = "failed to specify the dimensions of all input tensors or values of all input shape tensors"
+        yield Problem("input", text, f"add to the configuration: {_names(missing)}")
+    for tensor in engine.outputs:
+        if tensor.name not in outputs:
+            text = f"expected configuration for output '{tensor.name}' for {config.name}"
+            yield Problem("output", text, f"the outputs are: {_names(engine.outputs)}")
+
+
+def _datatypes(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
+    for side, entries, tensors in _sides(config, engine):
+        for index, entry in enumerate(entries):
+            tensor = tensors.get(entry.name)
+            if tensor is None:
+                continue
+            path = f"{side}[{index}].data_type"
+            row = datatype_of(entry.data_type)
+            if not tensor.datatype:
+                text = f"unsupported datatype '{tensor.type_name}' for tensor '{entry.name}' for model '{config.name}'"
+                yield Problem(path, text, "cast it inside the network: no protocol has this datatype")
+            elif row is None or row.name != tensor.datatype:
+                wanted = DataType.Name(entry.data_type) if row else "TYPE_INVALID"
+                text = f"unexpected datatype TYPE_{tensor.datatype} for inference {side} '{entry.name}', expecting "
+                yield Problem(path, f"{text}{wanted} for {config.name}", f"data_type: TYPE_{tensor.datatype}")
+
+
+def _shape_tensors(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
+    batching = config.max_batch_size > 0
+    for side, entries, tensors in _sides(config, engine):
+        for index, entry in enumerate(entries):
+            tensor = tensors.get(entry.name)
+            if tensor is None or (entry.is_shape_tensor is tensor.is_shape and not tensor.is_shape):
+                continue
+            path = f"{side}[{index}]"
+            if entry.is_shape_tensor is not tensor.is_shape:
+                kind = "a shape tensor" if entry.is_shape_tensor else "an execution tensor"
+                text = f"'{entry.name}' is incorrectly specified as {kind}."
+                yield Problem(f"{path}.is_shape_tensor", text, f"is_shape_tensor: {str(tensor.is_shape).lower()}")
+            elif tuple(entry.dims) != tuple(dim - batching for dim in tensor.shape) and tensor.shape:
+                text = f"unable to load model '{config.name}', binding '{entry.name}' shape expected by framework "
+                text += f"{shape_text(tensor.shape)} doesn't match model configuration shape {shape_text(entry.dims)}"
+                hint = "with batching the server adds the batch size in front: one value less" if batching else ""
+                yield Problem(f"{path}.dims", text, hint)
+
+
+def _outside_of_profiles(config: ModelConfig, engine: EngineDescription) -> Iterator[Problem]:
+    """Configured dimensions that no profile takes."""
+    names = [name for group in config.instance_group for name in group.profile]
+    used = profile_indices(config, names, engine.profiles)
+    tensors = {tensor.name: tensor for tensor in engine.inputs if not tensor.is_shape}
+    first = 1 if config.max_batch_size > 0 else 0
+    for index, entry in enumerate(config.input):
+        tensor = tensors.get(entry.name)
+        if tensor is None or entry.allow_ragged_batch:
+            continue
+        shape = (*((-1,) * first), *_model_dims(entry))
+        found = [dims_problem(tensor, profile, shape, first) for profile in used]
+        if all(found) and len(shape) == len(tensor.shape):
+            text = f"model configuration specified invalid shape for input '{entry.name}' for model {config.name}. "
+            yield Problem(f"input[{index}].dims", f"{text}Error details: {found[0]}")
+
+
+def _adapted(config: ModelConfig, engine: EngineDescription) -> ModelSignature:
+    """The engine's signature, where a -1 of either side fits the other, and shape tensors fit: those are checked by
+    themselves.
+    """
+    batching = config.max_batch_size > 0
+    adapted: list[tuple[TensorSignature, ...]] = []
+    for _, entries, tensors in _sides(config, engine):
+        by_name = {entry.name: entry for entry in entries}
+        adapted.append(tuple(_fitted(tensor, by_name.get(name), batching) for name, tensor in tensors.items()))
+    return ModelSignature(adapted[0], adapted[1])
+
+
+def _fitted(tensor: EngineTensor, entry: ModelInput | ModelOutput | None, batching: bool) -> TensorSignature:
+    if entry is None:
+        return TensorSignature(tensor.name, tensor.datatype, tensor.shape)
+    row = datatype_of(entry.data_type)
+    found = TensorSignature(tensor.name, row.name if row else "", tensor.shape)
+    wanted = (-1, *_model_dims(entry)) if batching else _model_dims(entry)
+    if tensor.is_shape:
+        return replace(found, shape=wanted)
+    if isinstance(entry, ModelInput) and entry.allow_ragged_batch:
+        return replace(found, shape=(-1,) if len(tensor.shape) == 1 else tensor.shape)
+    if len(wanted) != len(tensor.shape):
+        return found
+    # A fixed first dimension is the only batch that the engine takes.
+    fitted = [mine if -1 in (mine, own) else own for mine, own in zip(wanted, tensor.shape, strict=True)]
+    return replace(found, shape=tuple(fitted))
+
+
+def _model_dims(entry: ModelInput | ModelOutput) -> Shape:
+    return tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+
+
+def _sides(
+    config: ModelConfig, engine: EngineDescription
+) -> Iterator[tuple[str, Sequence[ModelInput] | Sequence[ModelOutput], dict[str, EngineTensor]]]:
+    yield "input", config.input, {tensor.name: tensor for tensor in engine.inputs}
+    yield "output", config.output, {tensor.name: tensor for tensor in engine.outputs}
+
+
+def _names(tensors: Sequence[EngineTensor]) -> str:
+    return ", ".join(tensor.name for tensor in tensors)

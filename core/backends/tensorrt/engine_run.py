@@ -13,22 +13,52 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from core.backends.devices.pinned_memory import PinnedMemory
-from core.backends.in_process.bound_instance import BoundInput
-from core.backends.tensorrt.engine import EngineDescription, EngineTensor
-from core.backends.tensorrt.errors import EngineError
-from core.backends.tensorrt.output_allocator import make_allocator
-from core.backends.tensorrt.package import TensorRtPackage
-from core.backends.tensorrt.profiles import choose_profile
+from core.backends.devices import PinnedMemory
+from core.backends.in_process import BoundInput
+from core.backends.tensorrt.engine import EngineDescription, EngineTensor, choose_profile
+from core.backends.tensorrt.package import EngineError, TensorRtPackage
 from core.backends.tensorrt.settings import RunSettings
-from core.backends.tensors.staging_buffer import StagingBuffer
-from core.cuda.device_memory import DeviceMemory
-from core.cuda.driver import CudaDriver, CudaError
-from core.cuda.stream import CudaStream
+from core.backends.tensors.gather import StagingBuffer
+from core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
 from core.errors import BackendFailed
-from core.inference.region_tensors import DevicePlace
+from core.inference.response import DevicePlace
 from core.inference.tensors import BY_NAME, Array, Shape
 from core.memo import Memo
+
+
+def make_allocator(module: Any, memory: DeviceMemory) -> Any:
+    """An `IOutputAllocator` of the package `module` on `memory`. TensorRT calls it while it begins an execution.
+
+    Afterwards it has the `shape` of the output, its `address`, and the `error` with which memory could not be had.
+    """
+
+    class OutputAllocator(module.IOutputAllocator):  # type: ignore[misc]
+        def __init__(self) -> None:
+            module.IOutputAllocator.__init__(self)
+            self.shape: tuple[int, ...] = ()
+            self.address = 0
+            self.error: CudaError | None = None
+
+        def reallocate_output(self, tensor_name: str, current: int, size: int, alignment: int) -> int:
+            try:
+                self.address, self.error = memory.address(size), None
+            except CudaError as error:
+                self.address, self.error = 0, error
+            return self.address
+
+        def reallocate_output_async(
+            self, tensor_name: str, current: int, size: int, alignment: int, stream: int
+        ) -> int:
+            return self.reallocate_output(tensor_name, current, size, alignment)
+
+        def notify_shape(self, tensor_name: str, shape: Any) -> None:
+            self.shape = tuple(shape)
+
+    return OutputAllocator()
+
+
+# Source: TensorRT's Python API reference, IExecutionContext; docs/spec/framework-backends.md section 6.5.
+
 
 _log = logging.getLogger("trident.backends")
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core.backends.base import BackendInstance, LoadContext
-from core.backends.in_process.factory import make_instance
-from core.backends.in_process.instance import Failures
-from core.backends.in_process.model import InProcessModel
+from core.backends.backend import BackendInstance, LoadContext
+from core.backends.in_process import Failures, make_instance
+from core.backends.in_process_model import InProcessModel
+from core.backends.tensorrt.engine import profile_indices
 from core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
-from core.backends.tensorrt.errors import EngineError, error_of, failure_of, is_poison
-from core.backends.tensorrt.package import TensorRtPackage
-from core.backends.tensorrt.profiles import profile_indices
+from core.backends.tensorrt.package import EngineError, TensorRtPackage, error_of, failure_of, is_poison
 from core.backends.tensorrt.settings import RunSettings
 from core.config.placement import Placement
 from core.cuda.driver import CudaDriver, CudaError

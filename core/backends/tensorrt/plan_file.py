@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from core.backends.file_content import content_hint, start_of
-from core.backends.file_origin import origin_of
-from core.config.paths import is_plain
+from core.backends.model_files import content_hint, origin_of, start_of
+from core.config.problem import is_plain
 from core.config.schema import ModelConfig
 from core.errors import RepositoryUnavailable
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameter_values import boolean, field_of, parameters_of
+from core.backends.parameters import boolean, field_of, parameters_of
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
 

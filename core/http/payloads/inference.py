@@ -9,29 +9,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.config.model_spec import ModelSpec
-from core.engine.served_model import ServedModel
+from core.config.spec import ModelSpec
+from core.engine.protocol import ServedModel
 from core.errors import InvalidRequest
+from core.frontend.bridge import infer_many
 from core.frontend.classification import classified
-from core.frontend.infer_many import infer_many
-from core.frontend.request_parameters import read_parameters
-from core.http.access_note import note_inference
+from core.frontend.request import read_parameters
 from core.http.application import V2Application
-from core.http.payloads.body_kind import BodyKind
-from core.http.payloads.formats import JSON, encoder_of, format_for
-from core.http.payloads.json.document_form import DocumentForm
-from core.http.payloads.json.encoder import encode_json
-from core.http.payloads.output_columns import OutputColumn, output_columns
-from core.http.payloads.payload import DecodedPayload, DecodeRules, split_instances
+from core.http.front_end import note_inference, note_traces
+from core.http.infer import decode, finish, is_long, off_hub, prepare, run, slicing_of
+from core.http.payloads.formats import JSON, BodyKind, encoder_of, format_for
+from core.http.payloads.json import encode_json
+from core.http.payloads.payload import (
+    DecodedPayload,
+    DecodeRules,
+    DocumentForm,
+    OutputColumn,
+    output_columns,
+    split_instances,
+)
 from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
-from core.http.trace_note import note_traces
-from core.http.v2.response_codec import ResponsePlan
-from core.http.views.infer import finish, off_hub, prepare, run
-from core.http.views.long_text import decode, is_long, slicing_of
-from core.inference.request import InferenceRequest, Parameter
+from core.http.v2_response import ResponsePlan
+from core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Buffer
-from core.inference.times import InferenceTimes
 
 # How much larger the content of a small npz may be.
 _INFLATES_BY = 32

@@ -2,14 +2,398 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Any, Final
 
-from core.config.model_spec import ModelSpec
-from core.http.payloads.json.document_form import DocumentForm
-from core.http.slices.slicing import Slicing
+import numpy as np
+import orjson
+
+from core.config.golden import as_numbers, is_floating
+from core.config.json_fields import nearest, shown
+from core.config.spec import InputSpec, ModelSpec
+from core.errors import BackendFailed, InvalidRequest
+from core.http.long_json import ELEMENTS, Fault, Slicing, has_word, is_ascii, is_utf8
+from core.http.v2_json import NESTED_TOO_DEEP
 from core.inference.request import InputTensor
-from core.inference.tensors import Array
+from core.inference.response import Outputs
+from core.inference.tensors import (
+    BY_NAME,
+    BYTES,
+    Array,
+    Buffer,
+    Datatype,
+    Shape,
+    bytes_array,
+    element_count,
+    shape_text,
+)
+
+_BF16 = BY_NAME["BF16"]
+_BF16_NAN = np.uint16(0x7FC0)
+
+
+def expected_text(datatype: Datatype) -> str:
+    """A description of the elements of the datatype, for an error text."""
+    if datatype is BYTES:
+        return 'a string or {"b64": "..."}'
+    if is_floating(datatype):
+        return f'a number that {datatype.name} can hold, "NaN", "Infinity" or "-Infinity"'
+    if datatype.kind == "b":
+        return "true or false"
+    limits = np.iinfo(datatype.dtype)
+    return f"an integer from {limits.min} to {limits.max} ({datatype.name})"
+
+
+def as_datatype(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
+    """Convert `wide`, booleans or numbers of any shape, to the datatype; BF16 becomes bit patterns.
+
+    Fractions are rounded to nearest for floating-point datatypes and refused for integers. A finite number that would
+    become infinite is refused. Raises InvalidRequest that names the first element that does not fit.
+    """
+    kind = wide.dtype.kind
+    if datatype is BYTES or (kind == "b") != (datatype.kind == "b") or kind not in "biuf":
+        raise mismatch(location.at(), f"elements of {datatype.name}", f"an array of {wide.dtype}")
+    if kind == "b":
+        return wide
+    if is_floating(datatype):
+        return _as_floating(wide, datatype, location)
+    limits = np.iinfo(datatype.dtype)
+    if kind == "f":
+        wide = wide.astype(np.float64, copy=False)
+        # The upper limit plus one is a power of two, which a double holds exactly; the limit itself may not be.
+        fits = (np.trunc(wide) == wide) & (wide >= float(limits.min)) & (wide < float(limits.max + 1))
+    elif not wide.size or (int(wide.min()) >= limits.min and int(wide.max()) <= limits.max):
+        return wide.astype(datatype.dtype, copy=False)
+    else:
+        # As objects, because numpy compares int64 with uint64 as doubles.
+        exact = wide.astype(object)
+        fits = ((exact >= limits.min) & (exact <= limits.max)).astype(bool)
+    if not fits.all():
+        raise wrong_element(wide, int(np.argmin(fits)), datatype, location)
+    return wide.astype(datatype.dtype)
+
+
+def wrong_element(values: Array, index: int, datatype: Datatype, location: ErrorLocation) -> InvalidRequest:
+    """The error for the element that is `index` in the row-major order of `values`."""
+    got = shown(values.reshape(-1)[index].item())
+    return mismatch(location.element(index, values.shape), expected_text(datatype), got)
+
+
+def wide_integers(values: list[int]) -> Array | None:
+    """A flat array of Python integers as int64 or uint64; None if neither holds all of them."""
+    for dtype in (np.int64, np.uint64):
+        try:
+            return np.array(values, dtype)
+        except OverflowError:
+            continue
+    return None
+
+
+def string_array(array: Array) -> Array:
+    """Convert an array of numpy's fixed-width text or bytes to `bytes` objects; text becomes UTF-8."""
+    elements = array.reshape(-1).tolist()
+    if array.dtype.kind == "U":
+        elements = [element.encode() for element in elements]
+    return bytes_array(elements, array.shape)
+
+
+def _as_floating(wide: Array, datatype: Datatype, location: ErrorLocation) -> Array:
+    with np.errstate(over="ignore"):
+        if datatype is _BF16:
+            narrow = _rounded_to_bf16(wide.astype(np.float32))
+        else:
+            narrow = wide.astype(datatype.dtype, copy=False)
+    finite = np.isfinite(as_numbers(narrow, datatype))
+    if not finite.all():
+        overflows = ~finite & np.isfinite(wide)
+        if overflows.any():
+            raise wrong_element(wide, int(np.argmax(overflows)), datatype, location)
+    return narrow
+
+
+def _rounded_to_bf16(numbers: Array) -> Array:
+    """Round FP32 to the nearest BF16, ties to even: add half of the lowest kept bit, less one if that bit is even."""
+    bits = numbers.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    # Rounding would turn a NaN whose bits are all set into a number.
+    return np.where(np.isnan(numbers), _BF16_NAN, rounded.astype(np.uint16))
+
+
+RowName = Callable[[int], str]
+
+
+def instance_name(index: int) -> str:
+    return f"instance {index}"
+
+
+def line_name(index: int) -> str:
+    return f"line {index + 1}"
+
+
+def csv_row_name(index: int) -> str:
+    return f"row {index + 1}"
+
+
+class ErrorLocation:
+    """Locations in the values of one input. `row_name` names its rows; None if there are no rows."""
+
+    def __init__(self, row_name: RowName | None, input_name: str) -> None:
+        self.row_name = row_name
+        self.input_name = input_name
+
+    def at(self, *indices: int) -> str:
+        """The location of the value at `indices` of nested lists; the first index is the row, if there are rows."""
+        inner = indices
+        text = f"input '{self.input_name}'"
+        if self.row_name is not None and indices:
+            text, inner = f"{self.row_name(indices[0])}, {text}", indices[1:]
+        return f"{text}, element {shape_text(inner)}" if inner else text
+
+    def element(self, index: int, shape: Shape) -> str:
+        """The location of the element at position `index` in the row-major order of `shape`."""
+        return self.at(*unravelled(index, shape))
+
+
+class CsvErrorLocation(ErrorLocation):
+    """Locations in the columns of one input, which begin at `first_column` (from 0)."""
+
+    def __init__(self, input_name: str, first_column: int, row_name: RowName = csv_row_name) -> None:
+        super().__init__(None, input_name)
+        self._row_name = row_name
+        self._first_column = first_column
+
+    def element(self, index: int, shape: Shape) -> str:
+        row, column = divmod(index, element_count(shape[1:]))
+        return f"{self._row_name(row)}, column {self._first_column + column + 1} (input '{self.input_name}')"
+
+
+def unravelled(index: int, shape: Shape) -> tuple[int, ...]:
+    """The indices of the element at position `index` in the row-major order of `shape`."""
+    indices: list[int] = []
+    for dim in reversed(shape):
+        index, rest = divmod(index, dim)
+        indices.append(rest)
+    return tuple(reversed(indices))
+
+
+def mismatch(location: str, expected: str, got: str) -> InvalidRequest:
+    return InvalidRequest(f"{location}: expected {expected}, got {got}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSignature:
+    """`inputs` have the dims of one instance. `stacked`: instances are a batch; otherwise each is a request."""
+
+    inputs: dict[str, InputSpec]
+    stacked: bool
+
+
+def instance_signature(spec: ModelSpec, rank: int | None) -> InstanceSignature:
+    """The signature for instances whose first input has `rank` dimensions; None for flat rows.
+
+    A model with `max_batch_size` 0 may still have a batch dimension: the first dimension of every input and output, if
+    all are variable. Instances without that dimension are rows of a batch. Instances with it are whole tensors.
+    """
+    if spec.max_batch_size > 0:
+        return InstanceSignature(inputs=spec.inputs, stacked=True)
+    first = next(iter(spec.inputs.values()))
+    if _has_batch_dimension(spec) and rank in (None, len(first.dims) - 1):
+        rows = {name: replace(i, dims=i.dims[1:], model_dims=None) for name, i in spec.inputs.items()}
+        return InstanceSignature(inputs=rows, stacked=True)
+    return InstanceSignature(inputs=spec.inputs, stacked=False)
+
+
+def single_input(spec: ModelSpec, what: str) -> InputSpec:
+    """The only input of the model. Raises InvalidRequest whose text says that `what` needs such a model."""
+    if len(spec.inputs) != 1:
+        raise InvalidRequest(f"{what} needs a model with one input, '{spec.name}' has {_listed(spec.inputs)}")
+    return next(iter(spec.inputs.values()))
+
+
+def check_names(given: Iterable[str], spec: ModelSpec, location: str) -> None:
+    """Raises InvalidRequest for a name that is not an input of the model, and for a required input without a value."""
+    names = dict.fromkeys(given)
+    for name in names:
+        if name not in spec.inputs:
+            raise InvalidRequest(
+                f"{location}: '{name[:60]}' is not an input of model '{spec.name}', "
+                f"whose inputs are {_listed(spec.inputs)}",
+                hint=nearest(name[:60], spec.inputs),
+            )
+    for name, expected in spec.inputs.items():
+        if name not in names and not expected.optional:
+            raise InvalidRequest(
+                f"{location}: input '{name}' is missing; the inputs of model '{spec.name}' are {_listed(spec.inputs)}"
+            )
+
+
+def _has_batch_dimension(spec: ModelSpec) -> bool:
+    inputs_have = all(len(i.dims) > 1 and i.dims[0] == -1 for i in spec.inputs.values())
+    return inputs_have and all(o.dims[:1] == (-1,) for o in spec.outputs.values())
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OutputColumn:
+    """One output. `parts` in order are its rows; there are several parts only if their shapes differ.
+
+    `whole`: the output has no rows, and its one part is the tensor. BF16 is converted to FP32.
+    """
+
+    name: str
+    datatype: Datatype
+    parts: list[Array]
+    whole: bool = False
+
+    def array(self, format_name: str) -> Array:
+        """The only part. Raises InvalidRequest that names the format, which cannot hold rows of different shapes."""
+        if len(self.parts) > 1:
+            shapes = f"{list(self.parts[0].shape[1:])} and {list(self.parts[1].shape[1:])}"
+            raise InvalidRequest(
+                f"output '{self.name}' has rows of different shapes, such as {shapes}, which {format_name} cannot hold",
+                hint="ask for application/json or application/jsonlines",
+            )
+        return self.parts[0]
+
+
+def row_slices(columns: list[OutputColumn]) -> Iterator[list[OutputColumn]]:
+    """The columns in slices of rows, with about ELEMENTS elements each; one slice if rows have different shapes."""
+    parts = [column.parts[0] for column in columns]
+    count = len(parts[0]) if parts[0].ndim else 1
+    elements = sum(part.size for part in parts)
+    if elements <= ELEMENTS or not all(len(c.parts) == 1 and c.parts[0].shape[:1] == (count,) for c in columns):
+        yield columns
+        return
+    step = max(1, ELEMENTS * count // elements)
+    for start in range(0, count, step):
+        rows = slice(start, start + step)
+        yield [OutputColumn(c.name, c.datatype, [c.parts[0][rows]], c.whole) for c in columns]
+
+
+def output_columns(responses: Sequence[Outputs], payload: DecodedPayload) -> list[OutputColumn]:
+    """The columns of the responses to the requests of `split_instances`, in their order.
+
+    Raises BackendFailed if the model did not return one row for each instance, or the same outputs every time.
+    """
+    first = responses[0]
+    names = [output.name for output in first]
+    by_name = [{output.name: output for output in response} for response in responses]
+    if not names or any(outputs.keys() != set(names) for outputs in by_name):
+        raise BackendFailed("the model returned no outputs, or different outputs for the parts of one batch")
+    columns: list[OutputColumn] = []
+    for output in first:
+        datatype = BY_NAME[output.datatype]
+        arrays = [as_numbers(outputs[output.name].array, datatype) for outputs in by_name]
+        if payload.count is None:
+            columns.append(OutputColumn(output.name, datatype, arrays[:1], whole=True))
+            continue
+        if not payload.stacked:
+            arrays = [array[np.newaxis] for array in arrays]
+        _check_rows(output.name, arrays, payload.count)
+        same = len({array.shape[1:] for array in arrays}) == 1
+        columns.append(OutputColumn(output.name, datatype, [_joined(arrays)] if same else arrays))
+    return columns
+
+
+def _joined(arrays: list[Array]) -> Array:
+    return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+
+
+def _check_rows(name: str, arrays: list[Array], count: int) -> None:
+    rows = sum(len(array) if array.ndim else 0 for array in arrays)
+    if rows != count:
+        raise BackendFailed(f"output '{name}' has {rows} rows for {count} instances")
+
+
+_PREFIX: Final = "failed to parse the request JSON buffer: "
+# Words that the second parser knows.
+_WORDS = (b"NaN", b"Infinity")
+
+
+def parse_json(text: Buffer, location: str = "") -> Any:
+    """Parse `text`. The bare words NaN and Infinity are numbers.
+
+    Raises InvalidRequest with the reason and the offset; the text begins with `location` if that is given.
+    """
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        reason, offset = error.msg.partition(":")[0], error.pos
+    prefix = f"{location}: " if location else ""
+    # orjson allocates enough for any valid document of that length; only unclosed brackets need more.
+    if "depth limit" in reason or "allocate memory" in reason:
+        raise InvalidRequest(prefix + NESTED_TOO_DEEP)
+    raw = bytes(text)
+    if b"NaN" in raw or b"Infinity" in raw:
+        try:
+            return json.loads(raw)
+        except RecursionError:
+            raise InvalidRequest(prefix + NESTED_TOO_DEEP) from None
+        except ValueError as error:
+            if isinstance(error, json.JSONDecodeError):
+                reason, offset = error.msg, error.pos
+    raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}")
+
+
+def error_in_slices(text: memoryview, fault: Fault | None, slicing: Slicing) -> InvalidRequest | None:
+    """The error of `parse_json` for a long text in whose slices `fault` was found; None if they do not tell."""
+    if not is_utf8(text, slicing):
+        return InvalidRequest(f"{_PREFIX}str is not valid UTF-8 at 0")
+    if fault is None or "allocate memory" in fault.reason:
+        return None
+    if not is_ascii(text, slicing) or has_word(_WORDS, text, slicing):
+        return None
+    return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+
+
+# Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
+
+
+_FIRST = re.compile(rb'\s*(?:(\[)|\{\s*("instances"\s*:)?)')
+_INSTANCES = re.compile(rb'"instances"')
+_INPUTS_KEY = re.compile(rb'"inputs"')
+# The list has objects or is empty, or the text ends.
+V2_INPUTS = re.compile(rb'"inputs"\s*:\s*\[\s*(?:[{\]]|\Z)')
+_COLUMNS = re.compile(rb'"inputs"\s*:\s*(?:\{|(\[)\s*[^\s{\]])')
+
+
+class DocumentForm(Enum):
+    """The form of a document at its outermost level. The value describes it."""
+
+    INSTANCES = "an object with 'instances': one value or object for each"
+    BARE = "an array of instances, or one instance that is an array"
+    COLUMNS = "an object with 'inputs' that is an object, a whole tensor by input name, or the tensor of the only input"
+    V2 = "anything else: the v2 protocol's reader says what is wrong with it"
+
+
+def document_form(body: Buffer) -> DocumentForm:
+    """The form of the document, from a search of its text. `instances` takes precedence over `inputs`."""
+    first = _FIRST.match(body)
+    if not first:
+        return DocumentForm.V2
+    if first[1]:
+        return DocumentForm.BARE
+    if first[2]:
+        return DocumentForm.INSTANCES
+    if _INSTANCES.search(body) and (not _INPUTS_KEY.search(body) or "instances" in _keys(body)):
+        return DocumentForm.INSTANCES
+    columns = _COLUMNS.search(body)
+    if not columns or (columns[1] and V2_INPUTS.search(body)):
+        return DocumentForm.V2
+    return DocumentForm.COLUMNS
+
+
+def _keys(body: Buffer) -> Any:
+    document = parse_json(body)
+    return document.keys() if type(document) is dict else ()
+
 
 DEFAULT_MAX_SIZE = 64 << 20
 
@@ -70,3 +454,51 @@ def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[Input
 
 def _tensor(spec: ModelSpec, name: str, array: Array) -> InputTensor:
     return InputTensor(name, spec.inputs[name].datatype.name, array.shape, array)
+
+
+def decode_arrays(arrays: dict[str, Array], spec: ModelSpec) -> DecodedPayload:
+    """Arrays of shape `[N, *dims]` are a batch, or N instances of a model that does not batch.
+
+    For a model that does not batch all arrays may also have the shape `dims`: then they are one request.
+    Raises InvalidRequest that names the input, its shape or its element.
+    """
+    check_names(arrays, spec, "the arrays")
+    whole = spec.max_batch_size == 0 and all(a.ndim == len(spec.inputs[name].dims) for name, a in arrays.items())
+    typed: dict[str, Array] = {}
+    for name, array in arrays.items():
+        expected = spec.inputs[name]
+        wanted = expected.dims if whole else (-1, *expected.dims)
+        if not fits_dims(array.shape, wanted):
+            also = f" or {shape_text(expected.dims)}" if spec.max_batch_size == 0 and not whole else ""
+            raise mismatch(f"input '{name}'", f"shape {shape_text(wanted)}{also}", shape_text(array.shape))
+        typed[name] = _typed(array, expected, ErrorLocation(None, name))
+    if whole:
+        return DecodedPayload(arrays=typed, count=None, stacked=False)
+    count = common_count(typed)
+    for name, array in typed.items():
+        if not array.size:  # no content backs the number of rows, and each row would be a request
+            raise InvalidRequest(f"input '{name}' has {count} rows without an element: expected at least one in each")
+    return DecodedPayload(arrays=typed, count=count, stacked=spec.max_batch_size > 0)
+
+
+def fits_dims(shape: Shape, dims: Shape) -> bool:
+    return len(shape) == len(dims) and all(dim in (-1, length) for length, dim in zip(shape, dims, strict=True))
+
+
+def common_count(arrays: dict[str, Array]) -> int:
+    """The number of rows of all arrays. Raises InvalidRequest if they differ, or if there are no rows."""
+    (first, count), *rest = [(name, len(array)) for name, array in arrays.items()]
+    for name, length in rest:
+        if length != count:
+            raise InvalidRequest(f"input '{name}' has {length} rows, input '{first}' has {count}: expected the same")
+    if not count:
+        raise InvalidRequest(f"input '{first}' has no rows: expected at least one")
+    return count
+
+
+def _typed(array: Array, expected: InputSpec, location: ErrorLocation) -> Array:
+    if array.dtype.kind in "SU":
+        if expected.datatype is not BYTES:
+            raise mismatch(location.at(), f"elements of {expected.datatype.name}", "strings")
+        return string_array(array)
+    return np.ascontiguousarray(as_datatype(array, expected.datatype, location)).reshape(array.shape)

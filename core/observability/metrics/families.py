@@ -7,23 +7,23 @@ Source: docs/spec/statistics-and-metrics.md section B.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 
-from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import HardwareReading, PinnedMemory
-from core.observability.hardware.gpu_meter import GpuReading
-from core.observability.line_writer import lines_dropped
-from core.observability.metrics.bucket_families import bucket_families
-from core.observability.metrics.custom_families import custom_families
-from core.observability.metrics.exposition import MetricFamily, Sample
-from core.observability.metrics.latency_families import latency_families
-from core.observability.metrics.model_labels import model_labels
-from core.observability.metrics.options import MetricsOptions
+from core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, HistogramMetrics, SummaryMetrics
+from core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
+from core.observability.log import lines_dropped
+from core.observability.metrics.exposition import MetricFamily, Sample, number
 from core.observability.metrics.snapshot import (
+    CustomFamilyMetrics,
+    CustomSeriesMetrics,
     DownloadMetrics,
     LoadMetrics,
+    MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
     RemoteCacheMetrics,
@@ -31,8 +31,147 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.statistics import BatchTuning, FailureReason, StatisticsSnapshot
-from core.observability.tracing.trace_counts import TraceMetrics
+from core.observability.statistics import BatchTuning, BucketStatistics, FailureReason, StatisticsSnapshot
+from core.observability.tracing.trace import TraceMetrics
+
+_NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
+
+
+def model_labels(entry: ModelMetrics) -> dict[str, str]:
+    """The labels of a version. A tag may be any text; a name that Prometheus rejects would spoil the whole page."""
+    labels = {f"_{_NOT_IN_LABELS.sub('_', tag)}": value for tag, value in entry.tags.items()}
+    labels |= {"model": entry.model, "version": str(entry.version)}
+    if entry.namespace is not None:
+        labels["namespace"] = entry.namespace
+    return labels
+
+
+# Source: docs/ragged-batching.md.
+
+
+_FAMILIES: tuple[tuple[str, str, Callable[[BucketStatistics], int]], ...] = (
+    (
+        "trident_bucket_executions_total",
+        "Model executions whose batch was padded to the bucket, or filled it",
+        lambda bucket: bucket.execution_count,
+    ),
+    (
+        "trident_bucket_elements_total",
+        "Elements of inputs that requests sent, in executions of the bucket",
+        lambda bucket: bucket.element_count,
+    ),
+    (
+        "trident_bucket_padding_elements_total",
+        "Elements of inputs that were added to fill the bucket",
+        lambda bucket: bucket.padding_count,
+    ),
+)
+
+
+def bucket_families(models: Iterable[tuple[Mapping[str, str], StatisticsSnapshot]]) -> Iterator[MetricFamily]:
+    """The families of all model versions, each with its labels. A series appears with the first use of its bucket."""
+    buckets = [(_labels(labels, bucket), bucket) for labels, snapshot in models for bucket in snapshot.buckets]
+    for name, text, count in _FAMILIES:
+        samples = tuple(Sample(labels, count(bucket)) for labels, bucket in buckets)
+        yield MetricFamily(name, "counter", text, samples)
+
+
+def _labels(labels: Mapping[str, str], bucket: BucketStatistics) -> dict[str, str]:
+    """`batch_size` and `length`, where the model pads to them."""
+    sizes = {"batch_size": bucket.batch_size, "length": bucket.length}
+    return {**labels, **{name: str(size) for name, size in sizes.items() if size}}
+
+
+# A version on a GPU has one series of each, without `gpu_uuid`: a distribution cannot be split as counters can.
+# Source: docs/spec/statistics-and-metrics.md section B.
+
+
+_HISTOGRAMS = {
+    FIRST_RESPONSE: "Duration from request to first response in milliseconds",
+    REQUEST: "Seconds from a request to its response, of successful requests",
+    QUEUE: "Seconds in the queue, of successful requests",
+    COMPUTE: "Seconds from the start to the end of its execution, of successful requests",
+}
+_SUMMARIES = dict(
+    zip(
+        SUMMARIES,
+        (
+            "Summary of inference request duration in microseconds (includes cached requests)",
+            "Summary of inference queuing duration in microseconds (includes cached requests)",
+            "Summary of compute input duration in microseconds (does not include cached requests)",
+            "Summary of compute inference duration in microseconds (does not include cached requests)",
+            "Summary of inference compute output duration in microseconds (does not include cached requests)",
+            "Summary of cache hit duration per model, in microseconds",
+            "Summary of cache miss duration per model, in microseconds",
+        ),
+        strict=True,
+    )
+)
+
+
+def latency_families(models: Iterable[ModelMetrics], *, has_cache: bool) -> Iterator[MetricFamily]:
+    """The histograms and summaries of all versions, in the order of the page; families without series included.
+
+    `has_cache`: the server has a response cache.
+    """
+    labelled = [(model_labels(entry), entry.latencies) for entry in models]
+    for name, text in _HISTOGRAMS.items():
+        samples = [
+            sample
+            for labels, latencies in labelled
+            for histogram in latencies.histograms
+            if histogram.name == name
+            for sample in _histogram_samples(labels, histogram)
+        ]
+        yield MetricFamily(name, "histogram", text, tuple(samples))
+    for name, text in _SUMMARIES.items():
+        if name in CACHE_SUMMARIES and not has_cache:
+            continue
+        samples = [
+            sample
+            for labels, latencies in labelled
+            for summary in latencies.summaries
+            if summary.name == name
+            for sample in _summary_samples(labels, summary)
+        ]
+        yield MetricFamily(name, "summary", text, tuple(samples))
+
+
+def _histogram_samples(labels: Mapping[str, str], histogram: HistogramMetrics) -> Iterator[Sample]:
+    bounds = (*histogram.bounds, float("inf"))
+    counts = accumulate(histogram.counts)
+    for bound, count, exemplar in zip(bounds, counts, histogram.exemplars, strict=True):
+        yield Sample({**labels, "le": number(bound)}, count, "_bucket", exemplar)
+    yield Sample(labels, histogram.count, "_count")
+    yield Sample(labels, histogram.sum, "_sum")
+
+
+def _summary_samples(labels: Mapping[str, str], summary: SummaryMetrics) -> Iterator[Sample]:
+    for quantile, value in summary.quantiles:
+        yield Sample({**labels, "quantile": number(quantile)}, value)
+    yield Sample(labels, summary.count, "_count")
+    yield Sample(labels, summary.sum, "_sum")
+
+
+def custom_families(families: Iterable[CustomFamilyMetrics]) -> Iterator[MetricFamily]:
+    for family in families:
+        samples = [sample for series in family.series for sample in _samples(family.type, series)]
+        yield MetricFamily(family.name, family.type, family.description, tuple(samples))
+
+
+def _samples(kind: str, series: CustomSeriesMetrics) -> Iterator[Sample]:
+    if kind != "histogram":
+        yield Sample(series.labels, series.value)
+        return
+    for bound, total in zip((*series.bounds, float("inf")), accumulate(series.counts), strict=True):
+        yield Sample({**series.labels, "le": number(bound)}, total, "_bucket")
+    yield Sample(series.labels, sum(series.counts), "_count")
+    yield Sample(series.labels, series.value, "_sum")
+
+
+# The engine takes the snapshot; the front end renders it. Nothing is counted here: the page shows the statistics of
+# the model versions. Source: docs/spec/statistics-and-metrics.md section B.
+
 
 # A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
 _FAILURES_ON_DEVICE = {FailureReason.BACKEND}

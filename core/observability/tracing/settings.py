@@ -5,8 +5,11 @@ Pure: nothing here samples or writes. Source: docs/spec/trace-and-log.md section
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from core.errors import InvalidRequest
 
@@ -103,3 +106,110 @@ class TraceTable:
             reason, hint = "trace file name is not given", "start the server with --trace-config triton,file=FILE"
         if reason:
             raise InvalidRequest(f"Attempting to set invalid trace setting :{reason}", hint=hint)
+
+
+# Milliseconds, and spans.
+DEFAULT_QUEUE_SIZE = 2048
+DEFAULT_SCHEDULE_DELAY_MS = 5000
+DEFAULT_BATCH_SIZE = 512
+DEFAULT_RESOURCE: Mapping[str, str] = {"service.name": "triton-inference-server"}
+
+
+class TraceMode(Enum):
+    TRITON = "triton"
+    OPENTELEMETRY = "opentelemetry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """Where spans go over OTLP: to `url`. `resource` describes the server. At most `queue_size` spans wait,
+    `batch_size` of them are sent together, and `delay_ms` milliseconds pass at most before they are.
+    """
+
+    url: str = "http://localhost:4318/v1/traces"
+    resource: Mapping[str, str] = field(default_factory=lambda: DEFAULT_RESOURCE)
+    queue_size: int = DEFAULT_QUEUE_SIZE
+    delay_ms: int = DEFAULT_SCHEDULE_DELAY_MS
+    batch_size: int = DEFAULT_BATCH_SIZE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceOptions:
+    """`start` are the settings until a client changes them. `file` is empty if there is none. `shown` are the settings
+    of the mode as clients see them, which they cannot change. `numbers` are the first number of a trace and the step
+    to the next: no two engines of a server give one the same number.
+    """
+
+    mode: TraceMode = TraceMode.TRITON
+    start: TraceSettings = field(default_factory=TraceSettings)
+    file: str = ""
+    export: ExportOptions = field(default_factory=ExportOptions)
+    shown: Mapping[str, str] = field(default_factory=dict)
+    numbers: tuple[int, int] = (1, 1)
+
+    @property
+    def has_destination(self) -> bool:
+        return self.mode is TraceMode.OPENTELEMETRY or bool(self.file)
+
+
+def shown_settings(settings: TraceSettings, left: int, options: TraceOptions) -> dict[str, list[str] | str]:
+    """The settings as clients see them, in Triton's order. `left` is how many more requests may be sampled."""
+    shown: dict[str, list[str] | str] = {
+        "trace_level": list(settings.levels) or [OFF],
+        "trace_rate": str(settings.rate),
+        "trace_count": str(left),
+    }
+    if options.mode is TraceMode.TRITON:
+        shown["log_frequency"] = str(settings.frequency)
+        shown["trace_file"] = options.file
+    shown["trace_mode"] = options.mode.value
+    return {**shown, **options.shown}
+
+
+class Setting:
+    """`in_flight` counts the traces that have begun and were not given to the trace thread, and `is_replaced` says that
+    no others will begin: both under the tracer's lock. The trace thread keeps in `kept` the texts of traces that are
+    written later, and in `collected` how many it has seen. `levels` are those of `settings` that the mode can show.
+    """
+
+    __slots__ = ("collected", "in_flight", "is_replaced", "kept", "kept_size", "levels", "sampler", "settings")
+
+    def __init__(self, settings: TraceSettings, shows: tuple[str, ...] = LEVELS) -> None:
+        """`shows` are the levels that the mode can show; without any of them nothing is sampled."""
+        self.settings = settings
+        self.levels = tuple(level for level in settings.levels if level in shows)
+        self.sampler = Sampler(replace(settings, levels=self.levels))
+        self.in_flight = 0
+        self.is_replaced = False
+        self.kept: list[str] = []
+        self.kept_size = 0
+        self.collected = 0
+
+
+class Sampler:
+    """One for each change of the settings: each begins to count anew. Any thread.
+
+    `left` is how many more requests may be sampled, -1 for no limit; `sampled` is how many were.
+    """
+
+    def __init__(self, settings: TraceSettings) -> None:
+        # 0: none.
+        self._rate = settings.rate if settings.levels else 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self.left = settings.count
+        self.sampled = 0
+
+    def sample(self) -> bool:
+        """Whether the request that has just arrived is sampled."""
+        rate = self._rate
+        # `next` is atomic: only requests that may be sampled take the lock.
+        if not rate or next(self._numbers) % rate or not self.left:
+            return False
+        with self._lock:
+            if not self.left:
+                return False
+            if self.left != UNLIMITED:
+                self.left -= 1
+            self.sampled += 1
+            return True

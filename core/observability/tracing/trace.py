@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from core.observability.tracing.setting import Setting
+    from core.observability.tracing.settings import Setting
+
 
 # An event: its name, and nanoseconds of the monotonic clock.
-Event = tuple[str, int]
+TraceEvent = tuple[str, int]
 
 
 class TracedTensor(NamedTuple):
@@ -21,7 +27,7 @@ class TracedTensor(NamedTuple):
     content: bytes
 
 
-class SpanContext(NamedTuple):
+class TraceSpanContext(NamedTuple):
     """The place of a trace among those of other programs, in W3C's terms: numbers of 128 and 64 bits.
 
     `root_span` is that of the whole request, `parent_span` the client's, 0 without one.
@@ -75,11 +81,11 @@ class Trace:
         self.parent: Trace | None = None
         self.root: Trace = self
         self.children: list[Trace] = []
-        self.events: list[Event] = []
-        self.ahead: tuple[Event, ...] = ()
-        self.behind: tuple[Event, ...] = ()
+        self.events: list[TraceEvent] = []
+        self.ahead: tuple[TraceEvent, ...] = ()
+        self.behind: tuple[TraceEvent, ...] = ()
         self.tensors: list[TracedTensor] = []
-        self.context: SpanContext | None = None
+        self.context: TraceSpanContext | None = None
         self.span = 0
         # Of a root: the requests that have not ended, its own included; and whether the front end has sent the answer.
         self.open_parts = 1
@@ -92,3 +98,75 @@ class Trace:
         for each in found:
             found += each.children
         return found
+
+
+# Source: https://www.w3.org/TR/trace-context/ sections 3.2 and 3.3.
+
+
+_TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?", re.DOTALL)
+_FORBIDDEN_VERSION = "ff"
+_LONGEST = 512
+
+
+def parse_traceparent(text: str) -> tuple[int, int] | None:
+    """The trace and the span that a traceparent names; None if it is not valid."""
+    found = _TRACEPARENT.fullmatch(text.strip()) if len(text) <= _LONGEST else None
+    if found is None or found[1] == _FORBIDDEN_VERSION or (found[1] == "00" and found[5]):
+        return None
+    trace, span = int(found[2], 16), int(found[3], 16)
+    return (trace, span) if trace and span else None
+
+
+def traceparent_of(trace: int, span: int) -> str:
+    """The traceparent of a span that is sampled."""
+    return f"00-{trace:032x}-{span:016x}-01"
+
+
+class Loss(Enum):
+    """Why a trace, or with OpenTelemetry a span, was lost; the value is the label of the metric."""
+
+    QUEUE_FULL = "queue_full"
+    NOT_WRITTEN = "not_written"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceMetrics:
+    """In traces, with OpenTelemetry in spans."""
+
+    written: int
+    lost: Mapping[Loss, int]
+
+
+class TraceCounts:
+    """Any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._written = 0
+        self._lost = dict.fromkeys(Loss, 0)
+
+    def add_written(self, count: int) -> None:
+        with self._lock:
+            self._written += count
+
+    def add_lost(self, loss: Loss, count: int = 1) -> None:
+        with self._lock:
+            self._lost[loss] += count
+
+    def metrics(self) -> TraceMetrics:
+        with self._lock:
+            return TraceMetrics(written=self._written, lost=dict(self._lost))
+
+
+class TraceGate:
+    """Front ends read it for each request, so it has nothing but two flags.
+
+    `is_open`: requests may be traced, so the times at which they arrive are noted. `reads_context`: a client's own
+    trace may go on here.
+    """
+
+    __slots__ = ("is_open", "reads_context")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.reads_context = False

@@ -13,18 +13,116 @@ import time
 from collections.abc import Sequence
 
 from core.inference.pending_request import PendingRequest
-from core.inference.request_trace import RequestTrace
-from core.observability.tracing.destination import Destination
-from core.observability.tracing.options import TraceMode, TraceOptions, shown_settings
-from core.observability.tracing.setting import Setting
-from core.observability.tracing.settings import TENSORS, TIMESTAMPS, Changes, TraceSettings, TraceTable
-from core.observability.tracing.trace import Event, SpanContext, Trace
-from core.observability.tracing.trace_context import parse_traceparent, traceparent_of
-from core.observability.tracing.trace_counts import TraceCounts, TraceMetrics
-from core.observability.tracing.trace_files import TraceFiles
-from core.observability.tracing.trace_gate import TraceGate
-from core.observability.tracing.trace_thread import TraceThread
-from core.observability.tracing.traced_responses import TracedResponses
+from core.inference.request import InferenceRequest, InferenceTimes, RequestTrace
+from core.inference.response import InferenceResponse, OnResponse, RegionInput
+from core.inference.tensors import Buffer, wire_bytes
+from core.observability.tracing.files import Destination, TraceFiles, TraceThread
+from core.observability.tracing.settings import (
+    TENSORS,
+    TIMESTAMPS,
+    Changes,
+    Setting,
+    TraceMode,
+    TraceOptions,
+    TraceSettings,
+    TraceTable,
+    shown_settings,
+)
+from core.observability.tracing.trace import (
+    Trace,
+    TraceCounts,
+    TracedTensor,
+    TraceEvent,
+    TraceGate,
+    TraceMetrics,
+    TraceSpanContext,
+    parse_traceparent,
+    traceparent_of,
+)
+
+# Bytes of a tensor that are kept; what is longer is shown from its beginning.
+_MOST_SHOWN = 1 << 20
+
+
+class TracedResponses:
+    """Takes the place of the request's `on_response`, so that only requests that are traced pay for it."""
+
+    __slots__ = ("_has_responded", "_is_composed", "_on_response", "_pending", "_trace", "_tracer")
+
+    def __init__(self, tracer: Tracer, trace: Trace, pending: PendingRequest, *, is_composed: bool) -> None:
+        """`is_composed`: the model is an ensemble, which executes nothing itself."""
+        self._tracer = tracer
+        self._trace = trace
+        self._pending = pending
+        self._on_response: OnResponse = pending.on_response
+        self._is_composed = is_composed
+        self._has_responded = False
+        if TENSORS in trace.setting.levels:
+            note_inputs(trace, pending.request)
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Note the response and pass it on. Any thread, one at a time."""
+        trace = self._trace
+        if trace.parent is None:
+            response.trace = trace.number
+        now_ns = time.monotonic_ns()
+        if not self._has_responded:
+            self._has_responded = True
+            trace.events.append(("INFER_RESPONSE_COMPLETE", now_ns))
+        if response.outputs and TENSORS in trace.setting.levels:
+            note_outputs(trace, response)
+        if response.final:
+            self._end(response.times, now_ns)
+        self._on_response(response)
+
+    def _end(self, times: InferenceTimes | None, now_ns: int) -> None:
+        trace, pending = self._trace, self._pending
+        if pending.enqueue_ns >= trace.begun_ns:
+            trace.events.append(("QUEUE_START", pending.enqueue_ns))
+        # A response from the cache has only the time of looking it up.
+        if times is not None and times.compute_infer_ns and not self._is_composed:
+            at_ns = pending.enqueue_ns + times.queue_ns
+            for name, duration_ns in (
+                ("COMPUTE_START", times.compute_input_ns),
+                ("COMPUTE_INPUT_END", times.compute_infer_ns),
+                ("COMPUTE_OUTPUT_START", times.compute_output_ns),
+                ("COMPUTE_END", 0),
+            ):
+                trace.events.append((name, at_ns))
+                at_ns += duration_ns
+        trace.events.append(("REQUEST_END", now_ns))
+        trace.events.sort(key=_when)  # which keeps the order of what happened at once
+        self._tracer.end(trace)
+
+
+def _when(event: tuple[str, int]) -> int:
+    return event[1]
+
+
+def note_inputs(trace: Trace, request: InferenceRequest) -> None:
+    """Keep the inputs as they are queued, except those in the client's shared memory, which are read only once."""
+    for tensor in request.inputs:
+        if isinstance(tensor, RegionInput):
+            continue
+        content = tensor.data
+        if not isinstance(content, memoryview):
+            content = memoryview(wire_bytes(content))
+        _note(trace, "TENSOR_QUEUE_INPUT", tensor.name, tensor.datatype, tensor.shape, content)
+
+
+def note_outputs(trace: Trace, response: InferenceResponse) -> None:
+    """Keep the outputs as the model made them."""
+    for tensor in response.outputs:
+        _note(trace, "TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, tensor.content())
+
+
+def _note(trace: Trace, activity: str, name: str, datatype: str, shape: tuple[int, ...], content: Buffer) -> None:
+    shown = bytes(memoryview(content)[:_MOST_SHOWN])
+    trace.tensors.append(TracedTensor(activity, name, datatype, shape, shown))
+
+
+# Source: docs/spec/trace-and-log.md sections 1 and 2.
+
 
 _log = logging.getLogger("trident.trace")
 
@@ -61,7 +159,7 @@ class Tracer:
     def _destination(self) -> Destination:
         if not self._has_spans:
             return TraceFiles(self._options.file, self._counts)
-        from core.observability.tracing.opentelemetry.span_exporter import SpanExporter
+        from core.observability.tracing.opentelemetry import SpanExporter
 
         return SpanExporter(self._options.export, self._counts)
 
@@ -155,7 +253,9 @@ class Tracer:
         setting = trace.setting
         if self._has_spans:
             trace_id, parent = context or (random.getrandbits(128) or 1, 0)
-            trace.context = SpanContext(trace_id, _span_id(), parent, given.tracestate if given and context else "")
+            trace.context = TraceSpanContext(
+                trace_id, _span_id(), parent, given.tracestate if given and context else ""
+            )
             trace.span = _span_id()
         trace.number = next(self._numbers)
         with self._lock:
@@ -198,7 +298,7 @@ class Tracer:
                 root = self._open[next(iter(self._unanswered))]
             self._complete(root)
 
-    def answered(self, number: int, ahead: Sequence[Event], behind: Sequence[Event]) -> None:
+    def answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
         """The front end has sent the answer to the request of trace `number`: what it noted before and after."""
         with self._lock:
             root = self._open.get(number)

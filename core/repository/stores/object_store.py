@@ -10,9 +10,49 @@ the first store of that storage.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Protocol
+import json
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
+from core.repository.location import Location, Scheme, uri_prefix
+
+
+class RegionOrigin(Enum):
+    """Where the region of a storage's client was found."""
+
+    CREDENTIAL_FILE = "credential file"
+    CONFIGURATION = "configuration"
+    DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageAccess:
+    """The access of one store. It has no secret, so it may be shown.
+
+    `identity` is what the error messages call it. `credentials` names their origin in the words of the storage's SDK:
+    botocore's `method`, the module of Google's credentials, empty for anonymous access. `endpoint` is a URL. `region`
+    is empty for a storage without regions.
+    """
+
+    identity: str
+    credentials: str
+    endpoint: str
+    region: str = ""
+    region_origin: RegionOrigin = RegionOrigin.DEFAULT
+
+
+#         ObjectStore     the protocol
+#         ├── S3Store        botocore (s3/)
+#         └── GcsStore       google-cloud-storage (gcs/)
+#
+# Every method blocks on the network. The source opener imports a storage's package, and with it the SDK, when it makes
+# the first store of that storage.
 
 
 class Hash(Protocol):
@@ -93,3 +133,246 @@ def without_markers(listed: Mapping[str, StoredObject]) -> dict[str, StoredObjec
         for path, stored in listed.items()
         if not (path == "" or (path.endswith("/") and stored.size == 0 and path in folders))
     }
+
+
+_LONGEST = 255
+
+
+def name_problem(name: str) -> str | None:
+    """Why `name` cannot name a file or a folder; None if it can. A backslash is an ordinary character."""
+    if not name:
+        return "an empty name"
+    if name in (os.curdir, os.pardir):
+        return f"the name '{name}'"
+    if "/" in name or "\0" in name:
+        return "a name with a slash or a NUL"
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        return "a name that this file system cannot encode"
+    return f"a name of more than {_LONGEST} bytes" if len(encoded) > _LONGEST else None
+
+
+def path_problem(path: str) -> str | None:
+    """Why `path` cannot be the relative path of a file; None if it can. An absolute path begins with an empty name."""
+    return next((problem for problem in map(name_problem, path.split("/")) if problem), None)
+
+
+def paths_problem(paths: Collection[str]) -> str | None:
+    """Why `paths` cannot be the files of one folder; None if they can. A path that ends with `/` is a folder."""
+    files = {path for path in paths if not path.endswith("/")}
+    for path in paths:
+        problem = path_problem(path.removesuffix("/"))
+        if problem:
+            return f"'{path}' has {problem}"
+        components = path.split("/")
+        for depth in range(1, len(components)):
+            folder = "/".join(components[:depth])
+            if folder in files:
+                return f"'{folder}' is both a file and the folder of '{path}'"
+    return None
+
+
+# Source: docs/spec/repository.md section 1.10 ("on failure the file is re-read once").
+
+
+_C = TypeVar("_C")
+
+
+class RenewedStore(Generic[_C]):
+    """The ObjectStore that `make` makes from the credential that `read` returns; made at its first use.
+
+    After each failure it reads the credential again. If that has changed, the failure becomes a TransientError: the
+    caller retries, and a new store answers. A file that has become unreadable changes nothing.
+    """
+
+    def __init__(self, location: str, read: Callable[[], _C], make: Callable[[_C], ObjectStore]) -> None:
+        """Raises what `read` raises. The methods raise what `make` raises."""
+        self.location = location
+        self._read = read
+        self._make = make
+        self._lock = threading.Lock()
+        self._credential = read()
+        self._store: ObjectStore | None = None
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        store = None
+        try:
+            store = self._current()
+            yield from store.list(prefix)
+        except RepositoryUnavailable:
+            self._renew(store)
+            raise
+
+    def folders(self, pages: int | None = None) -> Iterator[str]:
+        store = None
+        try:
+            store = self._current()
+            yield from store.folders(pages)
+        except RepositoryUnavailable:
+            self._renew(store)
+            raise
+
+    def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
+        store = None
+        try:
+            store = self._current()
+            yield from store.read(wanted, start, stop)
+        except RepositoryUnavailable:
+            self._renew(store)
+            raise
+
+    def checksum(self, wanted: StoredObject) -> Checksum | None:
+        store = None
+        try:
+            store = self._current()
+            return store.checksum(wanted)
+        except RepositoryUnavailable:
+            self._renew(store)
+            raise
+
+    def _current(self) -> ObjectStore:
+        with self._lock:
+            if self._store is None:
+                self._store = self._make(self._credential)
+            return self._store
+
+    def _renew(self, store: ObjectStore | None) -> None:
+        """Handle a failure of `store` or of making it. Raises TransientError if the credential has changed."""
+        with self._lock:
+            if self._store is store:
+                try:
+                    credential = self._read()
+                except ServerError:
+                    return
+                if credential == self._credential:
+                    return
+                self._credential, self._store = credential, None
+        raise TransientError(f"{self.location}: the credential file has changed")
+
+
+#         {"s3": {"": {"key_id": "…", "secret_key": "…", "session_token": "…", "region": "…", "profile": "…"},
+#                         "s3://bucket": {"profile": "…"}},
+#           "gs": {"": "KEYFILE", "gs://bucket": "KEYFILE"}}
+#
+# The keys are prefixes of repository URIs: the longest match wins, and "" matches all. Every string may be empty or
+# missing.
+#
+# Source: docs/spec/repository.md section 1.10.
+
+
+_T = TypeVar("_T")
+
+_LARGEST_FILE = 1 << 20
+_HINT = "TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with an object for each of the sections 's3' and 'gs'"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class S3Credential:
+    """A key, a profile of the AWS configuration, or the default chain if both are empty; each with a `region`."""
+
+    key_id: str = ""
+    secret_key: str = ""
+    session_token: str = ""
+    region: str = ""
+    profile: str = ""
+
+    def __repr__(self) -> str:
+        key = f"…{self.key_id[-4:]}" if self.key_id else ""
+        return f"S3Credential(key_id={key!r}, region={self.region!r}, profile={self.profile!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class GcsCredential:
+    """The path of a service account's or an authorized user's JSON file."""
+
+    key_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloudCredentials:
+    """The entries of the file, by URI prefix. A storage without entries uses its SDK's default chain."""
+
+    s3: Mapping[str, S3Credential] = field(default_factory=dict)
+    gs: Mapping[str, GcsCredential] = field(default_factory=dict)
+
+    def credentials_for(self, location: Location) -> S3Credential | GcsCredential | None:
+        """The entry with the longest prefix of `location`; None for the default chain.
+
+        Raises RepositoryUnavailable if the file has entries for this storage but none matches.
+        """
+        by_scheme: dict[Scheme, Mapping[str, S3Credential | GcsCredential]] = {Scheme.S3: self.s3, Scheme.GS: self.gs}
+        entries = by_scheme.get(location.scheme, {})
+        if not entries:
+            return None
+        matches = [prefix for prefix in entries if f"{location.text}/".startswith(prefix)]
+        if not matches:
+            raise RepositoryUnavailable(
+                f"Cannot match credential for path  {location.text}",
+                hint=f"add an entry for it or for \"\" to section '{location.scheme.value}' of the credential file",
+            )
+        credential = entries[max(matches, key=len)]
+        return None if credential == GcsCredential("") else credential
+
+
+def read_cloud_credentials(path: str) -> CloudCredentials:
+    """Read the file at `path`; an empty path gives no entries. Sections of other storages are ignored.
+
+    Raises ConfigInvalid for an unreadable or malformed file; the message contains nothing of the file's contents.
+    """
+    if not path:
+        return CloudCredentials()
+    root = _parsed(path)
+    if not isinstance(root, dict):
+        raise ConfigInvalid(f"the credential file {path} is not a JSON object", hint=_HINT)
+    return CloudCredentials(
+        s3=_section(path, root, "s3", _s3_credential), gs=_section(path, root, "gs", _gcs_credential)
+    )
+
+
+def _parsed(path: str) -> object:
+    try:
+        with Path(path).open("rb") as file:
+            content = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigInvalid(f"cannot read the credential file {path}: {error.strerror}", hint=_HINT) from error
+    if len(content) > _LARGEST_FILE:
+        raise ConfigInvalid(f"the credential file {path} has more than {_LARGEST_FILE} bytes", hint=_HINT)
+    # Neither is chained: the exceptions of the parser hold the whole text.
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ConfigInvalid(f"the credential file {path} is not JSON ({where})", hint=_HINT) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise ConfigInvalid(f"the credential file {path} is not JSON", hint=_HINT) from None
+
+
+def _section(path: str, root: Mapping[str, object], name: str, read: Callable[[object, str], _T]) -> dict[str, _T]:
+    section = root.get(name, {})
+    if not isinstance(section, dict):
+        raise ConfigInvalid(f"section '{name}' of the credential file {path} is not an object", hint=_HINT)
+    return {
+        uri_prefix(prefix): read(entry, f"entry {index} of section '{name}' of the credential file {path}")
+        for index, (prefix, entry) in enumerate(section.items(), 1)
+    }
+
+
+def _s3_credential(entry: object, where: str) -> S3Credential:
+    if not isinstance(entry, dict):
+        raise ConfigInvalid(f"{where} is not an object", hint=_HINT)
+    names = ("key_id", "secret_key", "session_token", "region", "profile")
+    wrong = [name for name in names if not isinstance(entry.get(name, ""), str)]
+    if wrong:
+        raise ConfigInvalid(f"{where}: '{wrong[0]}' is not a string", hint=_HINT)
+    credential = S3Credential(**{name: entry[name] for name in names if name in entry})
+    if bool(credential.key_id) != bool(credential.secret_key):
+        given, missing = ("key_id", "secret_key") if credential.key_id else ("secret_key", "key_id")
+        raise ConfigInvalid(f"{where} has '{given}' but no '{missing}'", hint="a key consists of both")
+    return credential
+
+
+def _gcs_credential(entry: object, where: str) -> GcsCredential:
+    if not isinstance(entry, str):
+        raise ConfigInvalid(f"{where} is not a string", hint="it must be the path of a key file")
+    return GcsCredential(entry)

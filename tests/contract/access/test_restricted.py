@@ -14,7 +14,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from core.frontend.restricted_apis import GROUPS
+from core.frontend.access import GROUPS
 from core.http.routes import ROUTES
 from tests.contract.grpc.grpc_requests import rpc_refusal, stub_of
 from tests.contract.servers.server import ServerProcess

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from app.docs.metrics_page import MODEL, families_of
-from core.http.metrics_page import PROMETHEUS
+from core.http.metrics import PROMETHEUS
 from core.observability.metrics.exposition import render
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 from botocore.exceptions import ClientError
 
-from app.emulators.sagemaker.model_archives import name_of
-from core.http.payloads.arrays.npy import write_npy
+from app.emulators.sagemaker.archives import name_of
+from core.http.payloads.arrays import write_npy
 from tests.changing_files import found_below
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal
 from tests.contract.lifecycle.changing_models import WIDTH

@@ -19,11 +19,11 @@ import numpy as np
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from app.commands.emulate.options import CONTAINER_COMMAND
+from app.commands.emulate_options import CONTAINER_COMMAND
+from app.emulators.sagemaker.archives import name_of
 from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
-from app.emulators.sagemaker.limits import PlatformLimits
-from app.emulators.sagemaker.model_archives import name_of
-from core.http.payloads.arrays.npy import write_npy
+from app.emulators.sagemaker.endpoint import PlatformLimits
+from core.http.payloads.arrays import write_npy
 from tests.changing_files import found_below
 from tests.contract.emulators.emulator_thread import EmulatorThread, container_members, signal_members
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal, response, sdk

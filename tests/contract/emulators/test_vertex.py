@@ -14,7 +14,7 @@ import requests
 from google.api.httpbody_pb2 import HttpBody
 from google.api_core.exceptions import BadRequest, ServiceUnavailable
 
-from app.commands.emulate.options import CONTAINER_COMMAND
+from app.commands.emulate_options import CONTAINER_COMMAND
 from app.emulators.vertex.emulator import Emulator, EmulatorOptions
 from app.emulators.vertex.limits import PlatformLimits
 from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members

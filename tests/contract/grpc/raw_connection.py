@@ -10,7 +10,7 @@ from typing import Any
 import hpack
 
 from app.worker.http2 import frames
-from app.worker.http2.header_encoder import encode_fields
+from app.worker.http2.headers import encode_fields
 from core.grpc.transport import Fields
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess

@@ -15,8 +15,7 @@ import grpc
 import pytest
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, PING, SETTINGS, frame
+from app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, PING, SETTINGS, ErrorCode, frame
 from tests.contract.grpc.grpc_requests import LIMIT_S, simple_message, stub_of
 from tests.contract.grpc.raw_connection import raw_connection
 from tests.contract.servers.ports import HOST

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
+from app.worker.http2.frames import ErrorCode
 from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_inputs, simple_message, tensor
 from tests.contract.grpc.raw_connection import RawConnection, raw_connection
 from tests.contract.servers.held import Held

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.frames import (
     CONTINUATION,
     DATA,
@@ -34,9 +33,10 @@ from app.worker.http2.frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    ErrorCode,
     frame,
 )
-from app.worker.http2.header_encoder import encode_fields
+from app.worker.http2.headers import encode_fields
 from core.grpc.status import Status
 from tests.contract.grpc.grpc_requests import simple_message
 from tests.contract.grpc.raw_connection import INFER

@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from core.http.metrics_page import OPENMETRICS, PROMETHEUS
+from core.http.metrics import OPENMETRICS, PROMETHEUS
 from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import picky, write_version
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from core.repository.cache.model_cache import ModelCache
-from core.repository.download.downloader import Downloader
-from core.repository.download.progress import DownloadProgress
+from core.repository.cache import ModelCache
+from core.repository.download import Downloader
+from core.repository.progress import DownloadProgress
 from core.repository.stores.object_store import Checksum, StoredObject
 
 PART_BYTES = 4 << 20

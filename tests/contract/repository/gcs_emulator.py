@@ -18,9 +18,8 @@ from types import TracebackType
 from urllib.parse import quote
 
 from core.repository.location import parse_location
-from core.repository.stores.cloud_credentials import GcsCredential
-from core.repository.stores.gcs.store import GcsStore
-from core.repository.stores.object_store import StoredObject
+from core.repository.stores.gcs import GcsStore
+from core.repository.stores.object_store import GcsCredential, StoredObject
 from tests.contract.servers.ports import HOST, free_ports
 from tests.waiting import LIMIT_S, until
 

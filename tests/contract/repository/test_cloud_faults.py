@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import pytest
 
-from core.repository.download.backoff import Backoff
+from core.repository.download import Backoff
 from tests.contract.lifecycle.changing_models import heavy, index, load
 from tests.contract.repository.cloud_models import (
     KEYS,

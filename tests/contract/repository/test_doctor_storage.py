@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.doctor.access_lines import storage_lines
-from app.commands.doctor.report import Level, Line
-from app.commands.doctor.storage import clock_skew, read_storage
+from app.commands.doctor import Level, Line, clock_skew, read_storage, storage_lines
 from core.repository.location import parse_location
 from tests.contract.repository.fake_storage import FakeStorage, Reply, as_json
 from tests.contract.repository.gcs_emulator import GcsEmulator

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.model_cache import ModelCache
+from core.repository.cache import ModelCache
 from core.repository.stores.object_store import StoredObject
 from tests.contract.repository.download_child import PART_BYTES
 from tests.project import ROOT

@@ -11,7 +11,7 @@ import google_crc32c
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.stores.gcs.store import GcsStore
+from core.repository.stores.gcs import GcsStore
 from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import GcsEmulator, found, store_at

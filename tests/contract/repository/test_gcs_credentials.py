@@ -15,10 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import parse_location
-from core.repository.stores.cloud_credentials import GcsCredential
-from core.repository.stores.gcs.client import GcsClient
-from core.repository.stores.gcs.store import GcsStore
-from core.repository.stores.object_store import StoredObject, TransientError
+from core.repository.stores.gcs import GcsClient, GcsStore
+from core.repository.stores.object_store import GcsCredential, StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import store_at
 from tests.contract.servers.ports import HOST, free_ports
@@ -74,7 +72,7 @@ def test_access_without_credentials_is_anonymous(tmp_path: Path) -> None:
     """In a new process, because the SDK reads the setting for the metadata server when it is imported."""
     program = (
         "from core.errors import RepositoryUnavailable\n"
-        "from core.repository.stores.gcs.store import GcsStore\n"
+        "from core.repository.stores.gcs import GcsStore\n"
         "from core.repository.location import parse_location\n"
         "print(*GcsStore(parse_location('gs://models/open'), None).folders())\n"
         "try: list(GcsStore(parse_location('gs://models/closed'), None).list())\n"

@@ -15,10 +15,9 @@ import pytest
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import parse_location
-from core.repository.sources.opener import SourceOpener, SourceOptions
-from core.repository.stores.cloud_credentials import S3Credential
-from core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
-from core.repository.stores.s3.store import S3Store
+from core.repository.sources import SourceOpener, SourceOptions
+from core.repository.stores.object_store import Checksum, ObjectStore, S3Credential, StoredObject, TransientError
+from core.repository.stores.s3 import S3Store
 from tests.contract.repository.fault_proxy import Answer, Corrupt, FaultProxy, Reset, Truncate
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
 from tests.project import ROOT
@@ -261,7 +260,7 @@ def test_botocore_is_imported_by_the_first_use(emulator: S3Emulator, tmp_path: P
 import sys
 from pathlib import Path
 from core.errors import RepositoryUnavailable
-from core.repository.sources.opener import SourceOpener, SourceOptions
+from core.repository.sources import SourceOpener, SourceOptions
 opener = SourceOpener(SourceOptions(cache_directory=Path({str(tmp_path / "cache")!r}), cache_bytes=0))
 source = opener.open("s3://{emulator.address}/lazy")
 print("botocore" in sys.modules)

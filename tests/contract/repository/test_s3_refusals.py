@@ -14,9 +14,8 @@ import pytest
 
 from core.errors import RepositoryUnavailable
 from core.repository.location import parse_location
-from core.repository.stores.cloud_credentials import S3Credential
-from core.repository.stores.object_store import ObjectStore, StoredObject, TransientError
-from core.repository.stores.s3.store import S3Store
+from core.repository.stores.object_store import ObjectStore, S3Credential, StoredObject, TransientError
+from core.repository.stores.s3 import S3Store
 from tests.contract.repository.s3_emulator import leave_aws
 from tests.contract.servers.ports import HOST, free_ports
 

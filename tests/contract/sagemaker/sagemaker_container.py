@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from app.emulators.common.container_client import ContainerAnswer, ContainerClient
-from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.container import ContainerAnswer, ContainerClient
+from app.emulators.sagemaker.endpoint import PlatformLimits
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session

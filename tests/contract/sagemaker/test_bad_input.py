@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.http.payloads.arrays.npy import write_npy
+from core.http.payloads.arrays import write_npy
 from tests.contract.lifecycle.changing_models import WIDTH
 from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, write_flat
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S

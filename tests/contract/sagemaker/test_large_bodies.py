@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.http.payloads.arrays.npy import write_npy
+from core.http.payloads.arrays import write_npy
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import identity, write_version

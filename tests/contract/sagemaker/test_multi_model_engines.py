@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 
-from app.emulators.common.container_client import ContainerFault
+from app.emulators.container import ContainerFault
 from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.contract.servers.processes import engines_of, front_ends_of, only, workers_of

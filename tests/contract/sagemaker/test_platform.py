@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.emulators.common.container_client import ContainerFault
-from core.http.payloads.arrays.npy import write_npy
+from app.emulators.container import ContainerFault
+from core.http.payloads.arrays import write_npy
 from tests.contract.lifecycle.changing_models import WIDTH, Gate
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.unit.onnx_models import identity, slow, write_version

@@ -26,13 +26,13 @@ from app.worker.gevent_link import GeventLink
 from core.engine.in_process import InferenceEngine, make_engine
 from core.engine.protocol import Engine
 from core.frontend.gevent_bridge import GeventBridge
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
-from core.http.payloads.arrays.npy import write_npy
+from core.http.front_end import HttpOptions
+from core.http.metrics import MetricsPage
+from core.http.payloads.arrays import write_npy
 from core.lifecycle.options import EngineOptions
-from core.observability.hardware.host_memory import MemoryRoom
-from core.remote.client import RemoteEngine
-from core.remote.server import EngineServer
+from core.observability.hardware import MemoryRoom
+from core.remote.engine_client import RemoteEngine
+from core.remote.engine_server import EngineServer
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until

@@ -8,7 +8,7 @@ import sys
 from app.commands.serve import server_configuration
 from app.settings.reading import read_settings
 from app.supervisor.server import serve
-from core.observability.logging import configure_logging
+from core.observability.log import configure_logging
 
 if __name__ == "__main__":
     # A stock worker speaks no HTTP/2.

@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from adapters.vertex.predict import BINARY
-from core.http.payloads.arrays.npy import write_npy
+from core.http.payloads.arrays import write_npy
 from tests.contract.servers.ports import HOST
 from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
 from tests.contract.vertex.vertex_models import ROWS, serving

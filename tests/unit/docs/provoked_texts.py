@@ -20,53 +20,49 @@ from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.model_registry import LoadedModels
 from adapters.sagemaker.settings import SageMakerSettings
 from adapters.vertex.application import VertexApplication
-from adapters.vertex.deadline import Deadline
-from adapters.vertex.limits import SizeLimits
+from adapters.vertex.endpoint import Deadline, SizeLimits
 from adapters.vertex.settings import VertexSettings
-from app.process import temporary_directory
+from app.process import files as temporary_directory
 from app.settings.reading import read_settings
 from app.supervisor.engine_child import EngineChild
-from app.worker.http1 import refusal
+from app.worker.http1 import request_head as refusal
 from app.worker.listening_sockets import open_listener
 from app.worker.tls import HTTP2, TlsFiles, server_context
-from core.backends.onnxruntime.errors import failure_of
-from core.backends.onnxruntime.execution_providers import CPU, CUDA, ProviderRequest, check_active, check_available
-from core.config.instance_groups import instance_group_problems
-from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.backends.onnxruntime.providers import CPU, CUDA, ProviderRequest, check_active, check_available
+from core.backends.onnxruntime.session import failure_of
+from core.config.autocomplete import instance_group_problems
 from core.config.schema import ModelConfig, ModelInstanceGroup
-from core.config.validation.counts import count_problems
+from core.config.spec import BatchingSpec, QueuePolicy
+from core.config.validate import count_problems
 from core.engine.in_process import InferenceEngine
 from core.engine.model_door import waits_for_itself
 from core.errors import ServerStopping
-from core.frontend.auth_tokens import AuthTokens, Scope
+from core.frontend.access import GRPC, AuthTokens, Scope, parse_restricted
 from core.frontend.bridge import ThreadBridge
-from core.frontend.restricted_apis import GRPC, parse_restricted
-from core.grpc.options import GrpcOptions
+from core.grpc.application import GrpcOptions
+from core.http.admin import readiness
 from core.http.application import V2Application
 from core.http.errors import message_of
-from core.http.options import HttpOptions
-from core.http.views.health import readiness
+from core.http.front_end import HttpOptions
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.observability.hardware.host_memory import MemoryRoom
-from core.observability.latencies.options import parse_quantiles
-from core.observability.log_file import LogFile
-from core.observability.logging import LogOptions, close_log, configure_logging
-from core.remote.engine_state import engine_down
-from core.repository.cache.model_cache import ModelCache
-from core.repository.layout import scan_repository
+from core.observability.hardware import MemoryRoom
+from core.observability.latency_options import parse_quantiles
+from core.observability.log import LogFile, LogOptions, close_log, configure_logging
+from core.remote.engine_server import engine_down
+from core.repository.cache import ModelCache
 from core.repository.location import parse_location
 from core.repository.repositories import Repositories
-from core.repository.sources.local import LocalSource
-from core.repository.stores.cloud_credentials import GcsCredential, read_cloud_credentials
-from core.repository.stores.gcs.store import GcsStore
-from core.repository.stores.object_store import StoredObject
-from core.repository.stores.s3.call import S3Call
+from core.repository.repository import scan_repository
+from core.repository.sources import LocalSource
+from core.repository.stores.gcs import GcsStore
+from core.repository.stores.object_store import GcsCredential, StoredObject, read_cloud_credentials
+from core.repository.stores.s3 import S3Call
 from core.scheduling.open_requests import lost_between_iterations, refuse_again
 from core.scheduling.queue import RequestQueue
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
-from core.scheduling.rate_limiter.resource_limit import ResourceLimit
+from core.scheduling.rate_limiter import RateLimiter
+from core.scheduling.resource_limit import ResourceLimit
 from tests.certificates import Authority
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving

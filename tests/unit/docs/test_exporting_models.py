@@ -15,12 +15,12 @@ from google.protobuf import text_format
 from werkzeug.test import Client
 
 from app.cli import main
-from app.settings.command_line import CommandLine
 from app.settings.server import SERVER_OPTIONS
+from app.settings.sources import CommandLine
 from core.config.schema import ModelConfig
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving

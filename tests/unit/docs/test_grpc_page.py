@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from app.worker.http2.limits import Http2Limits
+from app.worker.http2.frames import Http2Limits
 from tests.project import ROOT
 
 PAGE = (ROOT / "docs" / "grpc.md").read_text()

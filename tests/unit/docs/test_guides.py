@@ -20,20 +20,20 @@ from google.protobuf.descriptor import Descriptor
 from werkzeug.serving import make_server
 
 from app.cli import main
-from app.commands.trace import command as trace_command
-from app.commands.validate.options import read_validate_options
+from app.commands import trace as trace_command
+from app.commands.validate import read_validate_options
 from app.docs.metrics_page import metric_rows
-from app.settings.command_line import CommandLine
+from app.settings.groups import UNUSED_OPTIONS
 from app.settings.option import Option
 from app.settings.reading import read_settings, with_repositories
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
-from core.backends.devices.cpu_budget import plan_threads
-from core.backends.onnxruntime.provider_options import tensorrt_options
+from app.settings.sources import CommandLine
+from core.backends.cpu_budget import plan_threads
+from core.backends.onnxruntime.providers import tensorrt_options
 from core.config.schema import ModelConfig
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving

@@ -8,15 +8,12 @@ from dataclasses import fields
 import pytest
 
 from adapters.vertex import settings as variables
-from adapters.vertex.predict import BINARY
-from adapters.vertex.redirect import HEADER
-from adapters.vertex.server_options import server_options
-from adapters.vertex.settings import PayloadKind, VertexSettings
-from adapters.vertex.target import Target
-from app.settings.groups.platforms import split_groups
+from adapters.vertex.application import HEADER
+from adapters.vertex.predict import BINARY, Target
+from adapters.vertex.settings import PayloadKind, VertexSettings, server_options
+from app.settings.groups import UNUSED_OPTIONS, split_groups
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
-from core.frontend.restricted_apis import GROUPS
+from core.frontend.access import GROUPS
 from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.absent_route import RouteAbsent, absent_route
+from adapters.common.routes import RouteAbsent, absent_route
 from core.errors import ErrorCode
 
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from adapters.common.metrics_route import metrics_route
-from core.http.metrics_page import MetricsPage
+from adapters.common.routes import metrics_route
+from core.http.metrics import MetricsPage
 
 
 def test_each_request_renders_the_page() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.statuses import BODY_STATUSES, status_in
+from adapters.common.routes import BODY_STATUSES, status_in
 from core.errors import InvalidRequest
 from core.http.errors import UnsupportedEncoding
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType

@@ -15,15 +15,14 @@ from werkzeug.test import Client
 from adapters.sagemaker.application import SageMakerApplication
 from adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
 from core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, ServerError
+from core.frontend.access import parse_restricted
 from core.frontend.bridge import ThreadBridge
-from core.frontend.restricted_apis import parse_restricted
 from core.http.application import V2Application
-from core.http.front_end import HttpFrontEnd
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
+from core.http.front_end import HttpFrontEnd, HttpOptions
+from core.http.metrics import MetricsPage
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.lifecycle.state import Phase, ServingPhase
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
 

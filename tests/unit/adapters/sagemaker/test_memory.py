@@ -10,12 +10,19 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from adapters.sagemaker.memory import GPU_EXTRA, HOST, HOST_EXTRA, MemoryBudget, reserve_of
-from adapters.sagemaker.model_folder import ModelFolder
-from adapters.sagemaker.reservations import Reservations, SharedReservations
+from adapters.sagemaker.layout import ModelFolder
+from adapters.sagemaker.memory import (
+    GPU_EXTRA,
+    HOST,
+    HOST_EXTRA,
+    MemoryBudget,
+    Reservations,
+    SharedReservations,
+    reserve_of,
+)
 from core.config.schema import ModelConfig
 from core.errors import OutOfMemory
-from core.observability.hardware.host_memory import MemoryRoom
+from core.observability.hardware import MemoryRoom
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.model_folder import DEEPEST, find_model, list_files
+from adapters.sagemaker.layout import DEEPEST, find_model, list_files
 from core.errors import ConfigInvalid, InvalidRequest
 
 ENSEMBLE = 'platform: "ensemble"'

@@ -19,7 +19,7 @@ from adapters.sagemaker.model_states import LoadedModel, ModelStates
 from adapters.sagemaker.shared_model_states import SharedModelStates
 from app.process.heap import keep_freed_memory
 from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
-from core.observability.hardware.host_memory import MemoryRoom, resident_bytes, trim_heap
+from core.observability.hardware import MemoryRoom, resident_bytes, trim_heap
 from tests.unit import onnx_models
 from tests.unit.backend_serving import tensor_text
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving

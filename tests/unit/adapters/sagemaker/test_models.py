@@ -15,8 +15,8 @@ from adapters.sagemaker.memory import MemoryBudget
 from adapters.sagemaker.settings import PingMode, SageMakerSettings
 from core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
 from core.frontend.bridge import ThreadBridge
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
+from core.http.metrics import MetricsPage
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from tests.project import pure_python_only

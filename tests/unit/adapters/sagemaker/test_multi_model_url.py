@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.multi_model_url import LONGEST_NAME, check_name, check_url, folder_of
+from adapters.sagemaker.model_registry import LONGEST_NAME, check_name, check_url, folder_of
 from core.errors import InvalidRequest
 
 ROOT = "/opt/ml/models"

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from adapters.sagemaker.request_headers import add_timing, adopt_headers, parameter_headers
+from adapters.sagemaker.invocations import add_timing, adopt_headers, parameter_headers
 from core.errors import BackendFailed, InvalidRequest
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.times import InferenceTimes
+from core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 NAMES = ("Session-Id", "Target-Model", "Target-Variant", "Inference-Component", "Target-Container-Hostname")

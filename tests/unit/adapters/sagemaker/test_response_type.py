@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.sagemaker.response_type import ResponseTypes, other_than_v2
+from adapters.sagemaker.invocations import ResponseTypes, other_than_v2
 from adapters.sagemaker.settings import SageMakerSettings
 from core.errors import ConfigInvalid
-from core.http.payloads.body_kind import BodyKind
-from core.http.payloads.formats import NotAcceptable
+from core.http.payloads.formats import BodyKind, NotAcceptable
 
 
 @pytest.mark.parametrize(

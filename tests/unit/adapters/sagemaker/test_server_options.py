@@ -6,16 +6,16 @@ import re
 
 import pytest
 
-from adapters.sagemaker.server_options import (
+from adapters.sagemaker.settings import (
     EFFECTIVE_VARIABLES,
     WITHOUT_EFFECT,
     additional_arguments,
     arguments_behind,
     misspelled,
+    read_sagemaker_settings,
     server_options,
     variables_without_effect,
 )
-from adapters.sagemaker.settings import read_sagemaker_settings
 from core.errors import ConfigInvalid
 from tests.project import ROOT
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.setting_row import SettingRow
+from adapters.common.settings import SettingRow
 from adapters.sagemaker.settings import SageMakerSettings, parse_port_range, read_sagemaker_settings
 from core.errors import ConfigInvalid
 

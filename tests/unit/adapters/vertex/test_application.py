@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from adapters.common.absent_route import RouteAbsent
+from adapters.common.routes import RouteAbsent
 from adapters.vertex.application import VertexApplication
-from adapters.vertex.errors import RedirectForbidden, RedirectUnknown
+from adapters.vertex.endpoint import RedirectForbidden, RedirectUnknown
 from adapters.vertex.settings import VertexSettings
 from core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.http.errors import UnsupportedEncoding
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
+from core.http.metrics import MetricsPage
 from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
 from tests.unit.fake_engine import FakeEngine
 

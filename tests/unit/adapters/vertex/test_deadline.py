@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.deadline import Deadline, set_deadline
+from adapters.vertex.endpoint import Deadline, set_deadline
 from core.errors import DeadlineExceeded
 from core.http.reply import CLIENT_GONE_KEY
 

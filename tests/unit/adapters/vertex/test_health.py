@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PUBLIC, VertexBench
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.limits import SHARED_ENDPOINT_BYTES, SizeLimits, received_size
+from adapters.vertex.endpoint import SHARED_ENDPOINT_BYTES, SizeLimits, received_size
 from core.errors import InvalidRequest
 
 

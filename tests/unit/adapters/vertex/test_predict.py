@@ -15,8 +15,8 @@ from adapters.vertex.predict import BINARY, wants_stream
 from adapters.vertex.settings import PayloadKind
 from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
 from core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
-from core.http.options import HttpOptions
-from core.lifecycle.repository_index import IndexEntry
+from core.http.front_end import HttpOptions
+from core.lifecycle.state import IndexEntry
 from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
 from tests.unit.core.http.views.streaming_engine import StreamingEngine, said
 

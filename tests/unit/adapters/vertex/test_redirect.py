@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.limits import SHARED_ENDPOINT_BYTES
-from core.frontend.restricted_apis import GROUPS, parse_restricted
-from core.http.options import HttpOptions
+from adapters.vertex.endpoint import SHARED_ENDPOINT_BYTES
+from core.frontend.access import GROUPS, parse_restricted
+from core.http.front_end import HttpOptions
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
 
 PERMITTED = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.frontend.restricted_apis import GROUPS, parse_restricted
-from core.http.options import HttpOptions
+from core.frontend.access import GROUPS, parse_restricted
+from core.http.front_end import HttpOptions
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, VertexBench
 
 PREDICTION = {"predictions": [[1, 2]]}

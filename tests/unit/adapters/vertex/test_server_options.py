@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.option_text import OptionText
-from adapters.vertex.server_options import server_options
+from adapters.common.settings import OptionText
+from adapters.vertex.settings import server_options
 from app.settings.server import SERVER_OPTIONS
 
 VARIABLES = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": " 8081 ", "AIP_STORAGE_URI": "gs://b/m"}

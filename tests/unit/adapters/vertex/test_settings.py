@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.setting_row import SettingRow
+from adapters.common.settings import SettingRow
 from adapters.vertex.settings import VertexSettings, read_routes
 from core.errors import ConfigInvalid
 

@@ -12,8 +12,8 @@ from adapters.vertex.application import VertexApplication
 from adapters.vertex.settings import VertexSettings
 from core.errors import ServerError
 from core.frontend.bridge import ThreadBridge
-from core.http.metrics_page import MetricsPage
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
+from core.http.metrics import MetricsPage
 from core.inference.request import InferenceRequest, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine

@@ -4,9 +4,9 @@ import pytest
 
 from app.cli import COMMANDS
 from app.commands import completion
+from app.settings.groups import UNUSED_OPTIONS
 from app.settings.option import BadOption
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
 
 
 def test_every_command_is_completed() -> None:

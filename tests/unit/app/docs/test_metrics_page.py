@@ -7,12 +7,11 @@ from werkzeug.test import Client
 
 from app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
 from core.frontend.bridge import ThreadBridge
-from core.grpc.calls.refused_call import RefusedCall
-from core.grpc.methods import Method
-from core.grpc.response_counts import ResponseCounts
+from core.grpc.call import Method, RefusedCall
+from core.grpc.methods import ResponseCounts
 from core.http.application import V2Application
-from core.http.options import HttpOptions
-from core.observability.metrics_log.report import FIGURES
+from core.http.front_end import HttpOptions
+from core.observability.metrics_report import FIGURES
 from tests.project import ROOT, pure_python_only
 from tests.unit.fake_engine import FakeEngine
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.common.setting_row import SettingRow
+from adapters.common.settings import SettingRow
 from app.settings.option import BadOption
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings

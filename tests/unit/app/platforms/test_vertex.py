@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.common.setting_row import SettingRow
+from adapters.common.settings import SettingRow
 from adapters.vertex.settings import VertexSettings
 from app.settings.option import BadOption
 from app.settings.reading import read_settings

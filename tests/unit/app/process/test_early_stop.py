@@ -25,8 +25,8 @@ sys.exit(app.cli.main())
 
 
 STRAY = """
-import app.cli, app.process.early_stop, os, signal
-app.process.early_stop.pass_over_stray_signals()
+import app.cli, app.process.end, os, signal
+app.process.end.pass_over_stray_signals()
 for name in "ALRM VTALRM PROF IO PWR STKFLT USR1 USR2".split():
     os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
 print("lives")

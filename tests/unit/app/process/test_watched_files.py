@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.process.watched_files import WatchedFiles
+from app.process.files import WatchedFiles
 
 LIMIT_S = 60.0
 

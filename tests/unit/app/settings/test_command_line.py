@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.command_line import CommandLine
-from app.settings.option import BadOption, Option
-from app.settings.option_types import FLAG, INTEGER, TEXT, Kind
+from app.settings.option import FLAG, INTEGER, TEXT, BadOption, Kind, Option
+from app.settings.sources import CommandLine
 
 
 def made(flag: str, kind: Kind[object] = TEXT, *, own: bool = False, aliases: tuple[str, ...] = ()) -> Option:

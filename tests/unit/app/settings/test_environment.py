@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.environment import given_variables
-from app.settings.option import BadOption, Option
-from app.settings.option_types import INTEGER, TEXT
+from app.settings.option import INTEGER, TEXT, BadOption, Option
+from app.settings.sources import given_variables
 
 OPTIONS = [
     Option(flag="http-port", kind=INTEGER, help="", section="", variable="TRIDENT_HTTP_PORT"),

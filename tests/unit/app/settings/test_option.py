@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from app.settings.option import BadOption, Option, option, options_by_field, repeated, variable_of
-from app.settings.option_types import BOOLEAN, FLAG, TEXT
+from app.settings.option import BOOLEAN, FLAG, TEXT, BadOption, Option, option, options_by_field, repeated, variable_of
 from app.settings.server import SERVER_OPTIONS
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.option_types import (
+from app.settings.option import (
     ADDRESS,
     BOOLEAN,
     INTEGER,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from app.settings.option import BadOption
-from app.settings.precedence import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
 from app.settings.server import SERVER_OPTIONS
+from app.settings.sources import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
 
 
 def given(*arguments: str, **environ: str) -> Given:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.option import BadOption
+from app.settings.option import BadOption, Service
 from app.settings.reading import read_settings
-from app.settings.rules import deprecations
-from app.settings.services import Service
-from app.settings.tls_files import tls_files
+from app.settings.rules import deprecations, tls_files
 
 REPOSITORY = "--model-repository=/models"
 

@@ -7,8 +7,7 @@ import pytest
 from app.settings.option import BadOption
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings
-from core.observability.tracing.options import TraceMode, TraceOptions
-from core.observability.tracing.settings import TraceSettings
+from core.observability.tracing.settings import TraceMode, TraceOptions, TraceSettings
 
 
 def options(*arguments: str) -> TraceOptions:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from app.settings.groups import UNUSED_OPTIONS
 from app.settings.option import BadOption
 from app.settings.server import SERVER_OPTIONS
-from app.settings.unused import UNUSED_OPTIONS
 from app.settings.usage import EMULATE_USAGE, HELP_TOPIC, USAGE, serve_usage
 
 

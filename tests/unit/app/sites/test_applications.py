@@ -4,13 +4,13 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
+from app.settings.option import Service
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings
-from app.settings.services import Service
 from app.sites.applications import Applications
 from core.frontend.bridge import Bridge, ThreadBridge
 from core.http.application import V2Application
-from core.http.metrics_page import OPENMETRICS, PROMETHEUS
+from core.http.metrics import OPENMETRICS, PROMETHEUS
 from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from core.observability.model_statistics import ModelStatistics
 from core.observability.switches import SWITCHES

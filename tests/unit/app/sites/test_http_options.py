@@ -3,7 +3,7 @@ from __future__ import annotations
 from werkzeug.test import Client
 
 from app.settings.reading import read_settings
-from app.sites.http_options import http_options
+from app.sites.applications import http_options
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
 from tests.unit.fake_engine import FakeEngine

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from app.settings.reading import read_settings
-from app.sites.start_failure import default_model_problem, start_failure
-from app.terminal.console_tables import ModelRow
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from app.sites.start import default_model_problem, start_failure
+from app.terminal.report import ModelRow
+from core.lifecycle.state import Phase, ServingPhase
 
 ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]
 AIP = {"AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": "/models"}

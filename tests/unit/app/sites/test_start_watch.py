@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.settings.reading import read_settings
-from app.sites.start_watch import StartWatch
+from app.sites.start import StartWatch
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
 from tests.waiting import until
 

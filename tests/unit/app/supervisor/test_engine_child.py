@@ -13,7 +13,7 @@ import pytest
 
 from app.process.end import EXIT_FAILED
 from app.supervisor.engine_child import EngineChild
-from app.supervisor.stop_signals import STOP_ENGINE
+from app.supervisor.start import STOP_ENGINE
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from app.supervisor.private_directory import PrivateDirectory
-from app.supervisor.stop_signals import STOP_ENGINE
+from app.supervisor.start import STOP_ENGINE
 from core.errors import ModelNotFound
 from core.inference.request import InferenceRequest, InputTensor
-from core.remote.calls.calls import CALLS
-from core.remote.client import RemoteEngine
+from core.remote.calls import CALLS
 from core.remote.control_log import Change, ControlLog
+from core.remote.engine_client import RemoteEngine
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import LIMIT_S, ask, connected
@@ -31,7 +31,7 @@ PROGRAM = """
 import logging, os, sys
 from pathlib import Path
 from app.supervisor.engine_process import EngineProcess
-from app.supervisor.failure_note import FailureNote
+from app.supervisor.start import FailureNote
 from app.supervisor.private_directory import PrivateDirectory
 from app.settings.reading import read_settings
 logging.basicConfig(level=logging.INFO)

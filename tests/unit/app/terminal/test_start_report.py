@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from app.settings.reading import read_settings
-from app.terminal.start_report import log_first_request, log_services, log_settings
-from core.config.model_spec import InputSpec, ModelSpec
+from app.terminal.report import log_first_request, log_services, log_settings
+from core.config.spec import InputSpec, ModelSpec
 from core.inference.tensors import BY_NAME
 
 REPOSITORY = "--model-repository=/models"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from app.worker.access_log import log_answered, log_refused
-from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.errors import REQUEST_ID_KEY
-from core.inference.times import InferenceTimes
+from core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
+from core.inference.request import InferenceTimes
 from core.observability.switches import SWITCHES
 
 INFER = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer", "CONTENT_LENGTH": "12"}

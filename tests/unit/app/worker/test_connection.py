@@ -7,12 +7,9 @@ import gevent
 import numpy as np
 import pytest
 
-from app.worker.client_gone import ClientGone
-from app.worker.clock import CoarseClock
-from app.worker.connection import NEVER, Connection
-from app.worker.phase import Phase
-from app.worker.send_batching import SendBatching
-from core.frontend.request_body import RequestBody
+from app.worker.connection import NEVER, ClientGone, Connection, Phase
+from app.worker.io import CoarseClock, SendBatching
+from core.frontend.request import RequestBody
 from core.inference.tensors import Buffer
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 

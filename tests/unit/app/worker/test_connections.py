@@ -6,12 +6,10 @@ from collections.abc import Iterator
 import pytest
 from gunicorn.config import Config
 
-from app.worker.clock import CoarseClock
-from app.worker.connections import Connections
-from app.worker.http1.connection import Http1Connection
-from app.worker.http1.service import Http1Service
+from app.worker.connection import Connections, Phase
+from app.worker.http1.connection import Http1Connection, Http1Service
+from app.worker.io import CoarseClock
 from app.worker.limits import ConnectionLimits
-from app.worker.phase import Phase
 
 
 class Crowd:

@@ -11,7 +11,7 @@ from contextlib import suppress
 import gevent
 
 from app.worker.gevent_link import GeventLink
-from core.waiting.waiter import ThreadWaiter
+from core.waiting.waiting import ThreadWaiter
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 
 

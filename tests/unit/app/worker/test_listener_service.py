@@ -4,8 +4,8 @@ from typing import Any
 
 from gunicorn.config import Config
 
-from app.worker.clock import CoarseClock
-from app.worker.connections import Connections
+from app.worker.connection import Connections
+from app.worker.io import CoarseClock
 from app.worker.limits import ConnectionLimits
 from app.worker.listener_service import ListenerService
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.worker.response_parts import drop_sent, size_of
+from app.worker.io import drop_sent, size_of
 from core.inference.tensors import Buffer
 
 

@@ -6,12 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.worker.clock import CoarseClock
-from app.worker.connections import Connections
-from app.worker.limits import ConnectionLimits
-from app.worker.phase import Phase
+from app.worker.connection import Connections, Phase
+from app.worker.io import CoarseClock
+from app.worker.limits import ConnectionLimits, StopTimes
 from app.worker.shutdown import Ports, Shutdown
-from app.worker.stop_times import StopTimes
 from tests.project import pure_python_only
 
 

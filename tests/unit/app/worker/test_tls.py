@@ -11,13 +11,11 @@ import gevent
 import pytest
 
 from app.sites.site import Http2Port
-from app.worker.clock import CoarseClock
 from app.worker.http2 import frames
-from app.worker.http2.connection import Http2Connection
+from app.worker.http2.connection import Http2Connection, Http2Service
 from app.worker.http2.connections import Http2Connections
-from app.worker.http2.limits import Http2Limits
-from app.worker.http2.service import Http2Service
-from app.worker.response_parts import drop_sent
+from app.worker.http2.frames import Http2Limits
+from app.worker.io import CoarseClock, drop_sent
 from app.worker.tls import HTTP2, ServerTls, TlsFiles, TlsSocket, server_context
 from core.errors import ConfigInvalid
 from tests.certificates import Authority

@@ -9,7 +9,7 @@ import pytest
 
 from bench.tuning.simulator import Machine, Outcome, simulate
 from bench.tuning.traces import TRACES
-from core.scheduling.tuning.setting import BatchSetting
+from core.scheduling.latency_target import BatchSetting
 
 MS = 1_000_000
 WINDOW_NS = 500 * MS

@@ -15,7 +15,7 @@ import pytest
 import xgboost
 from openvino import opset13
 
-from core.backends.file_origin import origin_of, origins_in
+from core.backends.model_files import origin_of, origins_in
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.parameter_values import boolean, integer
+from core.backends.parameters import boolean, integer
 from core.errors import ConfigInvalid
 
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.base import Backend
-from core.backends.devices.device_support import DeviceSupport
-from core.backends.registry import BackendRegistry, device_support, installed_backends
-from core.config.instance_groups import CpuInstead
+from core.backends.backend import Backend
+from core.backends.registry import BackendRegistry, DeviceSupport, device_support, installed_backends
+from core.config.autocomplete import CpuInstead
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.project import ROOT

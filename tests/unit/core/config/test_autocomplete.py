@@ -6,8 +6,8 @@ import pytest
 from google.protobuf import text_format
 
 from core.config.autocomplete import auto_complete, needs_signature
+from core.config.problem import ModelSignature, TensorSignature
 from core.config.schema import DataType, ModelConfig
-from core.config.signature import ModelSignature, TensorSignature
 from core.errors import ConfigInvalid
 
 

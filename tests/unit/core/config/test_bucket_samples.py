@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.bucket_samples import bucket_samples
-from core.config.warmup import WarmupInput, WarmupSample
+from core.config.warmup import WarmupInput, WarmupSample, bucket_samples
 from core.inference.tensors import BY_NAME, Array
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.config.buckets import bucket_spec, pad_value
-from core.config.model_spec import BucketSpec
+from core.config.batching import bucket_spec, pad_value
+from core.config.spec import BucketSpec
 from core.inference.tensors import BY_NAME
 from tests.unit.backend_serving import config_of
 from tests.unit.bucket_configs import bucket_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.instance_groups import CpuInstead, GpuIds, instance_group_problems, normalize_instance_groups
+from core.config.autocomplete import CpuInstead, GpuIds, instance_group_problems, normalize_instance_groups
 from core.config.schema import ModelConfig
 
 Group = tuple[str, int, int, list[int]]

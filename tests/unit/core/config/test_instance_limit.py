@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.instance_limit import InstanceLimit, ResourceNeed, instance_limit
-from core.config.placement import placement_changes, placements
+from core.config.placement import InstanceLimit, ResourceNeed, instance_limit, placement_changes, placements
 from core.config.schema import ModelConfig, ModelInstanceGroup
 
 

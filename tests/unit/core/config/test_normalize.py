@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.normalize import fill_identity, normalize
+from core.config.autocomplete import fill_identity, normalize
 from core.config.schema import ModelConfig
 
 

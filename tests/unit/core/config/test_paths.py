@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.config.paths import is_plain, path_inside
+from core.config.problem import is_plain, path_inside
 from core.config.schema import ModelConfig
-from core.repository.labels import read_labels
-from core.repository.layout import ModelDirectory
+from core.repository.repository import ModelDirectory, read_labels
 
 
 @pytest.fixture

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.model_spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
-from core.config.request_validator import BatchForm, RequestValidator
+from core.config.request_check import BatchForm, RequestValidator
+from core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest
-from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import BY_NAME, bytes_array, pack_bytes
+from core.inference.tensors import BY_NAME, bytes_array, layout_of, pack_bytes
 from tests.unit.packed_tensors import TWO, packed_request
 
 ID = "[request id: <id_unknown>] "

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
-from core.config.settings_without_effect import settings_without_effect
+from core.config.validate import settings_without_effect
 from tests.project import ROOT
 
 ON_CPU = "instance_group { kind: KIND_CPU } "

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from core.config.model_spec import ModelSpec
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
+from core.config.spec import ModelSpec
 from core.config.warmup import WarmupSample, warmup_problems, warmup_samples
 from core.errors import ConfigInvalid
 from core.inference.tensors import Array, pack_bytes

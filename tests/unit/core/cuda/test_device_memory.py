@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.cuda.device_memory import DeviceMemory
-from core.cuda.driver import CudaDriver, CudaError
+from core.cuda.driver import CudaDriver, CudaError, DeviceMemory
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 
 

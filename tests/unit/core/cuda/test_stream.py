@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.cuda.device_memory import DeviceMemory
-from core.cuda.driver import CudaDriver, CudaError
-from core.cuda.stream import CudaStream
+from core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 
 

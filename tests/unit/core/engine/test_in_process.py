@@ -17,16 +17,13 @@ from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.inference.tensors import Array
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.readiness import Readiness
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import Phase
-from core.lifecycle.state import ModelState
+from core.lifecycle.options import EngineOptions, Readiness
+from core.lifecycle.state import IndexEntry, ModelState, Phase
 from tests.unit import onnx_models
 
 LIMIT_S = 60.0

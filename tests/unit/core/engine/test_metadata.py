@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.engine.metadata import TensorMetadata, model_metadata
+from core.engine.protocol import TensorMetadata, model_metadata
 from tests.unit.fake_engine import identity_spec
 
 SPEC = identity_spec("m")

@@ -13,7 +13,7 @@ from core.errors import ErrorCode, ModelLoadFailed, ModelNotFound, ModelNotReady
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from core.inference.tensors import Array
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, weight_of, write

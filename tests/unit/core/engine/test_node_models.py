@@ -21,7 +21,7 @@ from werkzeug.test import Client
 from core.engine.in_process import InferenceEngine, make_engine
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.inference.tensors import BY_ONNX_NAME, Array
 from core.lifecycle.options import EngineOptions
 

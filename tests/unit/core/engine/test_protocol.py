@@ -21,7 +21,7 @@ ENGINE_ONLY = (
     "tritonclient",
     "core.engine.in_process",
 )
-FRONT_END = "import core.http.application, core.remote.calls.calls"
+FRONT_END = "import core.http.application, core.remote.calls"
 
 
 def test_a_front_end_imports_no_backend() -> None:

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.frontend.auth_tokens import AuthTokens, Scope, Unauthenticated
-from core.frontend.restricted_apis import GROUPS
+from core.frontend.access import GROUPS, AuthTokens, Scope, Unauthenticated
 
 FIRST, SECOND = "first-token-0123", "second-token-0123"
 

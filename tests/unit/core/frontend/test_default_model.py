@@ -4,9 +4,8 @@ import pytest
 
 from core.errors import ConfigInvalid, ModelLoading, ModelNotReady
 from core.frontend.bridge import ThreadBridge
-from core.frontend.default_model import DefaultModel
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.frontend.request import DefaultModel
+from core.lifecycle.state import IndexEntry, Phase, ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 

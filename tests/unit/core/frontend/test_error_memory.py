@@ -19,7 +19,7 @@ from core.errors import InvalidRequest, QueueFull
 from core.frontend.bridge import ThreadBridge
 from core.frontend.gevent_bridge import GeventBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
 from tests.unit.fake_engine import FakeEngine, empty_response

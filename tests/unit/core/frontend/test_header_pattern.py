@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ConfigInvalid
-from core.frontend.header_pattern import header_pattern
+from core.frontend.request import header_pattern
 
 
 def test_case_does_not_matter() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import gevent
 
-from core.frontend.hub_responses import HubResponses
+from core.frontend.gevent_bridge import HubResponses
 from core.inference.response import InferenceResponse
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 

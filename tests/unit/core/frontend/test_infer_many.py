@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, RequestCancelled
-from core.frontend.infer_many import AT_ONCE, infer_many
+from core.frontend.bridge import AT_ONCE, infer_many
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest, ServerError, Unsupported
-from core.frontend.log_settings import changed_settings, shown_settings
-from core.observability.logging import LogLevels, change_log
+from core.frontend.admin import changed_settings, shown_settings
+from core.observability.log import LogLevels, change_log
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import Unsupported
-from core.frontend.repository_name import refuse_repository
+from core.frontend.admin import refuse_repository
 
 
 def test_a_call_that_names_a_repository_is_refused() -> None:

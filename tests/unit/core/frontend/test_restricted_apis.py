@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ConfigInvalid
-from core.frontend.restricted_apis import GRPC, ApiRestricted, RestrictedApi, Restrictions, parse_restricted
+from core.frontend.access import GRPC, ApiRestricted, RestrictedApi, Restrictions, parse_restricted
 
 
 def test_an_option_names_groups_and_a_header() -> None:

@@ -2,12 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from core.frontend.statistics import model_statistics_json
-from core.inference.close_reason import CloseReason
-from core.observability.bucket_statistics import BucketUse
+from core.frontend.admin import model_statistics_json
+from core.inference.request import CloseReason
 from core.observability.model_statistics import ModelStatistics
-from core.observability.response_statistics import ResponseKind
-from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot, VersionStatistics
+from core.observability.statistics import (
+    BatchStatistics,
+    BucketUse,
+    FailureReason,
+    ResponseKind,
+    StatisticsSnapshot,
+    VersionStatistics,
+)
 
 COUNTED = StatisticsSnapshot(
     request_success=3,

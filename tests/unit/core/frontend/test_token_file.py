@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigInvalid
-from core.frontend.token_file import read_tokens
+from core.frontend.access import read_tokens
 
 FIRST, SECOND = b"first-token-0123", b"second+token/0123=="
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest, ServerError, Unsupported
-from core.frontend.trace_settings import wanted_changes
+from core.frontend.admin import wanted_changes
 
 
 def texts(name: str, value: object) -> list[str]:

@@ -1,8 +1,8 @@
-"""core/frontend/turns.py: how often long work gives way."""
+"""core/frontend/bridge.py: how often long work gives way."""
 
 from __future__ import annotations
 
-from core.frontend.turns import Turns
+from core.frontend.bridge import Turns
 
 
 def test_it_gives_way_once_it_has_taken_its_time() -> None:

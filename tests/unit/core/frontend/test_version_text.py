@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import InvalidRequest
-from core.frontend.version_text import LATEST, version_number
+from core.frontend.request import LATEST, version_number
 
 
 @pytest.mark.parametrize(

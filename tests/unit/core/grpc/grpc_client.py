@@ -11,9 +11,8 @@ import gevent
 
 from core.engine.protocol import Engine
 from core.frontend.gevent_bridge import GeventBridge
-from core.frontend.request_body import Allocate
-from core.grpc.application import GrpcApplication
-from core.grpc.options import GrpcOptions
+from core.frontend.request import Allocate
+from core.grpc.application import GrpcApplication, GrpcOptions
 from core.grpc.transport import HeaderFields, Receiver
 from core.inference.tensors import Buffer
 from tests.unit.core.waiting.hub_thread import run_on_hub, until

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.frontend.restricted_apis import GRPC, parse_restricted
-from core.grpc.options import GrpcOptions
+from core.frontend.access import GRPC, parse_restricted
+from core.grpc.application import GrpcOptions
 from core.observability.switches import SWITCHES
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from core.frontend.request_body import ALIGNMENT
-from core.grpc.message_reader import MessageReader
+from core.frontend.request import ALIGNMENT
+from core.grpc.call import MessageReader
 
 SIZE = 100_000
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.observability.logging import LogLevels, change_log
+from core.lifecycle.state import Phase, ServingPhase
+from core.observability.log import LogLevels, change_log
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.fake_engine import FakeEngine
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from core.grpc.options import GrpcOptions
-from core.grpc.unfinished_messages import SILENCE_S, UnfinishedMessages
-from core.waiting.deadlines import Deadlines
+from core.grpc.application import GrpcOptions
+from core.grpc.call import SILENCE_S, UnfinishedMessages
+from core.waiting.waiting import Deadlines
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.core.waiting.hub_thread import run_on_hub, until

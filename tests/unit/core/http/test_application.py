@@ -16,19 +16,16 @@ import pytest
 from werkzeug.test import Client, EnvironBuilder
 
 from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, RegionFailed, ServerError
+from core.frontend.access import parse_restricted
 from core.frontend.bridge import ThreadBridge
-from core.frontend.restricted_apis import parse_restricted
 from core.http import errors
-from core.http.access_note import INFERENCE_KEY, PROBE_KEY, InferenceNote
 from core.http.application import InferPath, V2Application
-from core.http.front_end import HttpFrontEnd
-from core.http.options import HttpOptions
+from core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote
 from core.http.reply import JSON, Environ, Headers, Reply, json_reply
 from core.http.routes import INFER as INFER_ROUTE
 from core.http.routes import ROUTES, Route
-from core.inference.request import InferenceRequest, Parameter
+from core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.times import InferenceTimes
 from core.observability.switches import SWITCHES
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine

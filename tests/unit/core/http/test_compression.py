@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.compression import choose_encoding, compress, decompress
+from core.http.body import choose_encoding, compress, decompress
 from core.http.errors import UnsupportedEncoding
 from core.inference.tensors import Buffer
 

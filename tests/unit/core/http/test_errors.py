@@ -21,7 +21,7 @@ from core.errors import (
     ServerStopping,
     Unsupported,
 )
-from core.frontend.restricted_apis import ApiRestricted
+from core.frontend.access import ApiRestricted
 from core.http.errors import (
     REQUEST_ID_KEY,
     MethodNotAllowed,
@@ -33,7 +33,7 @@ from core.http.errors import (
     status_of,
 )
 from core.http.reply import JSON
-from core.remote.calls.remote_error import EngineGone
+from core.remote.calls import EngineGone
 
 ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer?a", REQUEST_ID_KEY: "7"}
 

@@ -11,9 +11,9 @@ PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 sys.modules["simdjson"] = None
-from core.http.payloads.json.number_array import parse_number_array
-from core.http.v2.json_document import parse_document, read_slice
-from core.http.v2.json_tensors import array_from_json
+from core.http.payloads.json import parse_number_array
+from core.http.v2_json import parse_document, read_slice
+from core.http.v2_json import array_from_json
 from core.inference.tensors import BY_NAME
 
 text = b'{"id": "a", "inputs": [{"name": "x", "datatype": "FP32", "data": [[1.5, 2], [3, 4]]}]}' + b" " * 2000

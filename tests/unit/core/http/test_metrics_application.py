@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from werkzeug.test import Client
 
-from core.http.metrics_application import MetricsApplication
-from core.http.metrics_page import MetricsPage
+from core.http.metrics import MetricsApplication, MetricsPage
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.metrics_page import OPENMETRICS, PROMETHEUS, MetricsPage
+from core.http.metrics import OPENMETRICS, PROMETHEUS, MetricsPage
 from core.observability.switches import SWITCHES
 
 # What Prometheus 2.53 sends.

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ConfigInvalid
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 
 
 def test_no_header_is_forwarded_by_default() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.request_body import read_body, read_object, read_parameters
+from core.http.body import read_body, read_object, read_parameters
 
 
 def environ(content: bytes, **more: Any) -> dict[str, Any]:

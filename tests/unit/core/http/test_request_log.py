@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from core.http.request_log import log_request
+from core.http.application import log_request
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from werkzeug.test import Client
 
+from core.frontend.access import GROUPS
 from core.frontend.bridge import ThreadBridge
-from core.frontend.restricted_apis import GROUPS
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.http.routes import ROUTES
 from tests.unit.fake_engine import FakeEngine
 

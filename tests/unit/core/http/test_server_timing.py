@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from core.http.server_timing import server_timing
-from core.inference.close_reason import CloseReason
-from core.inference.times import InferenceTimes
+from core.http.front_end import server_timing
+from core.inference.request import CloseReason, InferenceTimes
 
 
 def test_times_are_milliseconds_in_the_grammar_of_the_header() -> None:

@@ -15,8 +15,8 @@ from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
-from core.http.shared_request_metrics import SharedRequestMetrics
+from core.http.front_end import HttpOptions
+from core.http.metrics import SharedRequestMetrics
 from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
 

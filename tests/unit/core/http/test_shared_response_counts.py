@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.http.response_counts import TABLE_BYTES, Answer, ResponseCounts
-from core.http.shared_response_counts import SharedResponseCounts
+from core.http.counts import TABLE_BYTES, Answer, ResponseCounts, SharedResponseCounts
 
 PING = Answer("GET", "/ping", 200)
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.inference.layout import TensorLayout
 from core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from core.inference.response_window import ResponseWindow
+from core.inference.streaming import ResponseWindow
+from core.inference.tensors import TensorLayout
 from core.inference.window_limits import WindowLimits
 
 STRINGS = np.array([b"abc", b"", b"defgh"], dtype=object)

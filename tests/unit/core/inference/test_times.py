@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.close_reason import CloseReason
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.times import InferenceTimes, asks_for_times
+from core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
 
 
 def test_times_become_parameters_in_microseconds() -> None:

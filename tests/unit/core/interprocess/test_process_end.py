@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from core.interprocess.process_end import end_text
+from core.interprocess.restarts import end_text
 
 
 @pytest.mark.parametrize(

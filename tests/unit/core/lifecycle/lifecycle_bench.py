@@ -14,30 +14,28 @@ from pathlib import Path
 
 import numpy as np
 
-from core.backends.base import Backend, Execution, LoadContext, OnChange
+from core.backends.backend import Backend, Execution, LoadContext, OnChange
 from core.backends.registry import BackendRegistry, installed_backends
 from core.config.placement import Placement
+from core.config.problem import ModelSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature
 from core.engine.in_process import InferenceEngine
 from core.engine.model_door import EngineDoor
-from core.engine.served_model import ServedModel
+from core.engine.protocol import ServedModel
 from core.errors import BackendFailed
-from core.http.v2.repository_index import repository_index_json
+from core.http.admin import repository_index_json
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.response_sender import ResponseSender
+from core.inference.streaming import ResponseSender
 from core.lifecycle.lifecycle import Lifecycle
 from core.lifecycle.loader import ModelLoader
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.version import ModelVersion
-from core.observability.hardware.gauges import HardwareGauges
+from core.observability.hardware import HardwareGauges
 from core.observability.metrics.custom_metrics import CustomMetrics
 from core.observability.metrics.snapshot import ModelProcessMetrics
-from core.repository.sources.local import LocalSource
-from core.repository.sources.opener import SourceOpener, SourceOptions
-from core.repository.sources.source import Source
+from core.repository.sources import LocalSource, Source, SourceOpener, SourceOptions
 from tests.waiting import until
 
 LIMIT_S = 60.0

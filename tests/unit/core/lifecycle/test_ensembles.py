@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ServerError
-from core.lifecycle.serving_phase import Phase
+from core.lifecycle.state import Phase
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, Bench, living, put, weight_of, write
 from tests.waiting import until
 

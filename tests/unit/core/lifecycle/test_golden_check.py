@@ -10,16 +10,15 @@ import numpy as np
 import onnx
 import pytest
 
-from core.backends.base import Execution
-from core.config.golden.request import EXACT, FLOATING, ExpectedOutput, GoldenRequest, Tolerance
-from core.config.golden.tensor import GoldenTensor
-from core.config.request_validator import RequestValidator
+from core.backends.backend import Execution
+from core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, GoldenTensor, Tolerance
+from core.config.request_check import RequestValidator
 from core.errors import BackendFailed, ErrorCode, ModelLoadFailed
 from core.inference.request import InferenceRequest
 from core.inference.response import OutputTensor
-from core.inference.response_sender import ResponseSender
+from core.inference.streaming import ResponseSender
 from core.inference.tensors import BY_NAME, Array
-from core.lifecycle.golden_check import check_golden
+from core.lifecycle.loader import check_golden
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, config_of, spec_of, strings
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelLoading, ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
-from core.lifecycle.readiness import Readiness
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.repository.sources.local import LocalSource
+from core.lifecycle.options import Readiness
+from core.lifecycle.state import Phase, ServingPhase
+from core.repository.sources import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidRequest, ModelLoadFailed
-from core.repository.sources.local import LocalSource
-from core.repository.sources.source import Fetched, SourceFile
+from core.repository.sources import Fetched, LocalSource, SourceFile
 from tests.unit.core.lifecycle.lifecycle_bench import living, write
 
 explicit = partial(living, control_mode="explicit")

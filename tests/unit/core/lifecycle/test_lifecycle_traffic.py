@@ -19,8 +19,8 @@ from core.errors import ModelNotFound, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
-from core.lifecycle.serving_phase import Phase
-from core.repository.sources.local import LocalSource
+from core.lifecycle.state import Phase
+from core.repository.sources import LocalSource
 from tests.project import pure_python_only
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import CONFIG, LIMIT_S, Bench, living, put, threads, weight_of, write

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import OutOfMemory, ServerError
-from core.lifecycle.load_counts import LoadCause, LoadCounts
+from core.lifecycle.state import LoadCause, LoadCounts
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, Bench, living, put, write
 
 

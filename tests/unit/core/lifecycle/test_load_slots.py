@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from core.errors import ModelLoadFailed
-from core.lifecycle.load_slots import LoadSlots
+from core.lifecycle.loader import LoadSlots
 
 
 def test_a_load_that_waits_for_another_lends_its_slot() -> None:

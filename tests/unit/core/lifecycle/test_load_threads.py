@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.lifecycle.load_threads import LoadThreads
+from core.lifecycle.lifecycle import LoadThreads
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, threads
 from tests.waiting import until
 

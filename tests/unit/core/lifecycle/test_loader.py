@@ -10,17 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.backends.base import LoadContext
+from core.backends.backend import LoadContext
 from core.errors import ConfigInvalid, ModelNotFound, RepositoryUnavailable, ServerError
 from core.inference.request import InputTensor
 from core.lifecycle.loader import ModelLoader, Prepared
 from core.lifecycle.options import EngineOptions
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
-from core.repository.layout import ModelDirectory
 from core.repository.repositories import Located, ModelKey
-from core.repository.sources.local import LocalSource
-from core.repository.sources.source import Fetched, SourceFile
+from core.repository.repository import ModelDirectory
+from core.repository.sources import Fetched, LocalSource, SourceFile
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,

@@ -13,13 +13,12 @@ from google.protobuf.json_format import MessageToJson
 from core.config.parse import parse_model_config
 from core.errors import InvalidRequest, ModelLoadFailed, ServerError
 from core.lifecycle.loader import ModelLoader
-from core.lifecycle.model import Model
+from core.lifecycle.model import Model, Retirement
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import ModelState
 from core.lifecycle.version import ModelVersion
 from core.repository.repositories import Located, ModelKey
-from core.repository.sources.local import LocalSource
+from core.repository.sources import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,

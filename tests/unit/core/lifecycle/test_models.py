@@ -7,13 +7,11 @@ import pytest
 from core.backends.registry import BackendRegistry
 from core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from core.lifecycle.loader import ModelLoader
-from core.lifecycle.model import Model
+from core.lifecycle.model import Model, Retirement
 from core.lifecycle.models import Models
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.retirement import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.steps import find_steps
-from core.lifecycle.version import ModelVersion
+from core.lifecycle.version import ModelVersion, find_steps
 from core.repository.repositories import ModelKey
 
 

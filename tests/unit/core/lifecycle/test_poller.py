@@ -11,7 +11,7 @@ import pytest
 
 from core.errors import InvalidRequest, ModelNotFound, ModelNotReady
 from core.lifecycle.engine_place import EnginePlace
-from core.lifecycle.poller import seconds_until_poll
+from core.lifecycle.lifecycle import seconds_until_poll
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, Bench, living, put, write
 from tests.waiting import until

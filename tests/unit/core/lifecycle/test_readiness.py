@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from core.lifecycle.readiness import Readiness
-from core.lifecycle.serving_phase import Phase
+from core.lifecycle.options import Readiness
+from core.lifecycle.state import Phase
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, living, put, write
 
 polling = partial(living, control_mode="poll")

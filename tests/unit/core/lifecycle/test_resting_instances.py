@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from core.backends.base import BackendInstance
+from core.backends.backend import BackendInstance
 from core.config.placement import DeviceKind, Placement
 from core.errors import ServerStopping
-from core.lifecycle.resting_instances import RestingInstances
+from core.lifecycle.version import RestingInstances
 
 
 class FakeInstance:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ServerStopping
-from core.lifecycle.retirement import Retirement
+from core.lifecycle.model import Retirement
 from core.lifecycle.state import UNLOADED, ModelState
 from core.lifecycle.version import ModelVersion
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, threads, weight_of, write

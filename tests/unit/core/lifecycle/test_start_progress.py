@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from core.lifecycle.models import Models
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.lifecycle.start_progress import StartProgress
+from core.lifecycle.models import Models, StartProgress
+from core.lifecycle.state import Phase, ServingPhase
 from tests.project import pure_python_only
 
 

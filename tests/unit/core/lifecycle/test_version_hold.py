@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from core.errors import ModelNotFound, ModelNotReady, ServerStopping
-from core.frontend.infer_many import AT_ONCE, infer_many
+from core.frontend.bridge import AT_ONCE, infer_many
 from core.inference.request import InferenceRequest, InputTensor
-from core.lifecycle.retirement import Retirement
+from core.lifecycle.model import Retirement
 from core.lifecycle.state import ModelState
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, write
 from tests.unit.core.remote.remote_parts import connected, served

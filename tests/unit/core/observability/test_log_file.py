@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigInvalid
-from core.observability.log_file import LogFile
+from core.observability.log import LogFile
 
 
 @pytest.fixture

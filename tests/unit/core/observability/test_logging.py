@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigInvalid
-from core.observability.line_writer import lines_dropped
-from core.observability.logging import (
+from core.observability.log import (
     LogLevels,
     LogOptions,
     change_log,
     close_log,
     configure_logging,
     flush_log,
+    lines_dropped,
     log_options,
     log_table,
     verbose_level,

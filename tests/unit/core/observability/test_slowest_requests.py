@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.inference.close_reason import CloseReason
+from core.inference.request import CloseReason
 from core.observability.model_statistics import ModelStatistics
 from core.observability.slowest_requests import KEPT_MS, MOST, NotedRequest, merged_requests
 from core.observability.statistics import FailureReason

@@ -6,9 +6,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from core.inference.cancel_cause import CancelCause
-from core.inference.close_reason import CloseReason
-from core.inference.pending_request import PendingRequest
+from core.inference.pending_request import CancelCause, PendingRequest
+from core.inference.request import CloseReason
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot
 from tests.unit.pending_requests import pending_request

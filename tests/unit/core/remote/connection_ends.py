@@ -10,11 +10,10 @@ from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Array
 from core.interprocess.frames import Frame, FrameReader
 from core.interprocess.shared_memory_block import SharedMemoryBlock
-from core.remote.calls.request_message import RequestReader
-from core.remote.calls.response_message import ResponseWriter
-from core.remote.engine_state import EngineState
-from core.remote.transport.connection import Connection
-from core.remote.transport.frame_kinds import REQUEST, TO_ENGINE
+from core.remote.connection import Connection
+from core.remote.engine_server import EngineState
+from core.remote.infer_frames import RequestReader, ResponseWriter
+from core.remote.wire import REQUEST, TO_ENGINE
 from tests.unit.core.remote.remote_parts import LIMIT_S, PAGE, Answer
 
 MEMORY = 128 * PAGE

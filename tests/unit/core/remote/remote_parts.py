@@ -21,10 +21,10 @@ from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, Buffer
 from core.interprocess.frames import Frame, FrameReader, frame
 from core.observability.metrics.snapshot import MetricsSnapshot
-from core.remote.client import RemoteEngine
-from core.remote.server import EngineServer
-from core.remote.transport.frame_kinds import HELLO, TO_FRONT_END, VERSION
-from core.remote.transport.link import ThreadLink
+from core.remote.connection import ThreadLink
+from core.remote.engine_client import RemoteEngine
+from core.remote.engine_server import EngineServer
+from core.remote.wire import HELLO, TO_FRONT_END, VERSION
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
 

@@ -19,11 +19,11 @@ from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.window_limits import WindowLimits
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.remote import client as engine_client
-from core.remote.calls.remote_error import EngineGone
-from core.remote.client import RemoteEngine
-from core.remote.transport.tensor_block import LARGE
+from core.lifecycle.state import Phase, ServingPhase
+from core.remote import engine_client as engine_client
+from core.remote.calls import EngineGone
+from core.remote.engine_client import RemoteEngine
+from core.remote.wire import LARGE
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import (
     HALF,

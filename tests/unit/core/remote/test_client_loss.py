@@ -15,13 +15,13 @@ import pytest
 from core.errors import ModelNotFound, ServerError
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.lifecycle.state import Phase, ServingPhase
 from core.observability.metrics.snapshot import MetricsSnapshot
-from core.remote import client as engine_client
-from core.remote.calls.remote_error import EngineGone
-from core.remote.client import RemoteEngine
-from core.remote.transport.link import ThreadLink
-from core.remote.transport.tensor_block import LARGE
+from core.remote import engine_client as engine_client
+from core.remote.calls import EngineGone
+from core.remote.connection import ThreadLink
+from core.remote.engine_client import RemoteEngine
+from core.remote.wire import LARGE
 from tests.unit.core.remote.remote_parts import (
     HALF,
     LIMIT_S,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.remote.calls.calls import CALLS
+from core.remote.calls import CALLS
 from core.remote.control_log import Change, ControlLog
 from tests.unit.fake_engine import FakeEngine
 

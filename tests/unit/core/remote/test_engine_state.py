@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.lifecycle.serving_phase import DownloadPhase, Phase, ServingPhase
-from core.remote.calls.serialization import from_plain, read_plain, to_plain, write_plain
-from core.remote.engine_state import EngineState, engine_down
+from core.lifecycle.state import DownloadPhase, Phase, ServingPhase
+from core.remote.calls import from_plain, read_plain, to_plain, write_plain
+from core.remote.engine_server import EngineState, engine_down
 
 
 def test_a_server_without_an_engine_is_live_and_not_ready() -> None:

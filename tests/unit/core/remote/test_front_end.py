@@ -16,25 +16,27 @@ from core.errors import RequestCancelled
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from core.inference.tensors import Buffer, pack_bytes
 from core.interprocess.frames import BadFrame, frame
-from core.remote.calls.request_message import RequestWriter
 from core.remote.front_end import FrontEnd
-from core.remote.transport.frame_kinds import (
+from core.remote.infer_frames import RequestWriter
+from core.remote.wire import (
     ACK,
     CALL,
     CANCEL,
     FAILED,
     FINAL,
     HELLO,
+    LARGE,
     RELEASE,
     REQUEST,
     RESPONSE,
     STREAMED,
     VERSION,
+    block_head,
+    write_block,
 )
-from core.remote.transport.tensor_block import LARGE, block_head, write_block
 from tests.unit.core.remote.remote_parts import (
     PAGE,
     SHARED,

@@ -24,12 +24,11 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.interprocess.frames import HEADER, LARGEST, frame
-from core.remote import server as engine_server
-from core.remote.calls.calls import encode_call
-from core.remote.calls.request_message import RequestWriter
-from core.remote.client import RemoteEngine
-from core.remote.transport.frame_kinds import CALL, HELLO, RELEASE, REQUEST, STATE, VERSION
-from core.remote.transport.tensor_block import block_head, write_block
+from core.remote import engine_server as engine_server
+from core.remote.calls import encode_call
+from core.remote.engine_client import RemoteEngine
+from core.remote.infer_frames import RequestWriter
+from core.remote.wire import CALL, HELLO, RELEASE, REQUEST, STATE, VERSION, block_head, write_block
 from tests.unit.core.remote.remote_parts import (
     SMALL,
     ByHand,

@@ -12,16 +12,13 @@ import pytest
 
 from core.errors import ModelLoadFailed
 from core.interprocess.frames import Frame, frame
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.lifecycle.state import ModelState
-from core.remote.calls.calls import CALLS, decode_result, encode_call
-from core.remote.calls.request_message import RequestWriter
-from core.remote.calls.serialization import from_plain, read_plain
-from core.remote.client import RemoteEngine
+from core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from core.remote.calls import CALLS, decode_result, encode_call, from_plain, read_plain
 from core.remote.control_log import Change
-from core.remote.engine_state import EngineState
-from core.remote.transport.frame_kinds import CALL, RESULT, STATE
+from core.remote.engine_client import RemoteEngine
+from core.remote.engine_server import EngineState
+from core.remote.infer_frames import RequestWriter
+from core.remote.wire import CALL, RESULT, STATE
 from tests.unit.core.remote.remote_parts import (
     SMALL,
     ByHand,

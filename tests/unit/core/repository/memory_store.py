@@ -11,10 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.model_cache import ModelCache
-from core.repository.download.backoff import Backoff
-from core.repository.download.downloader import Downloader
-from core.repository.download.progress import DownloadProgress
+from core.repository.cache import ModelCache
+from core.repository.download import Backoff, Downloader
+from core.repository.progress import DownloadProgress
 from core.repository.stores.object_store import Checksum, StoredObject, TransientError
 
 PIECE = 1000

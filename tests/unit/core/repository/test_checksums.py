@@ -8,7 +8,7 @@ import pytest
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.repository.checksums import check_checksums
-from core.repository.layout import ModelDirectory
+from core.repository.repository import ModelDirectory
 
 RIGHT = hashlib.md5(b"graph").hexdigest()
 

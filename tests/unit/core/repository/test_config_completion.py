@@ -9,9 +9,8 @@ import pytest
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.errors import BackendFailed, ErrorCode
-from core.repository.config_completion import check_config
-from core.repository.config_file import read_config
-from core.repository.layout import ModelDirectory
+from core.repository.config import check_config, read_config
+from core.repository.repository import ModelDirectory
 from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
 
 

@@ -10,8 +10,8 @@ import pytest
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.errors import ModelNotFound
-from core.repository.config_file import LARGEST_CONFIG, read_config
-from core.repository.layout import ModelDirectory
+from core.repository.config import LARGEST_CONFIG, read_config
+from core.repository.repository import ModelDirectory
 from tests.unit.core.repository.written_model import COMPLETE, model_with_versions, write
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.content_digest import ContentDigest
-from core.repository.layout import ModelDirectory
+from core.repository.repository import ContentDigest, ModelDirectory
 
 
 @pytest.fixture

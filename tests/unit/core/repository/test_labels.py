@@ -9,8 +9,7 @@ from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
 from core.errors import ErrorCode, ModelLoadFailed, Unsupported
-from core.repository.labels import read_labels
-from core.repository.layout import ModelDirectory
+from core.repository.repository import ModelDirectory, read_labels
 
 
 def labels(directory: Path, file_name: str) -> dict[str, tuple[str, ...]]:

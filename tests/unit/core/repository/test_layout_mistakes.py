@@ -9,12 +9,9 @@ import pytest
 from core.backends.registry import BackendRegistry
 from core.config.problem import InvalidModelConfig
 from core.errors import ConfigInvalid, ServerError
-from core.repository.config_completion import check_config
-from core.repository.config_file import read_config
-from core.repository.layout import ModelDirectory
+from core.repository.config import check_config, problems_of, read_config
 from core.repository.layout_mistakes import layout_hint, no_models_hint
-from core.repository.model_problems import problems_of
-from core.repository.versions import available_versions, select_versions
+from core.repository.repository import ModelDirectory, available_versions, select_versions
 
 ANY = (
     "expected one of model.savedmodel, model.graphdef, model.plan, model.onnx, model.xml, model.pt, model.pt2, model.py"

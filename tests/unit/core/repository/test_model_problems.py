@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from core.config.instance_groups import GpuIds
-from core.config.problem import InvalidModelConfig, Problem
+from core.config.autocomplete import GpuIds
+from core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature, TensorSignature
 from core.errors import ModelLoadFailed, NotInstalled
-from core.repository.layout import ModelDirectory
-from core.repository.model_problems import problems_of
+from core.repository.config import problems_of
+from core.repository.repository import ModelDirectory
 from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from core.errors import RepositoryUnavailable
 from core.repository.repositories import NOT_UNIQUE, ModelKey, Repositories
-from core.repository.sources.local import LocalSource
+from core.repository.sources import LocalSource
 
 
 def folder(path: Path, *models: str) -> LocalSource:

@@ -9,8 +9,7 @@ from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
 from core.errors import ConfigInvalid
-from core.repository.layout import ModelDirectory
-from core.repository.versions import select_versions, version_directories, version_path
+from core.repository.repository import ModelDirectory, select_versions, version_directories, version_path
 
 
 def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.config.backend_facts import BackendFacts
-from core.config.instance_groups import GpuIds
+from core.config.autocomplete import BackendFacts, GpuIds
+from core.config.problem import ModelSignature, TensorSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature, TensorSignature
 from core.errors import BackendFailed
-from core.repository.config_completion import load_config
-from core.repository.config_file import read_config
-from core.repository.layout import ModelDirectory
+from core.repository.config import load_config, read_config
+from core.repository.repository import ModelDirectory
 
 COMPLETE = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } '

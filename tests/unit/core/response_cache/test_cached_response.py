@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, InferenceTimes
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.times import InferenceTimes
-from core.response_cache.cached_response import CachedResponse
+from core.response_cache.response_cache import CachedResponse
 from tests.unit.packed_tensors import packed_responses
 
 

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.inference.layout import layout_of
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import pack_bytes
-from core.response_cache.request_key import LONGEST_PLAIN, request_key
+from core.inference.tensors import layout_of, pack_bytes
+from core.response_cache.response_cache import LONGEST_PLAIN, request_key
 
 SCOPE = b"12345678"
 A = np.arange(4, dtype=np.int32)

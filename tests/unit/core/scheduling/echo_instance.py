@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.backends.base import Execution
+from core.backends.backend import Execution
 from core.config.placement import DeviceKind, Placement
 from core.errors import InvalidRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import OutputTensor
-from core.inference.response_sender import ResponseSender
+from core.inference.streaming import ResponseSender
 
 
 class EchoInstance:

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.base import Execution
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.backends.backend import Execution
 from core.config.placement import DeviceKind, Placement
+from core.config.spec import BatchingSpec, ModelSpec
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, Outputs, OutputTensor
-from core.inference.response_sender import LATER, Later, ResponseSender
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import LATER, Later, ResponseSender, StreamedRequest
 from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher

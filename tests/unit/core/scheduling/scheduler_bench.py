@@ -9,18 +9,16 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.base import Execution
-from core.config.instance_limit import NO_LIMIT, InstanceLimit
-from core.config.model_spec import BatchingSpec, ModelSpec, QueuePolicy
-from core.config.placement import DeviceKind, Placement
+from core.backends.backend import Execution
+from core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement
+from core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
-from core.inference.response_sender import ResponseSender
+from core.inference.streaming import ResponseSender
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.batcher import DynamicBatcher
-from core.scheduling.rate_limiter.instance_claims import InstanceClaims
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 from tests.waiting import until
 
 LIMIT_S = 60.0

@@ -11,16 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from core.backends.base import Execution
-from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.backends.backend import Execution
+from core.config.spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
-from core.inference.caller import Caller
-from core.inference.cancel_cause import CancelCause
-from core.inference.close_reason import CloseReason
-from core.inference.request import InferenceRequest
+from core.inference.pending_request import CancelCause
+from core.inference.request import Caller, CloseReason, InferenceRequest
 from core.observability.statistics import FailureReason
-from core.scheduling.callers import SETTLED_NS
-from core.scheduling.tuning.setting import BatchSetting
+from core.scheduling.latency_target import BatchSetting
+from core.scheduling.queue import SETTLED_NS
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
 from tests.waiting import until
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from core.backends.base import BackendInstance
+from core.backends.backend import BackendInstance
 from core.errors import ServerStopping
 from core.inference.response import InferenceResponse
 from tests.unit.core.scheduling.scheduler_bench import (

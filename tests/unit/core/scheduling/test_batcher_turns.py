@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from core.inference.deferred import Deferred
+from core.inference.pending_request import Deferred
 from core.scheduling.batcher import DynamicBatcher
-from core.scheduling.instance_thread import WAITING
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
+from core.scheduling.instance_pool import WAITING
+from core.scheduling.rate_limiter import RateLimiter
 from tests.unit.core.scheduling.rate_limiter.placed import limit
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Bench, MakeBench, batching, resting
 from tests.waiting import until

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.config.spec import BatchingSpec, QueuePolicy
 from core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
@@ -15,10 +15,9 @@ from core.inference.response import InferenceResponse, OutputTensor
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
 from core.observability.switches import SWITCHES
-from core.response_cache.cached_response import CachedResponse
 from core.response_cache.local_cache import LocalCache
-from core.response_cache.response_cache import OnFound
-from core.scheduling.caching_scheduler import LARGE, CachingScheduler
+from core.response_cache.response_cache import CachedResponse, OnFound
+from core.scheduling.response_cache import LARGE, CachingScheduler
 from tests.unit.packed_tensors import spec
 from tests.waiting import until
 

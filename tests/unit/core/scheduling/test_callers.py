@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import sys
 
-from core.inference.caller import Caller
 from core.inference.pending_request import PendingRequest
-from core.scheduling.callers import SETTLED_DELAYS, SETTLED_NS, Callers
+from core.inference.request import Caller
+from core.scheduling.queue import SETTLED_DELAYS, SETTLED_NS, Callers
 from tests.unit.pending_requests import pending_request
 
 DELAY_NS = 1000

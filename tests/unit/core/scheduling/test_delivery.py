@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.inference.response import InferenceResponse
-from core.scheduling.delivery import deliver, flush
+from core.scheduling.queue import deliver, flush_callers
 from tests.unit.pending_requests import pending_request
 
 
@@ -39,10 +39,10 @@ def test_flush_calls_each_caller_of_a_batch_once() -> None:
     tell_first, tell_second = first.flush, second.flush
     for number, request in enumerate(requests):
         request.flush = (tell_first, tell_second, None)[number % 3]
-    flush(requests)
+    flush_callers(requests)
     assert (first.flushes, second.flushes) == (1, 1)
 
 
 def test_flush_skips_requests_without_one() -> None:
-    flush([pending_request()])
-    flush([])
+    flush_callers([pending_request()])
+    flush_callers([])

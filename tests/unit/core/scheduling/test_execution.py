@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.config.request_validator import RequestValidator
+from core.config.request_check import RequestValidator
 from core.errors import BackendFailed, InvalidRequest
-from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
+from core.inference.request import CloseReason, InferenceRequest
 from core.inference.response import Outputs
-from core.inference.response_sender import LATER, Later, ResponseSender
-from core.observability.bucket_statistics import BucketStatistics
+from core.inference.streaming import LATER, Later, ResponseSender
 from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import BucketStatistics
 from core.scheduling.execution import execute_in_bucket, run_once
 from tests.unit.bucket_configs import bucket_text
 from tests.unit.core.scheduling.echo_instance import EchoInstance

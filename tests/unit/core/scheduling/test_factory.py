@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.config.spec import BatchingSpec, ModelSpec
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.factory import make_scheduler
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Stub, batching

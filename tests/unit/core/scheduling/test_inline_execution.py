@@ -8,18 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from core.backends.base import BackendInstance, Execution
-from core.config.model_spec import ModelSpec
-from core.inference import caller as inference
-from core.inference.close_reason import CALLERS
-from core.inference.deferred import Deferred
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.scheduling.callers import SETTLED_DELAYS
+from core.backends.backend import BackendInstance, Execution
+from core.config.spec import ModelSpec
+from core.inference import request as inference
+from core.inference.pending_request import Deferred, PendingRequest
+from core.inference.request import CALLERS, InferenceRequest
+from core.scheduling.execution import ShortExecutions
 from core.scheduling.inline_execution import TURN_NS
-from core.scheduling.instance_thread import LENT
-from core.scheduling.short_executions import ShortExecutions
-from core.waiting.timer import set_timer_of_thread
+from core.scheduling.instance_pool import LENT
+from core.scheduling.queue import SETTLED_DELAYS
+from core.waiting.waiting import set_timer_of_thread
 from tests.project import pure_python_only
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,

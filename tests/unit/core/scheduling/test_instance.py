@@ -11,20 +11,18 @@ from itertools import count
 import numpy as np
 import pytest
 
-from core.backends.base import BackendInstance, Execution
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance, Execution
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, OutOfMemory, ServerError
-from core.inference.close_reason import CloseReason
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
+from core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
 from core.inference.response import InferenceResponse
-from core.inference.times import InferenceTimes
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import BatchStatistics
 from core.observability.switches import SWITCHES
-from core.scheduling.delivery import deliver
+from core.scheduling.execution import ShortExecutions
 from core.scheduling.instance import ModelInstance
-from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.queue import deliver
 from tests.unit.core.scheduling.echo_instance import EchoInstance
 from tests.unit.pending_requests import pending_request
 

@@ -4,12 +4,12 @@ from itertools import product
 
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.observability.model_statistics import ModelStatistics
-from core.scheduling.delivery import deliver
+from core.scheduling.execution import ShortExecutions
 from core.scheduling.instance import ModelInstance
-from core.scheduling.instance_thread import IDLE, RUNNING, WOKEN, InstanceThread, ThreadState
-from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.instance_pool import IDLE, RUNNING, WOKEN, InstanceThread, ThreadState
+from core.scheduling.queue import deliver
 from tests.unit.core.scheduling.scheduler_bench import Stub
 
 SPEC = ModelSpec(name="m", version=1, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})

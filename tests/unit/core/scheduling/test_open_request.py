@@ -7,14 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.backends.base import BackendInstance
+from core.backends.backend import BackendInstance
 from core.errors import BackendFailed, RequestCancelled
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs
-from core.inference.response_sender import LATER, Later, ResponseSender
+from core.inference.streaming import LATER, Later, ResponseSender
 from core.inference.window_limits import WindowLimits
-from core.observability.response_statistics import ResponseKind
-from core.observability.statistics import FailureReason
+from core.observability.statistics import FailureReason, ResponseKind
 from tests.unit.core.scheduling.later_bench import LaterBench, MakeLaterBench, later_benches, text
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, batching
 from tests.waiting import until

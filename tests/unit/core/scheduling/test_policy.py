@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.model_spec import BatchingSpec, ModelSpec
-from core.inference.close_reason import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
-from core.inference.close_reason import IDLE as NO_WAIT
+from core.config.spec import BatchingSpec, ModelSpec
 from core.inference.pending_request import PendingRequest
-from core.scheduling.policy import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
+from core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from core.inference.request import IDLE as NO_WAIT
+from core.scheduling.limits import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
 from tests.unit.pending_requests import pending_request
 
 S = 1_000_000_000

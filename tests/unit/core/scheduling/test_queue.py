@@ -6,10 +6,9 @@ import sys
 
 import pytest
 
-from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.config.spec import BatchingSpec, QueuePolicy
 from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
-from core.inference.cancel_cause import CancelCause
-from core.inference.pending_request import PendingRequest
+from core.inference.pending_request import CancelCause, PendingRequest
 from core.scheduling.queue import RequestQueue
 from tests.unit.pending_requests import pending_request as request
 

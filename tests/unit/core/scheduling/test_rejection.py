@@ -6,8 +6,7 @@ from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerS
 from core.inference.response import InferenceResponse
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
-from core.scheduling.delivery import deliver
-from core.scheduling.rejection import Rejection, reject
+from core.scheduling.queue import Rejection, deliver, reject
 from tests.unit.pending_requests import pending_request
 
 

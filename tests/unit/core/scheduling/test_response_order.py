@@ -8,7 +8,7 @@ from functools import partial
 
 from core.inference.pending_request import PendingRequest
 from core.inference.response import InferenceResponse
-from core.scheduling.response_order import ResponseOrder
+from core.scheduling.open_requests import ResponseOrder
 from tests.unit.pending_requests import pending_request
 
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.model_spec import BatchingSpec, InputSpec, ModelSpec
+from core.config.spec import BatchingSpec, InputSpec, ModelSpec
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import BY_NAME
-from core.scheduling.short_executions import ShortExecutions
+from core.scheduling.execution import ShortExecutions
 from tests.unit.pending_requests import ignore
 
 

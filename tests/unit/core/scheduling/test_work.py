@@ -1,14 +1,13 @@
 from __future__ import annotations
 
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.config.spec import BatchingSpec, ModelSpec
 from core.errors import RequestCancelled
-from core.inference.cancel_cause import CancelCause
-from core.inference.close_reason import CloseReason
-from core.inference.pending_request import PendingRequest
-from core.scheduling.policy import UNBATCHED, BatchLimits, Wait
+from core.inference.pending_request import CancelCause, PendingRequest
+from core.inference.request import CloseReason
+from core.scheduling.execution import ShortExecutions
+from core.scheduling.instance import Work, take_work
+from core.scheduling.limits import UNBATCHED, BatchLimits, Wait
 from core.scheduling.queue import RequestQueue
-from core.scheduling.short_executions import ShortExecutions
-from core.scheduling.work import Work, take_work
 from tests.unit.pending_requests import pending_request
 
 BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)

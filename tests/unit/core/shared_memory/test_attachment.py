@@ -9,16 +9,21 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from core.config.request_validator import RequestValidator
+from core.config.request_check import RequestValidator
 from core.errors import BackendFailed, InvalidRequest, RegionFailed, RegionNotFound
 from core.inference.pending_request import PendingRequest
-from core.inference.region_tensors import PlacedOutput, RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response import (
+    InferenceResponse,
+    OutputTensor,
+    PlacedOutput,
+    RegionInput,
+    RegionReference,
+    RegionRequest,
+)
 from core.inference.tensors import Array, bytes_array
 from core.shared_memory.attachment import attach
-from core.shared_memory.region import RegionKind
-from core.shared_memory.regions import Regions
+from core.shared_memory.regions import RegionKind, Regions
 from tests.unit.packed_tensors import spec
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 

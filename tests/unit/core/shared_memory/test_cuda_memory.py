@@ -10,12 +10,10 @@ import pytest
 from core.cuda.driver import CudaDriver
 from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
 from core.inference.pending_request import PendingRequest
-from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
 from core.shared_memory.attachment import attach
-from core.shared_memory.region import CudaRegion, RegionKind
-from core.shared_memory.regions import Regions
+from core.shared_memory.regions import CudaRegion, RegionKind, Regions
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from core.cuda.driver import CudaDriver
 from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
-from core.inference.region_tensors import RegionReference
+from core.inference.response import RegionReference
 from core.shared_memory import regions as module
-from core.shared_memory.region import RegionKind, SystemRegion
-from core.shared_memory.regions import Regions
+from core.shared_memory.regions import RegionKind, Regions, SystemRegion
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 

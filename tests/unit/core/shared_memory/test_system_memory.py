@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidRequest, RegionFailed
-from core.shared_memory.system_memory import DIRECTORY, SystemMemory, open_object
+from core.shared_memory.regions import DIRECTORY, SystemMemory, open_object
 from tests.unit.shared_memory_object import path_of, shared_memory_object
 
 

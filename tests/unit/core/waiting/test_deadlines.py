@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from core.waiting.deadlines import TICK_S, Deadlines
+from core.waiting.waiting import TICK_S, Deadlines
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 
 

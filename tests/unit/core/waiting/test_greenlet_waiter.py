@@ -9,8 +9,8 @@ from typing import Any
 
 import gevent
 
-from core.waiting.greenlet_waiter import GreenletWaiter, HubWaiters
-from core.waiting.waiter import ThreadWaiter
+from core.waiting.hub import GreenletWaiter, HubWaiters
+from core.waiting.waiting import ThreadWaiter
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import gevent
 
-from core.waiting.hub_signal import HubSignal
+from core.waiting.hub import HubSignal
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import gevent
 import pytest
 
-from core.waiting.greenlet_waiter import HubWaiters
-from core.waiting.hub_timer import HubTimer
+from core.waiting.hub import HubTimer, HubWaiters
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 
 MILLISECOND_NS = 1_000_000

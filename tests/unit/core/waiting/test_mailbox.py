@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.waiting.greenlet_mailbox import GreenletMailbox
-from core.waiting.greenlet_waiter import HubWaiters
-from core.waiting.mailbox import Mailbox, ThreadMailbox
+from core.waiting.hub import GreenletMailbox, HubWaiters
+from core.waiting.waiting import Mailbox, ThreadMailbox
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub
 
 Test = Callable[[Mailbox[int]], None]

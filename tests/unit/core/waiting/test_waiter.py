@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from core.waiting.waiter import ThreadWaiter
+from core.waiting.waiting import ThreadWaiter
 
 LIMIT_S = 30.0
 

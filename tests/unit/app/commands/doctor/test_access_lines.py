@@ -5,17 +5,18 @@ from dataclasses import replace
 
 import pytest
 
-from app.commands.doctor.access_lines import (
+from app.commands.doctor import (
     CallReading,
+    Level,
+    Line,
     StorageReading,
     gcs_command,
     proxy_of,
     s3_statement,
     storage_lines,
 )
-from app.commands.doctor.report import Level, Line
 from core.repository.location import parse_location
-from core.repository.stores.access import RegionOrigin, StorageAccess
+from core.repository.stores.object_store import RegionOrigin, StorageAccess
 
 S3 = parse_location("s3://bucket/models")
 GCS = parse_location("gs://bucket/models")

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.commands.doctor.gpu import GpuReading, gpu_lines
-from app.commands.doctor.report import Level, Line
-from core.backends.devices.device_support import DeviceSupport, ProviderState
-from core.observability.hardware.visible_gpus import DriverReading
+from app.commands.doctor import GpuReading, Level, Line, gpu_lines
+from core.backends.registry import DeviceSupport, ProviderState
+from core.observability.hardware import DriverReading
 
 CUDA = "CUDAExecutionProvider"
 DRIVER = DriverReading("550.54.15", "12.4", (80 << 30,))

@@ -3,12 +3,11 @@ from __future__ import annotations
 import resource
 from dataclasses import replace
 
-from app.commands.doctor.limits import LimitReading, limit_lines, read_limits
-from app.commands.doctor.report import Level, Line
-from app.process.temporary_directory import IN_MEMORY
+from app.commands.doctor import Level, LimitReading, Line, limit_lines, read_limits
+from app.process.files import IN_MEMORY
 from app.settings.reading import read_settings
-from app.supervisor.topology import Topology
-from core.observability.hardware.host_memory import MemoryRoom
+from app.supervisor.start import Topology
+from core.observability.hardware import MemoryRoom
 
 GIB = 1 << 30
 READING = LimitReading(

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.commands.doctor.live_server import Answer, NoAnswer, server_lines
-from app.commands.doctor.report import Level, Line
+from app.commands.doctor import Answer, Level, Line, NoAnswer, server_lines
 
 URL = "http://host:8000"
 DATE = "Wed, 25 Nov 2026 12:00:00 GMT"

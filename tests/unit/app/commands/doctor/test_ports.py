@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.commands.doctor.ports import PortReading, port_lines, read_ports
-from app.commands.doctor.report import Level
-from app.settings.services import Service
+from app.commands.doctor import Level, PortReading, port_lines, read_ports
+from app.settings.option import Service
 
 
 @pytest.fixture

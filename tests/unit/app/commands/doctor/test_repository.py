@@ -4,9 +4,10 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from app.commands.doctor.report import Level, Line
-from app.commands.doctor.repository import (
+from app.commands.doctor import (
     CacheReading,
+    Level,
+    Line,
     RepositoryReading,
     read_cache,
     read_repository,
@@ -16,7 +17,7 @@ from app.commands.doctor.repository import (
 from app.settings.reading import read_settings
 from app.settings.server import ServerSettings
 from core.repository.location import parse_location
-from core.repository.sources.source import SourceFile
+from core.repository.sources import SourceFile
 
 CLOUD = parse_location("s3://bucket/models")
 FILES = (

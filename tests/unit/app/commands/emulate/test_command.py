@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from app.commands.emulate.command import platform_of
+from app.commands.emulate import platform_of
 from app.settings.option import BadOption
 
 

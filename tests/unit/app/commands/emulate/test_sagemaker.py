@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.commands.emulate.sagemaker import read_sagemaker_options
+from app.commands.emulate_sagemaker import read_sagemaker_options
 from app.emulators.sagemaker.emulator import EmulatorOptions
 from app.settings.option import BadOption
 

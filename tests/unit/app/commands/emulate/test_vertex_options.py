@@ -4,16 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.emulate.vertex import example
-from app.commands.emulate.vertex_options import ACCEPTED, read_vertex_options
-from app.emulators.vertex.batch_input import InstancesFormat
-from app.emulators.vertex.batch_instance import InstanceConfig, InstanceType
-from app.emulators.vertex.batch_job import BatchOptions
-from app.emulators.vertex.deployment import Deployment
+from app.commands.emulate_vertex import ACCEPTED, example, read_vertex_options
+from app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from app.emulators.vertex.emulator import EmulatorOptions
-from app.emulators.vertex.limits import EndpointType, PlatformLimits, batch_limits
-from app.settings.cloud_cache import CACHE_OPTIONS
+from app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
 from app.settings.option import BadOption
+from app.settings.reading import CACHE_OPTIONS
 from app.settings.usage import usage
 
 

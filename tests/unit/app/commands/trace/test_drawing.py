@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-from app.commands.trace.drawing import draw
-from app.commands.trace.trace_file import Span
+from app.commands.trace import Span, draw
 
 
 def test_a_tree_has_a_line_for_each_span_with_its_bar() -> None:

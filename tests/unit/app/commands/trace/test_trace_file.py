@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.commands.trace.trace_file import Span, read_requests
+from app.commands.trace import Span, read_requests
 from app.settings.option import BadOption
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.config.problem import Problem
-from core.repository.layout import ModelDirectory
+from core.repository.repository import ModelDirectory
 
 
 def repository(folder: Path, *models: str) -> str:

@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.validate.cloud_repository import CloudRepository
-from app.commands.validate.examination import examine
+from app.commands.validate import examine
+from app.commands.validate_cloud import CloudRepository
 from core.config.problem import Problem
 from core.errors import RepositoryUnavailable
-from core.repository.layout import ModelDirectory
-from core.repository.sources.object_store import ObjectStoreSource
-from core.repository.sources.opener import SourceOpener, SourceOptions
-from core.repository.sources.source import Source
-from core.repository.versions import version_directories
+from core.repository.cloud_sources import ObjectStoreSource
+from core.repository.repository import ModelDirectory, version_directories
+from core.repository.sources import Source, SourceOpener, SourceOptions
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 
 ALL = b"version_policy { all {} }"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.validate.command import validate
+from app.commands.validate import validate
 from core.lifecycle.state import ModelState
-from core.observability.logging import close_log
+from core.observability.log import close_log
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.app.commands.validate.repositories import bad_names, repository

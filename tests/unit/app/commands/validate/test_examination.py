@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.commands.validate.examination import examine
-from app.commands.validate.report import Finding
+from app.commands.validate import Finding, examine
 from core.config.problem import Problem
 from tests.unit.app.commands.validate.repositories import bad_names, repository
 

@@ -2,14 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.commands.validate.golden_run import golden_problems
-from core.backends.base import BackendModel, LoadContext
+from app.commands.validate import golden_problems
+from core.backends.backend import BackendModel, LoadContext
 from core.backends.registry import BackendRegistry
-from core.config.golden.request import GoldenRequest
-from core.config.problem import Problem
+from core.config.golden import GoldenRequest
+from core.config.problem import ModelSignature, Problem
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig, ModelInstanceGroup
-from core.config.signature import ModelSignature
 from core.errors import OutOfMemory
 
 

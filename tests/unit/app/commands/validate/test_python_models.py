@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.validate.command import validate
+from app.commands.validate import validate
 from core.backends.python.backend import PythonBackend
 from core.config.parse import parse_model_config
 from core.config.resolve import resolve_model_spec

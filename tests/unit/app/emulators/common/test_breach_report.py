@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from app.emulators.common.breach_report import BreachReport
+from app.emulators.report import BreachReport
 
 
 def test_an_empty_report_says_so() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.emulators.common.container_client import ClientClosed, ContainerClient, ContainerFault
-from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.container import ClientClosed, ContainerClient, ContainerFault
+from app.emulators.sagemaker.endpoint import PlatformLimits
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
 
 LIMITS = PlatformLimits(body_bytes=100_000)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.emulators.common.inherited_environment import inherited_environment
+from app.emulators.container import inherited_environment
 
 
 def test_settings_of_servers_and_platforms_are_not_inherited() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.emulators.common.read_only_folder import make_read_only, remove_folder
+from app.emulators.container import make_read_only, remove_folder
 
 
 def made(folder: Path) -> Path:

@@ -15,18 +15,18 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import (
+from app.emulators.container import (
     HOST,
     ClientClosed,
     ContainerAnswer,
     ContainerClient,
     ContainerStream,
 )
-from app.emulators.sagemaker.api_error import model_error, model_not_ready
-from app.emulators.sagemaker.api_server import RuntimeApi
+from app.emulators.report import BreachReport
+from app.emulators.sagemaker.api import RuntimeApi
+from app.emulators.sagemaker.endpoint import PlatformLimits
+from app.emulators.sagemaker.errors import model_error, model_not_ready
 from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, Invocation
-from app.emulators.sagemaker.limits import PlatformLimits
 from core.errors import ConfigInvalid
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
 

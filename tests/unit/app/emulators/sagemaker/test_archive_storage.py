@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.common.interrupted import Interrupted
-from app.emulators.sagemaker.api_error import ApiError
-from app.emulators.sagemaker.archive_storage import ArchiveStorage, CloudArchives, LocalArchives
+from app.emulators.report import Interrupted
+from app.emulators.sagemaker.archives import ArchiveStorage, CloudArchives, LocalArchives
+from app.emulators.sagemaker.errors import ApiError
 from core.errors import RepositoryUnavailable, ServerError
-from core.repository.sources.object_folder import ObjectFolder
-from core.repository.sources.object_store import ObjectStoreSource
-from core.repository.sources.opener import SourceOpener, SourceOptions
-from core.repository.sources.source import Source
+from core.repository.cloud_sources import ObjectFolder, ObjectStoreSource
+from core.repository.sources import Source, SourceOpener, SourceOptions
 from core.repository.stores.object_store import TransientError
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import ContainerClient
-from app.emulators.sagemaker.api_error import ApiError
-from app.emulators.sagemaker.archive_storage import LocalArchives
-from app.emulators.sagemaker.endpoint import MultiModelEndpoint, SingleModelEndpoint
-from app.emulators.sagemaker.endpoint_models import EndpointModels
+from app.emulators.container import ContainerClient
+from app.emulators.report import BreachReport
+from app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
+from app.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, PlatformLimits, SingleModelEndpoint
+from app.emulators.sagemaker.errors import ApiError
 from app.emulators.sagemaker.invocation import Invocation
-from app.emulators.sagemaker.limits import PlatformLimits
-from app.emulators.sagemaker.model_archives import ModelArchives, name_of
 from tests.unit.app.emulators.sagemaker.test_tarball import archived, file
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 

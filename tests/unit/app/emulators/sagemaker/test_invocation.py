@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.sagemaker.api_error import ApiError
+from app.emulators.report import BreachReport
+from app.emulators.sagemaker.errors import ApiError
 from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, TARGET_MODEL, passed_back, read_invocation
 
 PASSED = {

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.sagemaker.api_error import ApiError
-from app.emulators.sagemaker.archive_storage import LocalArchives
-from app.emulators.sagemaker.model_archives import ModelArchives, name_of
+from app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
+from app.emulators.sagemaker.errors import ApiError
 from tests.changing_files import found_below
 from tests.waiting import until
 

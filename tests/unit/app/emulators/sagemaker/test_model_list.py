@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from app.emulators.common.container_client import ContainerClient, ContainerFault
-from app.emulators.sagemaker.limits import PlatformLimits
-from app.emulators.sagemaker.model_list import read_model_list
+from app.emulators.container import ContainerClient, ContainerFault
+from app.emulators.sagemaker.endpoint import PlatformLimits, read_model_list
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 
 

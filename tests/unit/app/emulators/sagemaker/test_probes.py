@@ -9,11 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container import Container
-from app.emulators.common.container_client import ContainerClient
-from app.emulators.sagemaker.endpoint_models import EndpointModels
-from app.emulators.sagemaker.limits import PlatformLimits
+from app.emulators.container import Container, ContainerClient
+from app.emulators.report import BreachReport
+from app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits
 from app.emulators.sagemaker.probes import Probes
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.common.interrupted import Interrupted
-from app.emulators.sagemaker.tarball import unpack
+from app.emulators.report import Interrupted
+from app.emulators.sagemaker.archives import unpack
 from core.errors import ConfigInvalid
 
 PLENTY = 1 << 30

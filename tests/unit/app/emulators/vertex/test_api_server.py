@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import ContainerClient
-from app.emulators.vertex.api_server import VertexApi
-from app.emulators.vertex.deployment import Deployment
+from app.emulators.container import ContainerClient
+from app.emulators.report import BreachReport
+from app.emulators.vertex.api import VertexApi
 from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import EndpointType, PlatformLimits
+from app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 
 LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.vertex.artifacts import provided
+from app.emulators.vertex.container import provided
 from core.errors import ConfigInvalid
 
 

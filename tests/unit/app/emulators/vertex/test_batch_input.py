@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.emulators.vertex.batch_input import InputRecord, InstancesFormat, format_of, read_records
+from app.emulators.vertex.batch import InputRecord, InstancesFormat, format_of, read_records
 from core.errors import ConfigInvalid
 
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.emulators.vertex.batch_input import InputRecord, InstancesFormat
-from app.emulators.vertex.batch_instance import BatchInstance, InstanceConfig, InstanceType
+from app.emulators.vertex.batch import BatchInstance, InputRecord, InstanceConfig, InstancesFormat, InstanceType
 from core.errors import ConfigInvalid
 
 ROW = {"id": "k", "a": 1, "b": 2}

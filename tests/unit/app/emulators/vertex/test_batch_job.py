@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import ContainerClient
-from app.emulators.vertex.batch_input import InstancesFormat
-from app.emulators.vertex.batch_instance import InstanceConfig
-from app.emulators.vertex.batch_job import BatchCounts, BatchJob, BatchOptions
-from app.emulators.vertex.deployment import Deployment
+from app.emulators.container import ContainerClient
+from app.emulators.report import BreachReport
+from app.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions, InstanceConfig, InstancesFormat
 from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import batch_limits
+from app.emulators.vertex.limits import Deployment, batch_limits
 from core.errors import ConfigInvalid
 from tests.unit.app.emulators.scripted_container import Answer, Call, ScriptedContainer
 

@@ -14,11 +14,9 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from app.emulators.vertex.batch_input import InstancesFormat
-from app.emulators.vertex.batch_job import BatchOptions
-from app.emulators.vertex.deployment import Deployment
+from app.emulators.vertex.batch import BatchOptions, InstancesFormat
 from app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from app.emulators.vertex.limits import PlatformLimits
+from app.emulators.vertex.limits import Deployment, PlatformLimits
 from core.errors import ConfigInvalid
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S
 

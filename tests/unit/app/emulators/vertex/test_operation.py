@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.emulators.vertex.deployment import Deployment
-from app.emulators.vertex.google_error import GoogleError
-from app.emulators.vertex.limits import EndpointType
+from app.emulators.vertex.limits import Deployment, EndpointType, GoogleError
 from app.emulators.vertex.operation import Operation, Verb, read_operation
 
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34")

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from app.emulators.vertex.canonical_code import CanonicalCode
-from app.emulators.vertex.google_error import GoogleError
+from app.emulators.vertex.limits import CanonicalCode, GoogleError
 from app.emulators.vertex.predictions import PredictionFault, read_predict_request, read_predictions
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from app.emulators.common.breach_report import BreachReport
-from app.emulators.common.container_client import ContainerClient
+from app.emulators.container import ContainerClient
+from app.emulators.report import BreachReport
 from app.emulators.vertex.limits import PlatformLimits
 from app.emulators.vertex.probes import Probes
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer

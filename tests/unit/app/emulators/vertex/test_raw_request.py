@@ -5,9 +5,8 @@ import json
 
 import pytest
 
-from app.emulators.vertex.deployment import Deployment
-from app.emulators.vertex.google_error import GoogleError
-from app.emulators.vertex.raw_request import (
+from app.emulators.vertex.limits import Deployment, GoogleError
+from app.emulators.vertex.predictions import (
     passed_back,
     read_raw_request,
     read_sdk_request,

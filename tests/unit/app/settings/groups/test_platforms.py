@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.groups.platforms import split_groups
-from app.settings.option_types import BadValue
+from app.settings.groups import split_groups
+from app.settings.option import BadValue
 from app.settings.server import SERVER_OPTIONS
 
 PUBLIC_ROUTES = SERVER_OPTIONS["public_routes"].kind

@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.groups.rate_limiter import resource_limit
-from app.settings.option import BadOption
-from app.settings.option_types import BadValue
+from app.settings.groups import resource_limit
+from app.settings.option import BadOption, BadValue
 from app.settings.reading import read_settings
-from core.scheduling.rate_limiter.resource_limit import ResourceLimit
+from core.scheduling.resource_limit import ResourceLimit
 
 REPOSITORY = "--model-repository=/models"
 ON = "--rate-limit=execution_count"

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.settings.groups.response_cache import split_cache_setting
-from app.settings.option import BadOption
-from app.settings.option_types import BadValue
+from app.settings.groups import split_cache_setting
+from app.settings.option import BadOption, BadValue
 from app.settings.reading import read_settings
-from core.response_cache.redis.options import RedisOptions
+from core.response_cache.redis_options import RedisOptions
 
 REPOSITORY = "--model-repository=/models"
 

@@ -10,12 +10,10 @@ import gevent
 import pytest
 from gunicorn.config import Config
 
-from app.worker.clock import CoarseClock
-from app.worker.connections import Connections
-from app.worker.http1.connection import Http1Connection
-from app.worker.http1.service import Http1Service
+from app.worker.connection import Connections, Phase
+from app.worker.http1.connection import Http1Connection, Http1Service
+from app.worker.io import CoarseClock
 from app.worker.limits import ConnectionLimits
-from app.worker.phase import Phase
 from core.http.reply import ARRIVED_KEY, BODY_KEY
 from core.observability.switches import SWITCHES
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair

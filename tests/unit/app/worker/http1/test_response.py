@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.worker.clock import CoarseClock
 from app.worker.http1.request_head import RequestHead
-from app.worker.http1.response import Response
-from app.worker.http1.response_head import ResponseHeads
+from app.worker.http1.response import Response, ResponseHeads
+from app.worker.io import CoarseClock
 from core.inference.tensors import Buffer
 
 

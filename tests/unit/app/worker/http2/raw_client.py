@@ -10,10 +10,8 @@ import hpack
 import pytest
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault
-from app.worker.http2.header_encoder import encode_fields
-from app.worker.http2.limits import Http2Limits
+from app.worker.http2.frames import ConnectionFault, ErrorCode, Http2Limits
+from app.worker.http2.headers import encode_fields
 from app.worker.http2.protocol import Http2Protocol
 from core.grpc.transport import Fields, HeaderFields, Stream
 from core.inference.tensors import Buffer

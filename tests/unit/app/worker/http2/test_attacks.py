@@ -14,11 +14,21 @@ import hpack
 import pytest
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault
-from app.worker.http2.frames import CONTINUATION, DATA, END_STREAM, HEADERS, PADDED, PING, PRIORITY, SETTINGS, frame
-from app.worker.http2.header_encoder import encode_fields
-from app.worker.http2.limits import Http2Limits
+from app.worker.http2.frames import (
+    CONTINUATION,
+    DATA,
+    END_STREAM,
+    HEADERS,
+    PADDED,
+    PING,
+    PRIORITY,
+    SETTINGS,
+    ConnectionFault,
+    ErrorCode,
+    Http2Limits,
+    frame,
+)
+from app.worker.http2.headers import encode_fields
 from tests.unit.app.worker.http2.raw_client import (
     REQUEST,
     REQUEST_BLOCK,

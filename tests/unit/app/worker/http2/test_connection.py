@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from app.sites.site import Http2Port
-from app.worker.clock import CoarseClock
 from app.worker.http2 import frames
-from app.worker.http2.connection import Http2Connection
+from app.worker.http2.connection import Http2Connection, Http2Service
 from app.worker.http2.connections import Http2Connections
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.limits import Http2Limits
-from app.worker.http2.service import Http2Service
+from app.worker.http2.frames import ErrorCode, Http2Limits
+from app.worker.io import CoarseClock
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS,
     TRAILERS,

@@ -2,9 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault
-from app.worker.http2.flood_guard import FloodGuard
+from app.worker.http2.frames import ConnectionFault, ErrorCode, FloodGuard
 
 
 def exhausted() -> FloodGuard:

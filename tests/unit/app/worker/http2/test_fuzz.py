@@ -12,11 +12,18 @@ import hpack
 import pytest
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.faults import ConnectionFault
-from app.worker.http2.frames import DATA, END_HEADERS, END_STREAM, HEADERS, RST_STREAM, frame
-from app.worker.http2.header_encoder import encode_fields
-from app.worker.http2.limits import Http2Limits
+from app.worker.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    RST_STREAM,
+    ConnectionFault,
+    ErrorCode,
+    Http2Limits,
+    frame,
+)
+from app.worker.http2.headers import encode_fields
 from app.worker.http2.protocol import Http2Protocol
 from tests.fuzzing import examples
 from tests.unit.app.worker.http2.raw_client import (

@@ -4,7 +4,7 @@ import hpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.worker.http2.header_encoder import block_of, encode_fields
+from app.worker.http2.headers import block_of, encode_fields
 from core.grpc.transport import Fields, HeaderFields
 
 

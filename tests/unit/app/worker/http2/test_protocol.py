@@ -3,8 +3,7 @@ from __future__ import annotations
 import hpack
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
-from app.worker.http2.limits import Http2Limits
+from app.worker.http2.frames import ErrorCode, Http2Limits
 from core.grpc.transport import HeaderFields
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS,

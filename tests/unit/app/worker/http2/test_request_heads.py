@@ -3,9 +3,8 @@ from __future__ import annotations
 import hpack
 import pytest
 
-from app.worker.http2.faults import StreamFault
-from app.worker.http2.header_encoder import encode_fields
-from app.worker.http2.request_heads import RequestHeads
+from app.worker.http2.frames import StreamFault
+from app.worker.http2.headers import RequestHeads, encode_fields
 from tests.unit.app.worker.http2.raw_client import REQUEST, RecordingApplication
 
 

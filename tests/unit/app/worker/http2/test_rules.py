@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from app.worker.http2 import frames
-from app.worker.http2.error_codes import ErrorCode
 from app.worker.http2.frames import (
     ACK,
     CONTINUATION,
@@ -23,10 +22,11 @@ from app.worker.http2.frames import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
+    ErrorCode,
+    Http2Limits,
     frame,
 )
-from app.worker.http2.header_encoder import encode_fields
-from app.worker.http2.limits import Http2Limits
+from app.worker.http2.headers import encode_fields
 from core.grpc.transport import Fields
 from tests.unit.app.worker.http2.raw_client import (
     REQUEST,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.backends.devices.pinned_memory import PinnedMemory
+from core.backends.devices import PinnedMemory
 from core.cuda.driver import CudaDriver
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 

@@ -13,7 +13,7 @@ import pytest
 import treelite
 import xgboost
 
-from core.backends import framework
+from core.backends import registry as framework
 from core.backends.fil.backend import FilBackend
 from core.config.autocomplete import auto_complete
 from core.config.schema import ModelConfig

@@ -10,7 +10,7 @@ import pytest
 import treelite
 import xgboost
 
-from core.backends.fil.tree_prediction import TreePrediction
+from core.backends.fil.treelite import TreePrediction
 from core.inference.tensors import Array
 
 FEATURES = 5

@@ -13,21 +13,17 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.base import BackendInstance
-from core.backends.in_process.bound_instance import BoundInstance, may_bind
-from core.backends.in_process.factory import make_instance
-from core.backends.in_process.instance import Failures
-from core.backends.onnxruntime.device_run import DeviceRun
-from core.backends.onnxruntime.errors import failure_of
-from core.backends.onnxruntime.session import FAILURES
-from core.config.model_spec import ModelSpec
+from core.backends.backend import BackendInstance
+from core.backends.in_process import BoundInstance, Failures, make_instance, may_bind
+from core.backends.onnxruntime.runs import DeviceRun
+from core.backends.onnxruntime.session import FAILURES, failure_of
 from core.config.placement import DeviceKind, Placement
-from core.config.request_validator import RequestValidator
+from core.config.request_check import RequestValidator
+from core.config.spec import ModelSpec
 from core.cuda.driver import CudaDriver
 from core.inference.pending_request import PendingRequest
-from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
+from core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
 from core.inference.tensors import Array
 from core.shared_memory.attachment import attach
 from core.shared_memory.regions import Regions

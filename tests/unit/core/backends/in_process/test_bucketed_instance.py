@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from core.backends.base import BucketedExecution
-from core.observability.bucket_statistics import BucketUse
+from core.backends.backend import BucketedExecution
+from core.observability.statistics import BucketUse
 from tests.unit.backend_serving import tensor_text
 from tests.unit.bucket_configs import bucket_text
 from tests.unit.onnx_models import identity, padded_view

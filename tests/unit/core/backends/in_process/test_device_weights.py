@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.backends.in_process.device_weights import DeviceWeights
+from core.backends.in_process import DeviceWeights
 from core.config.placement import DeviceKind, Placement
 
 CPU = Placement("model_0", DeviceKind.CPU)

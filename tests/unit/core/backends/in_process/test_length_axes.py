@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from core.backends.in_process.length_axes import length_axes
+from core.backends.in_process import length_axes
 from tests.unit.backend_serving import tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
 

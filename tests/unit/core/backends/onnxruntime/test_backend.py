@@ -11,15 +11,14 @@ import numpy as np
 import onnx
 import pytest
 
-from core.backends.base import LoadContext
+from core.backends.backend import LoadContext
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.registry import BackendRegistry
 from core.config.placement import DeviceKind, Placement
-from core.config.signature import TensorSignature
+from core.config.problem import TensorSignature
 from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
-from core.repository.config_completion import load_config
-from core.repository.layout import ModelDirectory
-from core.repository.model_problems import problems_of
+from core.repository.config import load_config, problems_of
+from core.repository.repository import ModelDirectory
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, config_of, spec_of, tensor_text

@@ -13,13 +13,13 @@ from onnx import helper
 
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
-from core.backends.onnxruntime.signature import signature_of
+from core.backends.onnxruntime.graph import signature_of
 from core.backends.registry import BackendRegistry
 from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
-from core.repository.layout import ModelDirectory
-from core.repository.model_problems import problems_of
+from core.repository.config import problems_of
+from core.repository.repository import ModelDirectory
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.onnx_models import Dims

@@ -7,7 +7,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from core.backends.onnxruntime.bounded_graph import has_bounded_graph
+from core.backends.onnxruntime.graph import has_bounded_graph
 from tests.unit import onnx_models
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.in_process.bound_instance import BoundInput
-from core.backends.onnxruntime.device_run import DeviceRun
-from core.cuda.device_memory import DeviceMemory
-from core.cuda.driver import CudaDriver
-from core.inference.region_tensors import DevicePlace
+from core.backends.in_process import BoundInput
+from core.backends.onnxruntime.runs import DeviceRun
+from core.cuda.driver import CudaDriver, DeviceMemory
+from core.inference.response import DevicePlace
 from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, tensor_text

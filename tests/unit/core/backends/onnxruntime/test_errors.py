@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.onnxruntime.errors import failure_of, is_poison
+from core.backends.onnxruntime.session import failure_of, is_poison
 from core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
 
 PREFIX = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Conv node. Status Message: "

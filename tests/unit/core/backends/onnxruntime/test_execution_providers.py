@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.onnxruntime.execution_providers import (
+from core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
     OPENVINO,

@@ -13,7 +13,7 @@ from onnx import helper, parser
 
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from core.backends.onnxruntime.graph_file import without_zip_maps
-from core.config.signature import TensorSignature
+from core.config.problem import TensorSignature
 from core.errors import ModelLoadFailed
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, serving_version, tensor_text

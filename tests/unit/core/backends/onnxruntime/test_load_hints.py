@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.load_hints import load_hint
+from core.backends.onnxruntime.session import load_hint
 from core.errors import ModelLoadFailed
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.backends.base import LoadContext
+from core.backends.backend import LoadContext
 from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.execution_providers import CPU
 from core.backends.onnxruntime.model import OnnxModel
+from core.backends.onnxruntime.providers import CPU
 from core.config.placement import DeviceKind, Placement
 from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.unit import onnx_models

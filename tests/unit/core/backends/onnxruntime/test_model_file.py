@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.onnxruntime.model_file import library_path, model_path
+from core.backends.onnxruntime.graph import library_path, model_path
 from core.errors import RepositoryUnavailable
 from tests.unit.backend_serving import config_of
 

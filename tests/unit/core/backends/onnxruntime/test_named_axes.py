@@ -7,7 +7,7 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from core.backends.onnxruntime.named_axes import named_axes
+from core.backends.onnxruntime.graph import named_axes
 from tests.unit.bucket_configs import bucket_model, bucket_text
 from tests.unit.onnx_models import Dims, build, helper, tensor, write
 

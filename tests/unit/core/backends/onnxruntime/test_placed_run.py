@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from core.backends.onnxruntime.placed_run import PlacedRun
+from core.backends.onnxruntime.runs import PlacedRun
 from core.inference.tensors import Array
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 

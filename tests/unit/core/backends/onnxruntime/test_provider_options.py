@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.onnxruntime.provider_options import (
+from core.backends.onnxruntime.providers import (
     cuda_accelerator_options,
     cuda_parameter_options,
     tensorrt_options,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.devices.cpu_budget import Spinning
-from core.backends.onnxruntime.session_options import SessionSettings, global_pool_sizes, session_settings
+from core.backends.cpu_budget import Spinning
+from core.backends.onnxruntime.session import SessionSettings, global_pool_sizes, session_settings
 from core.errors import ConfigInvalid
 from tests.unit.backend_serving import config_of
 

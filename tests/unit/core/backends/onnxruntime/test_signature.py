@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from core.backends.onnxruntime.signature import shape_of, signature_of
-from core.config.signature import TensorSignature
+from core.backends.onnxruntime.graph import shape_of, signature_of
+from core.config.problem import TensorSignature
 from core.errors import Unsupported
 
 

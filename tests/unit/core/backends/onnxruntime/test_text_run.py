@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.backends.onnxruntime.text_run import TextRun
+from core.backends.onnxruntime.runs import TextRun
 from core.inference.tensors import Array, bytes_array
 
 

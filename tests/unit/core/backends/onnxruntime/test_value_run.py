@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.onnxruntime.value_run import ValueRun, strings_work
+from core.backends.onnxruntime.runs import ValueRun, strings_work
 from core.errors import Unsupported
 from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models

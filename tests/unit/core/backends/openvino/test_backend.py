@@ -11,14 +11,14 @@ import openvino
 import pytest
 from openvino import opset13
 
-from core.backends.base import BucketedExecution
+from core.backends.backend import BucketedExecution
 from core.backends.openvino.backend import OpenVinoBackend
 from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
 from core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
 from core.inference.tensors import BY_NAME, Array
-from core.observability.bucket_statistics import BucketUse
+from core.observability.statistics import BucketUse
 from tests.unit import onnx_models
 from tests.unit.backend_serving import Serving, config_of, serving_version, tensor_text
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from core.backends import framework
+from core.backends import registry as framework
 from core.backends.openvino.backend import OpenVinoBackend
-from core.backends.openvino.ir_header import signature_of_file
+from core.backends.openvino.model_file import signature_of_file
 from core.config.problem import InvalidModelConfig
 from core.config.schema import ModelConfig
-from core.config.validation.signature import validate_against_signature
+from core.config.validate import validate_against_signature
 from core.errors import ModelLoadFailed, NotInstalled
 from tests.unit.core.backends.openvino.test_backend import NUMERIC, add_sub, identity, only_one_row, ov_config, save
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from core.backends.base import Execution
+from core.backends.backend import Execution
+from core.backends.python.channel import StubGone
 from core.backends.python.instance import PythonInstance
-from core.backends.python.stub_channel import StubGone
 from core.config.placement import DeviceKind, Placement
 from core.errors import BackendFailed, ServerError
 from core.inference.request import InferenceRequest

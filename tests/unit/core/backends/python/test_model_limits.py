@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.python.model_limits import ModelLimits
+from core.backends.python.settings import ModelLimits
 from core.errors import ConfigInvalid
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.backends.python.readiness import ReadinessQuestion
+from core.backends.python.process import ReadinessQuestion
 from core.errors import ModelNotReady
 from tests.waiting import until
 

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.backends.python.outcome_reader import Outcome, OutcomeReader
+from core.backends.python.channel import Outcome, OutcomeReader, RequestWriter
 from core.backends.python.output_check import OutputCheck
-from core.backends.python.request_writer import RequestWriter
 from core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     EMPTY,
@@ -28,12 +27,11 @@ from core.backends.python.stub.trident_stub.wire import (
     write_mark,
     write_record,
 )
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest
-from core.inference import response_sender
-from core.inference.layout import layout_of
+from core.inference import streaming as response_sender
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import BY_NAME, wire_bytes
+from core.inference.tensors import BY_NAME, layout_of, wire_bytes
 
 FP32 = BY_NAME["FP32"]
 

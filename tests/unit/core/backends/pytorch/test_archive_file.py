@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.backends.pytorch.archive_file import arguments_in
-from core.backends.pytorch.forward import arguments_of
+from core.backends.pytorch.packages import arguments_in, arguments_of
 from core.backends.pytorch.torch_script import TorchScriptBackend
 from core.errors import BackendFailed, ConfigInvalid
 from tests.unit.core.backends.pytorch.test_torch_script import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.pytorch.forward import Argument, Forward
+from core.backends.pytorch.packages import Argument, Forward
 from core.errors import BackendFailed, ConfigInvalid
 
 TENSOR = Argument("x", "TensorType", "Tensor")

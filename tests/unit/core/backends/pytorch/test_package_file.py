@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.pytorch.package_file import check_package, package_path
+from core.backends.pytorch.packages import check_package, package_path
 from core.errors import ModelLoadFailed, RepositoryUnavailable
 from tests.unit.backend_serving import config_of
 

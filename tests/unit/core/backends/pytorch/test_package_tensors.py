@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.backends.pytorch.package_tensors import tensors_of
+from core.backends.pytorch.packages import tensors_of
 from tests.unit.backend_serving import config_of, tensor_text
 
 LEAF = {"type": None, "context": None, "children_spec": []}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.pytorch.tensor_names import check_controls, input_positions, output_positions
+from core.backends.pytorch.torch_script import check_controls, input_positions, output_positions
 from core.errors import BackendFailed
 from tests.unit.backend_serving import config_of
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.backends import framework
-from core.backends.base import LoadContext
+from core.backends import registry as framework
+from core.backends.backend import LoadContext
 from core.backends.tensorflow.backend import TensorFlowBackend
 from core.config.autocomplete import auto_complete
 from core.config.problem import InvalidModelConfig

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.tensorrt.errors import EngineError, error_of, failure_of, is_poison
+from core.backends.tensorrt.package import EngineError, error_of, failure_of, is_poison
 from core.cuda.driver import CudaError
 from core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
 

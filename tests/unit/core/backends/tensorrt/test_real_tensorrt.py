@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.backends.devices.cuda import gpu_ids
+from core.backends.devices import gpu_ids
 from core.backends.tensorrt.backend import make_backend
 from tests.unit.backend_serving import serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt

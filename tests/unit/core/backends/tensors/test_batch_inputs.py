@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.tensors.batch_inputs import batch_inputs, input_named
+from core.backends.tensors.gather import batch_inputs, input_named
 from core.errors import BackendFailed, ConfigInvalid
 from core.inference.request import InferenceRequest, InputTensor
 from tests.unit.backend_serving import config_of

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.tensors.batch_inputs import batch_inputs
-from core.backends.tensors.gatherer import Gatherer, batch_total
-from core.config.request_validator import RequestValidator
+from core.backends.tensors.gather import Gatherer, batch_inputs, batch_total
+from core.config.request_check import RequestValidator
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.backends.tensors.padded_splitter import PaddedSplitter
+from core.backends.tensors.split import PaddedSplitter
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array

@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.tensors.batch_inputs import batch_inputs
-from core.backends.tensors.padding_gatherer import PaddingGatherer, lengths_of
+from core.backends.tensors.gather import PaddingGatherer, batch_inputs, lengths_of
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.tensors import Array, bytes_array
-from core.observability.bucket_statistics import BucketUse
+from core.observability.statistics import BucketUse
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.backends.tensors.splitter import Splitter, scattered_outputs
+from core.backends.tensors.split import Splitter, scattered_outputs
 from core.errors import BackendFailed
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, Outputs, PackedOutputs

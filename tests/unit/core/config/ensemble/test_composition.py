@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from core.config.ensemble.composition import compose, may_match
-from core.config.ensemble.graph import EnsembleStep
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.ensemble import EnsembleStep
+from core.config.ensemble_check import compose, may_match
 from core.config.problem import Problem
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
 from core.inference.tensors import BY_NAME, Shape
 
 Tensor = tuple[str, str, Shape]

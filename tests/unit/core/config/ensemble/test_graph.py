@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.ensemble.graph import EnsembleStep, ensemble_steps, first_unconnected, needed_steps, reachable
+from core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, needed_steps, reachable
 from core.config.schema import ModelConfig
 
 

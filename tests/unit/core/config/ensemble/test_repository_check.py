@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from google.protobuf import text_format
 
-from core.config.ensemble.repository_check import KnownModels
+from core.config.ensemble_check import KnownModels
 from core.config.resolve import resolve_model_spec
 from core.config.schema import ModelConfig
 

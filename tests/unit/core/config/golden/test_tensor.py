@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.golden.tensor import TENSOR_FIELDS, as_numbers, golden_tensor
+from core.config.golden import TENSOR_FIELDS, as_numbers, golden_tensor
 from core.config.json_fields import Fields, Malformed
 from core.inference.tensors import BY_NAME, Array
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.config.normalize import normalize
+from core.config.autocomplete import normalize
 from core.config.parse import parse_model_config
 from core.config.schema import ModelConfig
 

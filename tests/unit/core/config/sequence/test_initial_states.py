@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.config.sequence.initial_states import initial_states
-from core.config.sequence.resolve import resolve_sequence_spec
+from core.config.resolve import resolve_sequence_spec
+from core.config.warmup import initial_states
 from core.errors import ConfigInvalid
 from core.inference.tensors import Array
 from tests.unit.core.config.sequence.sequence_configs import normalized

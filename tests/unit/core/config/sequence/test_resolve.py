@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.resolve import resolve_model_spec
+from core.config.resolve import backend_spec, own_inputs, own_outputs, resolve_model_spec, resolve_sequence_spec
 from core.config.schema import ModelConfig
-from core.config.sequence.resolve import backend_spec, own_inputs, own_outputs, resolve_sequence_spec
-from core.config.sequence.spec import FlagControl, IdControl, SequenceSpec, StateSpec
+from core.config.spec import FlagControl, IdControl, SequenceSpec, StateSpec
 from core.inference.tensors import BY_NAME
 from tests.unit.core.config.sequence.sequence_configs import normalized
 

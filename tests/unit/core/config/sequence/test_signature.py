@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.sequence.signature import control_problems
-from core.config.signature import ModelSignature, TensorSignature
+from core.config.problem import ModelSignature, TensorSignature
+from core.config.validate import control_problems
 from tests.unit.core.config.sequence.sequence_configs import normalized
 
 START = 'control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.validation.buckets import bucket_problems
+from core.config.validate import bucket_problems
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.bucket_configs import bucket_text
 

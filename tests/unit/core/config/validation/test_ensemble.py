@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
-from core.config.validation.ensemble import ensemble_problems
+from core.config.validate import ensemble_problems
 
 IO = 'input { name: "IN" } output { name: "OUT" }'
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.normalize import fill_identity, normalize
+from core.config.autocomplete import fill_identity, normalize
 from core.config.problem import InvalidModelConfig, Problem
 from core.config.schema import ModelConfig
-from core.config.validation.model_config import validate_model_config
+from core.config.validate import validate_model_config
 from core.errors import ConfigInvalid, ErrorCode
 
 GOOD = (

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
-from core.config.validation.scheduling import scheduling_problems
+from core.config.validate import scheduling_problems
 
 
 def target(value: str) -> str:

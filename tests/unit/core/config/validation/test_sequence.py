@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.validation.sequence import sequence_problems
+from core.config.validate import sequence_problems
 from tests.unit.core.config.sequence.sequence_configs import config_of
 
 ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from google.protobuf import text_format
 
+from core.config.problem import ModelSignature, TensorSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature, TensorSignature
-from core.config.validation.signature import validate_against_signature
+from core.config.validate import validate_against_signature
 from core.inference.tensors import Shape
 
 UNABLE = "unable to load model 'm', "

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from core.config.schema import ModelConfig
-from core.config.validation.tensors import batch_tensor_problems, tensor_problems
+from core.config.validate import batch_tensor_problems, tensor_problems
 
 GOOD_IN = 'input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }'
 GOOD_OUT = 'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] }'

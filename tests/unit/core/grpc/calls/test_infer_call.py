@@ -15,8 +15,8 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from core.errors import BackendFailed, QueueFull
-from core.grpc.compression import inflate
-from core.grpc.options import GrpcOptions
+from core.grpc.application import GrpcOptions
+from core.grpc.transport import inflate
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Buffer, bytes_array, pack_bytes

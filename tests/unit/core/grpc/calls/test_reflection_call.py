@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from core.grpc.options import GrpcOptions
+from core.grpc.application import GrpcOptions
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine

@@ -12,13 +12,13 @@ import gevent
 import numpy as np
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import BackendFailed, InvalidRequest
-from core.grpc.options import GrpcOptions
+from core.grpc.application import GrpcOptions
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request, numbers, stream_response
 from tests.unit.core.waiting.hub_thread import until

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine

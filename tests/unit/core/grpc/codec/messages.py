@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.grpc.codec.infer_request import DecodedRequest, RequestDecoder
-from core.grpc.messages.schema import ModelInferRequest
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
+from core.grpc.request import DecodedRequest, RequestDecoder
+from core.grpc.schema import ModelInferRequest
 from core.inference.tensors import BY_NAME, Buffer
 from tests.unit.fake_engine import FakeEngine
 

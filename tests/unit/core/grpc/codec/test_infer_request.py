@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest, ModelNotFound, Unsupported
-from core.grpc.codec.infer_request import RequestDecoder, request_id
-from core.grpc.codec.response_plan import ResponsePlan
-from core.grpc.errors import MalformedMessage
-from core.inference.region_tensors import RegionInput, RegionRequest
+from core.grpc.request import RequestDecoder, ResponsePlan, request_id
+from core.grpc.status import MalformedMessage
 from core.inference.request import InferenceRequest
+from core.inference.response import RegionInput, RegionRequest
 from tests.unit.core.grpc.codec.messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
 

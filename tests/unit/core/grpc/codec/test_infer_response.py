@@ -7,7 +7,8 @@ import pytest
 from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferResponse
 
 from core.errors import BackendFailed, InvalidRequest
-from core.grpc.codec.infer_response import (
+from core.grpc.request import ResponsePlan
+from core.grpc.response import (
     Encoded,
     encode_empty_final,
     encode_parameters,
@@ -16,10 +17,8 @@ from core.grpc.codec.infer_response import (
     encode_stream_failure,
     encode_stream_response,
 )
-from core.grpc.codec.response_plan import ResponsePlan
-from core.inference.layout import layout_of
 from core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
-from core.inference.tensors import Array, bytes_array
+from core.inference.tensors import Array, bytes_array, layout_of
 from tests.unit.core.grpc.codec.messages import FIRST, SECOND, spec
 
 PLAN = ResponsePlan()

@@ -3,8 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.grpc.codec.infer_request import RequestDecoder
-from core.grpc.codec.known_heads import KnownHeads
+from core.grpc.request import KnownHeads, RequestDecoder
 from core.inference.request import PackedInputs
 from tests.unit.core.grpc.codec.messages import FIRST, SECOND, decode, infer_message
 from tests.unit.fake_engine import FakeEngine

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.grpc.codec.message_cut import HeadSizes, head_of, tensors_from
+from core.grpc.request import HeadSizes, head_of, tensors_from
 from tests.unit.core.grpc.codec.messages import FIRST, SECOND, infer_message
 
 TENSORS = 2 * (2 + 64)

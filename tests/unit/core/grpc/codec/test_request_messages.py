@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from core.errors import ServerError
-from core.grpc.codec.infer_request import RequestDecoder, request_id
-from core.grpc.messages.schema import DecodeError, ModelInferRequest
+from core.grpc.request import RequestDecoder, request_id
+from core.grpc.schema import DecodeError, ModelInferRequest
 from core.inference.request import InferenceRequest
 from tests.unit.core.grpc.codec.any_messages import messages
 from tests.unit.core.grpc.codec.messages import infer_message

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest
-from core.grpc.codec.request_parameters import classes_of, read_parameters, region_of
-from core.grpc.messages.schema import InferParameter
+from core.grpc.request import classes_of, read_parameters, region_of
+from core.grpc.schema import InferParameter
 from core.inference.request import InferenceRequest
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest
-from core.grpc.codec.tensor_contents import array_of_contents
-from core.grpc.messages.schema import InferTensorContents
+from core.grpc.request import array_of_contents
+from core.grpc.schema import InferTensorContents
 from core.inference.tensors import BY_NAME
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from core.errors import ErrorCode
-from core.grpc.errors import MalformedMessage
-from core.grpc.messages.message import message_of
+from core.grpc.messages import message_of
+from core.grpc.status import MalformedMessage
 
 
 def test_a_message_is_read_from_any_buffer() -> None:

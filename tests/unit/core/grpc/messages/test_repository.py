@@ -11,7 +11,7 @@ from tritonclient.grpc.service_pb2 import (
 )
 
 from core.errors import InvalidRequest, Unsupported
-from core.grpc.messages.repository import (
+from core.grpc.admin_messages import (
     LoadCall,
     UnloadCall,
     index_message,
@@ -19,8 +19,7 @@ from core.grpc.messages.repository import (
     read_load_call,
     read_unload_call,
 )
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.state import ModelState
+from core.lifecycle.state import IndexEntry, ModelState
 
 
 def load_call(**fields: Any) -> LoadCall:

@@ -7,18 +7,18 @@ from tests.project import ROOT
 
 SCRIPT = """
 import sys
-import core.grpc.codec.infer_request, core.grpc.codec.infer_response
-import core.grpc.messages.metadata, core.grpc.messages.repository, core.grpc.messages.settings
-import core.grpc.messages.shared_memory, core.grpc.messages.statistics
+import core.grpc.request, core.grpc.response
+import core.grpc.admin_messages, core.grpc.admin_messages, core.grpc.admin_messages
+import core.grpc.admin_messages, core.grpc.admin_messages
 print("google.protobuf" in sys.modules)
-from core.grpc.messages.schema import ModelInferRequest as ours
+from core.grpc.schema import ModelInferRequest as ours
 print("grpc" in sys.modules, "tritonclient.grpc" in sys.modules)
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
 print(ours is theirs)
 """
 THE_OTHER_WAY_ROUND = """
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
-from core.grpc.messages.schema import ModelInferRequest as ours
+from core.grpc.schema import ModelInferRequest as ours
 print(ours is theirs)
 """
 

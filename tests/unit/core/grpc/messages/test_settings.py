@@ -7,9 +7,9 @@ from tritonclient.grpc.service_pb2 import (
     TraceSettingResponse,
 )
 
-from core.frontend.log_settings import shown_settings
-from core.grpc.messages.settings import TraceCall, log_message, read_log_call, read_trace_call, trace_message
-from core.observability.tracing.options import TraceOptions
+from core.frontend.admin import shown_settings
+from core.grpc.admin_messages import TraceCall, log_message, read_log_call, read_trace_call, trace_message
+from core.observability.tracing.settings import TraceOptions
 from core.observability.tracing.tracer import Tracer
 
 

@@ -3,10 +3,15 @@ from __future__ import annotations
 from google.protobuf import json_format
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
-from core.frontend.statistics import model_statistics_json
-from core.grpc.messages.statistics import model_statistics_message
-from core.observability.response_statistics import ResponseStatistics
-from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot, VersionStatistics
+from core.frontend.admin import model_statistics_json
+from core.grpc.admin_messages import model_statistics_message
+from core.observability.statistics import (
+    BatchStatistics,
+    FailureReason,
+    ResponseStatistics,
+    StatisticsSnapshot,
+    VersionStatistics,
+)
 
 BATCH = BatchStatistics(
     batch_size=4, execution_count=2, compute_input_ns=10, compute_infer_ns=2**40, compute_output_ns=0

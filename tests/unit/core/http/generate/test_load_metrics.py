@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.generate.load_metrics import load_metrics
+from core.http.generate import load_metrics
 from core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics
 
 

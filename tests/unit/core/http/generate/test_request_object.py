@@ -5,10 +5,10 @@ from typing import Any
 import orjson
 import pytest
 
-from core.config.model_spec import InputSpec, ModelSpec
+from core.config.spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
-from core.http.generate.request_object import decode_object
-from core.http.v2.json_tensors import NESTED_TOO_DEEP
+from core.http.generate import decode_object
+from core.http.v2_json import NESTED_TOO_DEEP
 from core.inference.request import InferenceRequest
 from core.inference.tensors import BY_NAME
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config.model_spec import InputSpec, ModelSpec
+from core.config.spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest, RequestCancelled, ServerError
-from core.http.generate.request_object import decode_object
-from core.http.slices.slicing import Slicing
-from core.http.slices.wrong_element import WrongElement
+from core.http.generate import decode_object
+from core.http.long_json import Slicing, WrongElement
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
 

@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.generate.response_object import ObjectEncoder, encode_object
+from core.http.generate import ObjectEncoder, encode_object
 from core.inference.request import Parameter
 from core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
 from core.inference.tensors import BY_NAME, wire_bytes

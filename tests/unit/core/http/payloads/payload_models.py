@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
-from core.http.payloads.output_columns import OutputColumn
-from core.http.payloads.payload import DecodeRules
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
+from core.http.payloads.payload import DecodeRules, OutputColumn
 from core.inference.tensors import BY_NAME, Array, Shape, bytes_array
 
 RULES = DecodeRules()

@@ -4,11 +4,22 @@ import json
 
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.raw import decode_octets, decode_raw
-from core.http.payloads.body_kind import BodyKind, body_kind, known_format, starts_as_v2
-from core.http.payloads.formats import CSV, JSON, JSONLINES, NPY, NPZ, Decode, UnsupportedMediaType
+from core.http.payloads.arrays import decode_octets, decode_raw
+from core.http.payloads.formats import (
+    CSV,
+    JSON,
+    JSONLINES,
+    NPY,
+    NPZ,
+    BodyKind,
+    Decode,
+    UnsupportedMediaType,
+    body_kind,
+    known_format,
+    starts_as_v2,
+)
 from core.inference.tensors import Buffer
 from tests.unit.core.http.payloads.payload_models import model, one
 

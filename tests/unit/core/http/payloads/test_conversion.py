@@ -5,10 +5,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.golden.tensor import as_numbers
+from core.config.golden import as_numbers
 from core.errors import InvalidRequest
-from core.http.payloads.conversion import as_datatype, expected_text, string_array, wide_integers
-from core.http.payloads.error_location import ErrorLocation, instance_name
+from core.http.payloads.payload import (
+    ErrorLocation,
+    as_datatype,
+    expected_text,
+    instance_name,
+    string_array,
+    wide_integers,
+)
 from core.inference.tensors import BY_NAME, DATATYPES
 
 LOCATION = ErrorLocation(instance_name, "IN")

@@ -23,8 +23,7 @@ from core.http.payloads.formats import (
     format_for,
     format_of,
 )
-from core.http.payloads.output_columns import output_columns
-from core.http.payloads.payload import DecodedPayload
+from core.http.payloads.payload import DecodedPayload, output_columns
 from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, DATATYPES, Array, bytes_array
 from tests.unit.core.http.payloads.payload_models import RULES, model

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.http.payloads.inference import PayloadResult, infer_payload
 from core.http.payloads.payload import DecodedPayload
 from core.inference.request import InferenceRequest

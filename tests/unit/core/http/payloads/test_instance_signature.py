@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.instance_signature import check_names, instance_signature, single_input
+from core.http.payloads.payload import check_names, instance_signature, single_input
 from tests.unit.core.http.payloads.payload_models import model, one
 
 

@@ -11,9 +11,9 @@ import pytest
 from core.errors import BackendFailed, InvalidRequest, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.http.payloads.formats import NotAcceptable
-from core.http.payloads.line_inference import AnswerType, infer_lines
+from core.http.payloads.request_lines import AnswerType, infer_lines
 from core.http.reply import Reply
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.media_type import choose, parse_accept, parse_media_type
+from core.http.payloads.formats import choose, parse_accept, parse_media_type
 
 SUPPORTED = ("application/json", "text/csv", "application/x-npy")
 

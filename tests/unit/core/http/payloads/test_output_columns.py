@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from core.errors import BackendFailed, InvalidRequest
-from core.http.payloads.output_columns import OutputColumn, output_columns, row_slices
-from core.http.payloads.payload import DecodedPayload
-from core.http.slices.long_answer import ELEMENTS
+from core.http.long_json import ELEMENTS
+from core.http.payloads.payload import DecodedPayload, OutputColumn, output_columns, row_slices
 from core.inference.response import OutputTensor
 from core.inference.tensors import BY_NAME, Array
 

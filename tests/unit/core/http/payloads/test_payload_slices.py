@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest, RequestCancelled
-from core.http.payloads.csv.decoder import decode_csv
-from core.http.payloads.json.decoder import decode_json
-from core.http.payloads.json.json_lines import decode_jsonlines
+from core.http.long_json import Slicing
+from core.http.payloads.csv import decode_csv
+from core.http.payloads.json import decode_json, decode_jsonlines
 from core.http.payloads.payload import DecodeRules
-from core.http.slices.slicing import Slicing
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
 from tests.unit.core.http.slices.texts import damaged, json_text, numbers, sizes, sizes_parsed, strings, values

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.http.slices.joined_array import joined_array
+from core.http.long_json import joined_array
 from core.inference.tensors import Array
 
 

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import RequestCancelled
-from core.http.slices.json_array import SlicedArray, slice_array
-from core.http.slices.slicing import Slicing
+from core.http.long_json import SlicedArray, Slicing, slice_array
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, sizes, values
 
 

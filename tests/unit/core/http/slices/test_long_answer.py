@@ -4,7 +4,7 @@ import numpy as np
 import orjson
 import pytest
 
-from core.http.slices.long_answer import ELEMENTS, LongAnswer
+from core.http.long_json import ELEMENTS, LongAnswer
 
 
 def written(value: object) -> bytes:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.slices.slicing import Slicing
-from core.http.v2.json_document import error_in_slices, outline_document, parse_document, read_slice
-from core.http.v2.json_tensors import array_from_json
+from core.http.long_json import Slicing
+from core.http.v2_json import array_from_json, error_in_slices, outline_document, parse_document, read_slice
 from core.inference.tensors import BY_NAME
 
 PADDING = b" " * 2000

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidRequest
-from core.http.v2 import request_codec
-from core.http.v2.json_templates import JsonTemplates
-from core.http.v2.request_codec import decode_request
+from core.http import v2_request as request_codec
+from core.http.v2_known import JsonTemplates
+from core.http.v2_request import decode_request
 from core.inference.request import InferenceRequest, PackedInputs
 from core.inference.tensors import BY_NAME
 from tests.unit.packed_tensors import spec

@@ -7,8 +7,7 @@ import orjson
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.v2.json_document import parse_document
-from core.http.v2.json_tensors import array_from_json, json_datatype, json_values
+from core.http.v2_json import array_from_json, json_datatype, json_values, parse_document
 from core.inference.tensors import BY_NAME, bytes_array
 
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import orjson
 
-from core.http.v2.known_regions import RegionTexts
-from core.http.v2.request_codec import decode_request
-from core.inference.region_tensors import RegionInput, RegionRequest
+from core.http.v2_known import RegionTexts
+from core.http.v2_request import decode_request
+from core.inference.response import RegionInput, RegionRequest
 from tests.unit.packed_tensors import spec
 
 MODEL = spec(IN=("INT32", (2,)))

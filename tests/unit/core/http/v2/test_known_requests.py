@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.http.v2.known_requests import HeaderCache
-from core.http.v2.response_codec import ResponsePlan
+from core.http.v2_known import HeaderCache
+from core.http.v2_response import ResponsePlan
 from core.inference.request import InferenceRequest, InputTensor
 
 HEADER = b'{"id":"r","inputs":[]}'

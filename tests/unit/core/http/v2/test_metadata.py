@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import orjson
 
-from core.engine.metadata import EXTENSIONS, ModelMetadata, ServerMetadata, TensorMetadata
-from core.http.v2.metadata import model_metadata_json, server_metadata_json
+from core.engine.protocol import EXTENSIONS, ModelMetadata, ServerMetadata, TensorMetadata
+from core.http.admin import model_metadata_json, server_metadata_json
 
 
 def test_server_metadata_lists_the_extensions() -> None:

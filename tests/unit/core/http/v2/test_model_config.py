@@ -6,12 +6,11 @@ import json
 
 from google.protobuf import text_format
 
-from core.config.autocomplete import auto_complete
-from core.config.normalize import fill_identity, normalize
+from core.config.autocomplete import auto_complete, fill_identity, normalize
+from core.config.problem import ModelSignature, TensorSignature
 from core.config.schema import ModelConfig
-from core.config.signature import ModelSignature, TensorSignature
-from core.engine.config_message import ConfigMessage
-from core.http.v2.model_config import model_config_json
+from core.engine.protocol import ConfigMessage
+from core.http.admin import model_config_json
 
 SIMPLE = (
     '{"name":"simple","platform":"onnxruntime_onnx","backend":"onnxruntime","runtime":"",'

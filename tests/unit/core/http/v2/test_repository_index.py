@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from core.http.v2.repository_index import repository_index_json
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.state import ModelState
+from core.http.admin import repository_index_json
+from core.lifecycle.state import IndexEntry, ModelState
 
 
 def test_keys_without_a_value_are_left_out() -> None:

@@ -7,12 +7,12 @@ import numpy as np
 import orjson
 import pytest
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest
-from core.frontend.request_parameters import forward_header
-from core.http.v2.request_codec import decode_request
-from core.inference.region_tensors import RegionInput, RegionRequest
+from core.frontend.request import forward_header
+from core.http.v2_request import decode_request
 from core.inference.request import InferenceRequest
+from core.inference.response import RegionInput, RegionRequest
 from core.inference.tensors import BY_NAME
 
 LIMIT = 1 << 20

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import InvalidRequest, RequestCancelled, ServerError
-from core.http.slices.slicing import Slicing
-from core.http.slices.wrong_element import WrongElement
-from core.http.v2 import request_codec
-from core.http.v2.json_document import NotStrict
-from core.http.v2.request_codec import decode_request
+from core.http import v2_request as request_codec
+from core.http.long_json import Slicing, WrongElement
+from core.http.v2_json import NotStrict
+from core.http.v2_request import decode_request
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, strings, values
 

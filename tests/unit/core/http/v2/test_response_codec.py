@@ -7,10 +7,10 @@ import numpy as np
 import orjson
 import pytest
 
-from core.config.model_spec import ModelSpec, OutputSpec
+from core.config.spec import ModelSpec, OutputSpec
 from core.errors import InvalidRequest
-from core.http.slices.long_answer import ELEMENTS
-from core.http.v2.response_codec import ResponsePlan, encode_response
+from core.http.long_json import ELEMENTS
+from core.http.v2_response import ResponsePlan, encode_response
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import BY_NAME, Array, bytes_array
 

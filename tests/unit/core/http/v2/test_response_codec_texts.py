@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.http.v2.response_codec import ResponsePlan, ResponseText, encode_response
-from core.inference.layout import TensorLayout, layout_of
+from core.http.v2_response import ResponsePlan, ResponseText, encode_response
 from core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
-from core.inference.tensors import BY_NAME, Array, wire_bytes
+from core.inference.tensors import BY_NAME, Array, TensorLayout, layout_of, wire_bytes
 from tests.unit.packed_tensors import TWO, packed_responses, spec
 
 SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import ServerError
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest

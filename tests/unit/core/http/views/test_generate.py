@@ -9,7 +9,7 @@ from werkzeug.test import Client
 from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from core.inference.tensors import Array

@@ -5,8 +5,8 @@ from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
-from core.lifecycle.serving_phase import Phase, ServingPhase
+from core.http.front_end import HttpOptions
+from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.fake_engine import FakeEngine
 
 

@@ -12,7 +12,7 @@ from werkzeug.test import Client as HttpClient
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec

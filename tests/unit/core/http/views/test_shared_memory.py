@@ -10,7 +10,7 @@ from werkzeug.test import Client
 
 from core.frontend.bridge import ThreadBridge
 from core.http.application import V2Application
-from core.http.options import HttpOptions
+from core.http.front_end import HttpOptions
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.shared_memory_object import shared_memory_object
 

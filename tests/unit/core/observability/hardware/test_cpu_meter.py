@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.hardware.cpu_meter import CpuMeter, CpuReading, cpu_ticks
+from core.observability.hardware import CpuMeter, CpuReading, cpu_ticks
 from tests.unit.core.observability.hardware.proc_files import Proc
 
 

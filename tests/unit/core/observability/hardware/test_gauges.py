@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.hardware.cpu_meter import CpuMeter
-from core.observability.hardware.gauges import HardwareGauges, HardwareReading, PinnedMemory
-from core.observability.hardware.gpu_meter import GpuMeter, GpuReading
+from core.observability.hardware import CpuMeter, GpuMeter, GpuReading, HardwareGauges, HardwareReading, PinnedMemory
 from tests.unit.core.observability.hardware.proc_files import Proc
 from tests.waiting import until
 

@@ -4,9 +4,8 @@ import logging
 
 import pytest
 
-from core.observability.hardware.gpu_meter import GpuMeter, GpuReading
-from core.observability.hardware.nvml import load_library
-from core.observability.hardware.visible_gpus import gpu_uuids
+from core.observability.hardware import GpuMeter, GpuReading, gpu_uuids
+from core.observability.nvml import load_library
 from tests.unit.core.observability.hardware.fake_nvml import NOT_SUPPORTED, FakeNvml, no_library
 
 

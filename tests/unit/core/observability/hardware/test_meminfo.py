@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.hardware.meminfo import memory_bytes
+from core.observability.hardware import memory_bytes
 from tests.unit.core.observability.hardware.proc_files import MEMINFO
 
 

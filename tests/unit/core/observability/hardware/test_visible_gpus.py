@@ -4,8 +4,8 @@ import ctypes
 
 import pytest
 
-from core.observability.hardware.nvml import Gpu
-from core.observability.hardware.visible_gpus import DriverReading, gpu_memory, gpu_uuids, read_driver, visible_gpus
+from core.observability.hardware import DriverReading, gpu_memory, gpu_uuids, read_driver, visible_gpus
+from core.observability.nvml import Gpu
 from tests.unit.core.observability.hardware.fake_nvml import NOT_SUPPORTED, UUIDS, FakeNvml, no_library
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.observability.latencies.histogram import Buckets, Exemplar
+from core.observability.latencies import Buckets, Exemplar
 
 
 def filled() -> Buckets:

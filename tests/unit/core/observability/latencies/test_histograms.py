@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from core.inference.pending_request import PendingRequest
-from core.observability.latencies.buckets import COMPUTE, DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE, REQUEST
-from core.observability.latencies.histogram import Exemplar, HistogramMetrics
-from core.observability.latencies.meters import LatencyMeters
-from core.observability.latencies.options import LatencyOptions
+from core.observability.latencies import Exemplar, HistogramMetrics, LatencyMeters
+from core.observability.latency_options import COMPUTE, DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE, REQUEST, LatencyOptions
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
 from tests.unit.pending_requests import pending_request

@@ -6,10 +6,8 @@ import math
 
 import pytest
 
-from core.observability.latencies.buckets import DEFAULT_BUCKETS
-from core.observability.latencies.meters import LatencyMeters
-from core.observability.latencies.options import LatencyOptions
-from core.observability.latencies.summaries import CACHE_SUMMARIES, SUMMARIES, SummaryMetrics
+from core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, LatencyMeters, SummaryMetrics
+from core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
 from core.observability.model_statistics import ModelStatistics
 from tests.unit.pending_requests import pending_request
 

@@ -13,9 +13,8 @@ from core.errors import InvalidRequest, ServerError, Unsupported
 from core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import is_reserved, metric_families
-from core.observability.metrics.options import MetricsOptions
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.remote.calls.serialization import from_plain, to_plain
+from core.observability.metrics.snapshot import MetricsOptions, MetricsSnapshot
+from core.remote.calls import from_plain, to_plain
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.observability.latencies.histogram import Exemplar
+from core.observability.latencies import Exemplar
 from core.observability.metrics.exposition import MetricFamily, Sample, number, render
 
 

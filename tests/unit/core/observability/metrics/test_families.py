@@ -6,17 +6,15 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.inference.cancel_cause import CancelCause
-from core.inference.close_reason import CloseReason
-from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import HardwareReading, PinnedMemory
-from core.observability.hardware.gpu_meter import GpuReading
+from core.inference.pending_request import CancelCause
+from core.inference.request import CloseReason
+from core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
 from core.observability.metrics.exposition import render
 from core.observability.metrics.families import metric_families
-from core.observability.metrics.options import MetricsOptions
 from core.observability.metrics.snapshot import (
     DownloadMetrics,
     LoadMetrics,
+    MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
     VersionStateMetrics,

@@ -7,13 +7,17 @@ from dataclasses import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from core.observability.latencies.buckets import DEFAULT_BUCKETS
-from core.observability.latencies.histogram import Exemplar, HistogramMetrics
-from core.observability.latencies.meters import LatencyMeters, LatencyMetrics
-from core.observability.latencies.options import LatencyOptions
-from core.observability.latencies.summaries import CACHE_SUMMARIES, SummaryMetrics
+from core.observability.latencies import (
+    CACHE_SUMMARIES,
+    Exemplar,
+    HistogramMetrics,
+    LatencyMeters,
+    LatencyMetrics,
+    SummaryMetrics,
+)
+from core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
 from core.observability.metrics.exposition import render
-from core.observability.metrics.latency_families import latency_families
+from core.observability.metrics.families import latency_families
 from core.observability.metrics.snapshot import ModelMetrics
 from core.observability.model_statistics import ModelStatistics
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.latencies.buckets import DEFAULT_BUCKETS
-from core.observability.latencies.meters import LatencyMeters
-from core.observability.latencies.options import LatencyOptions
+from core.observability.latencies import LatencyMeters
+from core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
 from core.observability.metrics.snapshot import ModelMetrics
-from core.observability.metrics_log.activity import Activity, quantile
+from core.observability.metrics_log import Activity, quantile
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
 from tests.unit.pending_requests import pending_request

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from core.observability.metrics_log.embedded_metrics import EmbeddedMetrics
-from core.observability.metrics_log.report import FIGURES, Figure, Report
+from core.observability.metrics_log import EmbeddedMetrics
+from core.observability.metrics_report import FIGURES, Figure, Report
 from tests.unit.core.observability.metrics_log.embedded_metric_format import problems
 
 NOW_NS = 1_700_000_000_123_456_789

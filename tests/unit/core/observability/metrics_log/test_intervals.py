@@ -2,12 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import HardwareReading
-from core.observability.hardware.gpu_meter import GpuReading
+from core.observability.hardware import CpuReading, GpuReading, HardwareReading
 from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from core.observability.metrics_log.intervals import Intervals
-from core.observability.metrics_log.report import FIGURES, OF_SERVER, Report
+from core.observability.metrics_log import Intervals
+from core.observability.metrics_report import FIGURES, OF_SERVER, Report
 from core.observability.model_statistics import ModelStatistics
 
 ZERO = ModelStatistics().snapshot()

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from core.observability.metrics.snapshot import MetricsSnapshot
-from core.observability.metrics_log.cloud_logging import CloudLogging
-from core.observability.metrics_log.metrics_log import MetricsLog
+from core.observability.metrics_log import CloudLogging, MetricsLog
 from tests.waiting import until
 
 LONG_S = 3600.0

@@ -4,8 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.observability.tracing.sampler import Sampler
-from core.observability.tracing.settings import TraceSettings
+from core.observability.tracing.settings import Sampler, TraceSettings
 
 
 @pytest.mark.parametrize(

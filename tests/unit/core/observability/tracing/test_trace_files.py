@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.tracing.setting import Setting
-from core.observability.tracing.trace_counts import Loss, TraceCounts
-from core.observability.tracing.trace_files import TraceFiles
+from core.observability.tracing.files import TraceFiles
+from core.observability.tracing.settings import Setting
+from core.observability.tracing.trace import Loss, TraceCounts
 from tests.unit.core.observability.tracing.traces import setting_of, trace_of
 
 

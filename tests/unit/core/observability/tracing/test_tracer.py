@@ -10,13 +10,9 @@ import pytest
 
 from core.errors import BackendFailed, InvalidRequest
 from core.inference.pending_request import PendingRequest
-from core.inference.region_tensors import RegionInput, RegionReference
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.request_trace import RequestTrace
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.times import InferenceTimes
-from core.observability.tracing.options import ExportOptions, TraceMode, TraceOptions
-from core.observability.tracing.settings import TraceSettings
+from core.inference.request import InferenceRequest, InferenceTimes, InputTensor, RequestTrace
+from core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference
+from core.observability.tracing.settings import ExportOptions, TraceMode, TraceOptions, TraceSettings
 from core.observability.tracing.tracer import Tracer
 from tests.project import pure_python_only
 from tests.waiting import until

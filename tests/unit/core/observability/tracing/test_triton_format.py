@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from core.inference.tensors import pack_bytes
+from core.observability.tracing.files import trace_text
 from core.observability.tracing.trace import Trace, TracedTensor
-from core.observability.tracing.triton_format import trace_text
 from tests.unit.core.observability.tracing.traces import TIMES, child_of, setting_of, trace_of
 
 INPUT = TracedTensor("TENSOR_QUEUE_INPUT", "IN", "INT32", (1, 2), np.array([1, 2], "<i4").tobytes())

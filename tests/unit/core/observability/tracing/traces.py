@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from core.observability.tracing.setting import Setting
-from core.observability.tracing.settings import TraceSettings
+from core.observability.tracing.settings import Setting, TraceSettings
 from core.observability.tracing.trace import Trace
 
 TIMES = ("TIMESTAMPS",)

@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 import pytest
 
-from core.config.model_spec import BatchingSpec, QueuePolicy
+from core.config.spec import BatchingSpec, QueuePolicy
 from core.engine.in_process import InferenceEngine, make_engine
 from core.engine.protocol import Engine
 from core.errors import ErrorCode, InvalidRequest, ModelLoadFailed, ModelNotFound, ServerError
@@ -22,13 +22,11 @@ from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.repository_index import IndexEntry
-from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import HardwareReading, PinnedMemory
-from core.observability.hardware.gpu_meter import GpuReading
+from core.lifecycle.state import IndexEntry
+from core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
 from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot
 from core.observability.statistics import FailureReason
-from core.remote.calls.calls import (
+from core.remote.calls import (
     CALLS,
     Call,
     decode_call,

@@ -14,7 +14,7 @@ import core
 from core import errors
 from core.config.problem import InvalidModelConfig, Problem
 from core.errors import ErrorCode, OutOfMemory, QueueFull, ServerError
-from core.remote.calls.remote_error import EngineGone, error_of, error_to_plain
+from core.remote.calls import EngineGone, error_of, error_to_plain
 from tests.unit.product_modules import product_modules
 
 

@@ -8,13 +8,12 @@ import numpy as np
 import orjson
 import pytest
 
-from core.inference.region_tensors import RegionInput, RegionReference, RegionRequest
 from core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from core.inference.response import RegionInput, RegionReference, RegionRequest
 from core.inference.tensors import BY_NAME, Buffer, pack_bytes
 from core.interprocess.frames import HEADER, BadFrame, FrameReader
-from core.remote.calls.request_message import RequestReader, RequestWriter, Share
-from core.remote.transport.frame_kinds import REQUEST, TIMED, TO_ENGINE
-from core.remote.transport.tensor_block import LARGE, block_head, write_block
+from core.remote.infer_frames import RequestReader, RequestWriter, Share
+from core.remote.wire import LARGE, REQUEST, TIMED, TO_ENGINE, block_head, write_block
 from tests.unit.packed_tensors import packed_request
 
 SHARED = bytearray(1 << 20)

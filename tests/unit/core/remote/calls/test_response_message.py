@@ -9,14 +9,12 @@ import orjson
 import pytest
 
 from core.errors import DeadlineExceeded, ErrorCode
-from core.inference.close_reason import CloseReason
+from core.inference.request import CloseReason, InferenceTimes
 from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from core.inference.tensors import BY_NAME, Array, Buffer
-from core.inference.times import InferenceTimes
 from core.interprocess.frames import BadFrame, FrameReader
-from core.remote.calls.response_message import ResponseReader, ResponseWriter, failed_response
-from core.remote.transport.frame_kinds import FINAL, RESPONSE, TO_FRONT_END
-from core.remote.transport.tensor_block import LARGE, block_head, write_block
+from core.remote.infer_frames import ResponseReader, ResponseWriter, failed_response
+from core.remote.wire import FINAL, LARGE, RESPONSE, TO_FRONT_END, block_head, write_block
 from tests.unit.packed_tensors import packed_responses
 
 SHARED = np.zeros(1 << 20, np.uint8)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.inference.tensors import BY_NAME, DATATYPES, Datatype
-from core.remote.calls.serialization import from_plain, read_plain, to_plain, write_plain
+from core.remote.calls import from_plain, read_plain, to_plain, write_plain
 
 
 class Colour(Enum):

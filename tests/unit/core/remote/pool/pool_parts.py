@@ -7,9 +7,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from core.remote.pool.engine_pool import EnginePool
-from core.remote.server import EngineServer
-from core.remote.transport.link import ThreadLink
+from core.remote.connection import ThreadLink
+from core.remote.engine_server import EngineServer
+from core.remote.pool import EnginePool
 from tests.unit.core.remote.remote_parts import SHARED, served
 from tests.waiting import until
 

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest, ModelLoadFailed
-from core.observability.logging import LogLevels
-from core.remote.calls.calls import CALLS
-from core.remote.calls.remote_error import EngineGone
-from core.remote.control_log import Change, ControlLog
-from core.remote.pool.engine_pool import EnginePool
-from core.remote.restoration import Restoration
-from core.shared_memory.region import RegionKind
+from core.observability.log import LogLevels
+from core.remote.calls import CALLS, EngineGone
+from core.remote.control_log import Change, ControlLog, Restoration
+from core.remote.pool import EnginePool
+from core.shared_memory.regions import RegionKind
 from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import ServedEngine
 from tests.unit.fake_engine import FakeEngine

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.config.spec import BatchingSpec, ModelSpec
 from core.engine.in_process import InferenceEngine, make_engine
 from core.errors import InvalidRequest, ModelNotFound
 from core.lifecycle.engine_place import EnginePlace
 from core.lifecycle.options import EngineOptions
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.lifecycle.state import ModelState
-from core.observability.tracing.options import TraceOptions
-from core.remote.calls.remote_error import EngineGone
-from core.remote.pool.engine_pool import EnginePool
+from core.lifecycle.state import ModelState, Phase, ServingPhase
+from core.observability.tracing.settings import TraceOptions
+from core.remote.calls import EngineGone
+from core.remote.pool import EnginePool
 from tests.unit import onnx_models
 from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import (

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.lifecycle.repository_index import IndexEntry
-from core.lifecycle.state import ModelState
-from core.remote.pool.merged_index import merged_index
+from core.lifecycle.state import IndexEntry, ModelState
+from core.remote.merged import merged_index
 
 READY = IndexEntry(name="m", version=1, state=ModelState.READY)
 

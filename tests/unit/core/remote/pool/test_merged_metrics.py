@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from core.observability.hardware.cpu_meter import CpuReading
-from core.observability.hardware.gauges import HardwareReading, PinnedMemory
-from core.observability.latencies.histogram import Exemplar, HistogramMetrics
-from core.observability.latencies.meters import LatencyMetrics
-from core.observability.latencies.summaries import SummaryMetrics
+from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
+from core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
 from core.observability.metrics.snapshot import (
     CustomFamilyMetrics,
     CustomSeriesMetrics,
@@ -24,8 +21,8 @@ from core.observability.metrics.snapshot import (
     VersionStateMetrics,
 )
 from core.observability.model_statistics import ModelStatistics
-from core.observability.tracing.trace_counts import Loss, TraceMetrics
-from core.remote.pool.merged_metrics import merged_metrics
+from core.observability.tracing.trace import Loss, TraceMetrics
+from core.remote.merged import merged_metrics
 
 MODEL = ModelMetrics(
     model="m",

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from core.inference.cancel_cause import CancelCause
-from core.observability.bucket_statistics import BucketStatistics
+from core.inference.pending_request import CancelCause
 from core.observability.model_statistics import ModelStatistics
-from core.observability.response_statistics import ResponseStatistics
 from core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
+    BucketStatistics,
     FailureReason,
+    ResponseStatistics,
     StatisticsSnapshot,
     VersionStatistics,
 )
-from core.remote.pool.merged_statistics import merged_statistics, merged_version_statistics
+from core.remote.merged import merged_statistics, merged_version_statistics
 
 EMPTY = ModelStatistics().snapshot()
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import ModelLoadFailed, ModelNotFound
-from core.remote.calls.remote_error import EngineGone
-from core.remote.control_log import ControlLog, own_changes
-from core.remote.pool.engine_pool import EnginePool
-from core.remote.restoration import Restoration
+from core.remote.calls import EngineGone
+from core.remote.control_log import ControlLog, Restoration, own_changes
+from core.remote.pool import EnginePool
 from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import SMALL, ServedEngine, ask, numbers
 from tests.waiting import until

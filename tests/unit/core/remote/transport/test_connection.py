@@ -14,13 +14,11 @@ import pytest
 from core.errors import InvalidRequest, OutOfMemory
 from core.inference.request import InferenceRequest, InputTensor
 from core.interprocess.frames import BadFrame, FrameReader, frame
-from core.lifecycle.serving_phase import Phase, ServingPhase
-from core.remote.calls.remote_error import EngineGone
-from core.remote.calls.serialization import to_plain, write_plain
-from core.remote.engine_state import EngineState
-from core.remote.transport.connection import ENOUGH, LOST, Connection, NoRoom, gone
-from core.remote.transport.frame_kinds import CALL, CANCEL, HELLO, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
-from core.remote.transport.tensor_block import LARGE
+from core.lifecycle.state import Phase, ServingPhase
+from core.remote.calls import EngineGone, to_plain, write_plain
+from core.remote.connection import ENOUGH, LOST, Connection, NoRoom, gone
+from core.remote.engine_server import EngineState
+from core.remote.wire import CALL, CANCEL, HELLO, LARGE, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
 from tests.unit.core.remote.connection_ends import HALF, MEMORY, Ends
 from tests.unit.core.remote.remote_parts import SMALL, Answer, descriptors, filled, numbers
 

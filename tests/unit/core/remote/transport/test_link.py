@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.remote.transport.link import ThreadLink
-from core.waiting.waiter import ThreadWaiter
+from core.remote.connection import ThreadLink
+from core.waiting.waiting import ThreadWaiter
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from core.interprocess.frames import ALIGNMENT, HEADER, BadFrame, FrameReader
-from core.remote.transport.frame_kinds import REQUEST, TO_ENGINE
-from core.remote.transport.tensor_block import BlockReader, block_head, write_block
+from core.remote.wire import REQUEST, TO_ENGINE, BlockReader, block_head, write_block
 
 META = b'["m",1]'
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.file_lock import try_lock_exclusive
-from core.repository.cache.model_cache import ModelCache
-from core.repository.cache.snapshot import Snapshot
+from core.repository.cache import ModelCache, Snapshot
+from core.repository.disk import try_lock_exclusive
 from core.repository.stores.object_store import StoredObject
 from tests.unit.core.repository.memory_store import MemoryStore
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.cache.snapshot import Snapshot, snapshot_id
+from core.repository.cache import Snapshot, snapshot_id
 from core.repository.stores.object_store import StoredObject
 
 CONTENTS = {"1/model.onnx": StoredObject("m/1/model.onnx", 5, "1"), "2/": StoredObject("m/2/", 0, "1")}

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.model_cache import ModelCache
-from core.repository.cache.snapshot import Snapshot
-from core.repository.download.downloader import Downloader
-from core.repository.download.progress import DownloadProgress
+from core.repository.cache import ModelCache, Snapshot
+from core.repository.download import Downloader
+from core.repository.progress import DownloadProgress
 from core.repository.stores.object_store import Checksum, StoredObject
 from tests.unit.core.repository.memory_store import PIECE, MemoryStore, downloader
 

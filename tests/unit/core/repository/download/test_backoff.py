@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.download.backoff import Backoff, GivenUp
+from core.repository.download import Backoff, GivenUp
 from core.repository.stores.object_store import TransientError
 
 

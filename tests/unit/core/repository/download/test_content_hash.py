@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.repository.download.content_hash import ContentHash, digest_checksum
+from core.repository.partial_file import ContentHash, digest_checksum
 from core.repository.stores.object_store import Checksum
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.snapshot import Snapshot
-from core.repository.download.downloader import Downloader
+from core.repository.cache import Snapshot
+from core.repository.download import Downloader
 from core.repository.stores.object_store import StoredObject
 from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, downloader, lost
 from tests.waiting import until

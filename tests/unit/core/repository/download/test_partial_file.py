@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.file_lock import try_lock_exclusive
-from core.repository.download.partial_file import PartialFile, journal_path
+from core.repository.disk import try_lock_exclusive
+from core.repository.partial_file import PartialFile, journal_path
 
 CONTENT = bytes(range(95))
 

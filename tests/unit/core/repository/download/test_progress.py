@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from core.repository.download.progress import DownloadProgress, DownloadSnapshot, size_text
+from core.repository.progress import DownloadProgress, DownloadSnapshot, size_text
 
 
 class Clock:

@@ -7,8 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from core.repository.download.backoff import GivenUp
-from core.repository.download.request_slots import FetchSlots, RequestSlots
+from core.repository.download import FetchSlots, GivenUp, RequestSlots
 
 
 def refused(slots: FetchSlots, stop: threading.Event) -> bool:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.cache.file_lock import try_lock_exclusive
-from core.repository.download.partial_file import PartialFile
-from core.repository.download.verification import Damaged, Verification
+from core.repository.disk import try_lock_exclusive
+from core.repository.download import Damaged, Verification
+from core.repository.partial_file import PartialFile
 from core.repository.stores.object_store import Checksum, StoredObject
 from tests.unit.core.repository.memory_store import md5
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.lifecycle.serving_phase import Phase
-from core.repository.sources.any_layout import AnyLayoutSource
-from core.repository.sources.local import LocalSource
-from core.repository.sources.object_store import ObjectStoreSource
-from core.repository.sources.opener import SourceOpener, SourceOptions
+from core.lifecycle.state import Phase
+from core.repository.cloud_sources import ObjectStoreSource
+from core.repository.sources import AnyLayoutSource, LocalSource, SourceOpener, SourceOptions
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.repository.memory_store import MemoryStore, downloader

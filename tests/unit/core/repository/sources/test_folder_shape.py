@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.repository.sources.folder_shape import FolderShape, can_be_model, folder_shape
+from core.repository.sources import FolderShape, can_be_model, folder_shape
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.sources.local import LocalSource
-from core.repository.sources.source import Source
+from core.repository.sources import LocalSource, Source
 
 
 @pytest.fixture

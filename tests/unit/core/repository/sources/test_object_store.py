@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from core.errors import RepositoryUnavailable
-from core.repository.layout import detection_files
-from core.repository.sources.object_store import ObjectStoreSource
-from core.repository.sources.source import Fetched, Source, SourceFile
+from core.repository.cloud_sources import ObjectStoreSource
+from core.repository.repository import detection_files, version_directories
+from core.repository.sources import Fetched, Source, SourceFile
 from core.repository.stores.object_store import TransientError
-from core.repository.versions import version_directories
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 
 CONTENTS = {

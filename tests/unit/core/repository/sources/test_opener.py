@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from core.errors import ConfigInvalid, RepositoryUnavailable, Unsupported
-from core.repository.sources.local import LocalSource
-from core.repository.sources.object_store import ObjectStoreSource
-from core.repository.sources.opener import SourceOpener, SourceOptions
+from core.repository.cloud_sources import ObjectStoreSource
+from core.repository.sources import LocalSource, SourceOpener, SourceOptions
 
 
 def opener(folder: Path, credential_path: str = "") -> SourceOpener:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import InvalidRequest, RepositoryUnavailable
-from core.repository.sources.override import OverrideSource
-from core.repository.sources.source import Source
+from core.repository.sources import OverrideSource, Source
 
 
 @pytest.fixture(autouse=True)

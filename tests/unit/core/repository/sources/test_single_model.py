@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.lifecycle.state import UNLOADED, ModelState
-from core.repository.sources.local import LocalSource
-from core.repository.sources.single_model import SingleModelSource
+from core.repository.sources import LocalSource, SingleModelSource
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 

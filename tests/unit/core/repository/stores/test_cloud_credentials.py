@@ -9,7 +9,7 @@ import pytest
 
 from core.errors import ConfigInvalid, RepositoryUnavailable
 from core.repository.location import parse_location
-from core.repository.stores.cloud_credentials import (
+from core.repository.stores.object_store import (
     CloudCredentials,
     GcsCredential,
     S3Credential,

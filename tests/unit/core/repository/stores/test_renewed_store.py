@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from core.errors import ConfigInvalid, RepositoryUnavailable
-from core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
-from core.repository.stores.renewed_store import RenewedStore
+from core.repository.stores.object_store import Checksum, ObjectStore, RenewedStore, StoredObject, TransientError
 
 OBJECT = StoredObject("a", 1, "t")
 

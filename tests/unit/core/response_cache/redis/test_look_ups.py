@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.response_cache.cached_response import CachedResponse
-from core.response_cache.redis.look_ups import LookUps
+from core.response_cache.redis_cache import LookUps
+from core.response_cache.response_cache import CachedResponse
 from tests.waiting import until
 
 Ends = list[tuple[str, CachedResponse | None]]

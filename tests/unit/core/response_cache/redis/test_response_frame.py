@@ -10,8 +10,8 @@ import pytest
 
 from core.inference.request import InferenceRequest
 from core.inference.response import InferenceResponse, OutputTensor
-from core.response_cache.cached_response import CachedResponse
-from core.response_cache.redis.response_frame import LARGEST, BadFrame, decode, encode
+from core.response_cache.redis_cache import LARGEST, BadFrame, decode, encode
+from core.response_cache.response_cache import CachedResponse
 
 NAME = b"trident:1:m:1:abc"
 

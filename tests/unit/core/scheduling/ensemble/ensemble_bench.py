@@ -8,18 +8,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from core.config.ensemble.graph import EnsembleStep
-from core.config.model_spec import InputSpec, ModelSpec, OutputSpec
+from core.config.ensemble import EnsembleStep
+from core.config.spec import InputSpec, ModelSpec, OutputSpec
 from core.errors import ServerError
 from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor, Parameter
+from core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import StreamedRequest
 from core.inference.tensors import BY_NAME, Shape
-from core.inference.times import InferenceTimes
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import StatisticsSnapshot
-from core.scheduling.ensemble.scheduler import EnsembleScheduler
+from core.scheduling.ensemble import EnsembleScheduler
 
 
 def model_spec(

@@ -15,12 +15,10 @@ from core.errors import (
     ServerError,
     ServerStopping,
 )
-from core.inference.request import InferenceRequest
+from core.inference.request import InferenceRequest, InferenceTimes
 from core.inference.response import InferenceResponse, ReceivedOutput
-from core.inference.times import InferenceTimes
-from core.observability.latencies.buckets import DEFAULT_BUCKETS, FIRST_RESPONSE
-from core.observability.latencies.meters import LatencyMeters
-from core.observability.latencies.options import LatencyOptions
+from core.observability.latencies import LatencyMeters
+from core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 from core.observability.statistics import FailureReason
 from core.observability.switches import SWITCHES
 from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from core.inference.tensors import Shape
-from core.scheduling.ensemble.shape_change import shape_change
+from core.scheduling.ensemble import shape_change
 
 
 @pytest.mark.parametrize(

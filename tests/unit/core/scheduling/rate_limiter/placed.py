@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from core.config.instance_limit import InstanceLimit, ResourceNeed
-from core.config.placement import DeviceKind, Placement
+from core.config.placement import DeviceKind, InstanceLimit, Placement, ResourceNeed
 
 
 def limit(priority: int = 1, *, everywhere: bool = False, **needs: int) -> InstanceLimit:

@@ -4,9 +4,8 @@ import pytest
 
 from core.config.placement import Placement
 from core.errors import ConfigInvalid
-from core.scheduling.rate_limiter.limits import check_limits, explicit_limit, resource_limits
-from core.scheduling.rate_limiter.resource_limit import ResourceLimit
-from core.scheduling.rate_limiter.resources import Resource, needs_of
+from core.scheduling.rate_limiter import Resource, check_limits, explicit_limit, needs_of, resource_limits
+from core.scheduling.resource_limit import ResourceLimit
 from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
 
 ON_0, ON_1, GLOBAL = Resource("r", 0), Resource("r", 1), Resource("r", None)

@@ -7,12 +7,11 @@ from collections import Counter
 
 import pytest
 
-from core.config.instance_limit import InstanceLimit
+from core.config.placement import InstanceLimit
 from core.errors import ConfigInvalid
 from core.observability.metrics.snapshot import ResourceMetrics
-from core.scheduling.rate_limiter.claim import HELD, IDLE, WAITING, Claim
-from core.scheduling.rate_limiter.rate_limiter import RateLimiter
-from core.scheduling.rate_limiter.resource_limit import ResourceLimit
+from core.scheduling.rate_limiter import HELD, IDLE, WAITING, Claim, RateLimiter
+from core.scheduling.resource_limit import ResourceLimit
 from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
 
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.scheduling.rate_limiter.resources import Resource
-from core.scheduling.rate_limiter.turns import Bid, admitted
+from core.scheduling.rate_limiter import Bid, Resource, admitted
 
 R, S = Resource("r", 0), Resource("s", None)
 

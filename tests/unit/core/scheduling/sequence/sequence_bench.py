@@ -9,20 +9,20 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.base import BackendInstance, Execution
-from core.config.model_spec import ModelSpec
-from core.config.normalize import normalize
+from core.backends.backend import BackendInstance, Execution
+from core.config.autocomplete import normalize
 from core.config.parse import parse_model_config
 from core.config.placement import DeviceKind, Placement
 from core.config.resolve import resolve_model_spec
-from core.config.sequence.initial_states import initial_states
+from core.config.spec import ModelSpec
+from core.config.warmup import initial_states
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.response_sender import ResponseSender
+from core.inference.streaming import ResponseSender
 from core.observability.model_statistics import ModelStatistics
 from core.scheduling.factory import make_scheduler
-from core.scheduling.sequence.scheduler import SequenceScheduler
+from core.scheduling.sequence_batcher import SequenceScheduler
 from tests.project import ROOT
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
 

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from core.backends.base import Execution
+from core.backends.backend import Execution
 from core.config.placement import DeviceKind, Placement
 from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerStopping
 from core.inference.pending_request import PendingRequest
 from core.inference.request import InferenceRequest
 from core.inference.response import Outputs, OutputTensor
-from core.inference.response_sender import AGAIN, LATER, Later, ResponseSender
-from core.inference.streamed_request import StreamedRequest
+from core.inference.streaming import AGAIN, LATER, Later, ResponseSender, StreamedRequest
 from core.inference.window_limits import DEFAULT_WINDOW
 from core.observability.statistics import FailureReason
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.model_spec import ModelSpec
-from core.inference.layout import layout_of
-from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
-from core.inference.request_trace import RequestTrace
+from core.config.spec import ModelSpec
+from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
 from core.inference.response import OutputTensor, PackedOutputs
-from core.scheduling.sequence.controls import Controls
-from core.scheduling.sequence.placing import Placing
-from core.scheduling.sequence.states import States
+from core.inference.tensors import layout_of
+from core.scheduling.sequence_requests import Controls, Placing, States
 from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, SUM, spec_of
 
 OTHER = 'state { input_name: "N_IN" output_name: "N" data_type: TYPE_INT8 dims: [ 1 ] }'

@@ -4,9 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.scheduling.tuning.controller import BatchController
-from core.scheduling.tuning.setting import BatchSetting
-from core.scheduling.tuning.window import Window
+from core.scheduling.latency_target import BatchController, BatchSetting, Window
 from tests.unit.pending_requests import pending_request
 
 MS = 1_000_000

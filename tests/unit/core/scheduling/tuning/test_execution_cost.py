@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.scheduling.tuning.execution_cost import ExecutionCost
-from core.scheduling.tuning.window import Window
+from core.scheduling.latency_target import ExecutionCost, Window
 from tests.unit.pending_requests import pending_request
 
 

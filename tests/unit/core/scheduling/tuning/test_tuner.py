@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.model_spec import BatchingSpec, ModelSpec
+from core.config.spec import BatchingSpec, ModelSpec
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import BatchTuning
-from core.scheduling.limits_in_force import LimitsInForce
-from core.scheduling.policy import limits_of
-from core.scheduling.tuning.setting import BatchSetting
-from core.scheduling.tuning.tuner import BatchTuner
+from core.scheduling.latency_target import BatchSetting, BatchTuner
+from core.scheduling.limits import LimitsInForce, limits_of
 from tests.unit.pending_requests import pending_request
 
 MS = 1_000_000

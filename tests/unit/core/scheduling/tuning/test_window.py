@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from core.scheduling.tuning.window import Window
+from core.scheduling.latency_target import Window
 from tests.unit.pending_requests import pending_request
 
 

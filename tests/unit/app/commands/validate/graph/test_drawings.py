@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-from app.commands.validate.graph.drawings import dot_drawing, svg_drawing, text_drawing
-from app.commands.validate.graph.layout import GraphLayout, layout_graph
-from core.config.ensemble.graph import EnsembleStep
+from app.commands.graph import GraphLayout, dot_drawing, layout_graph, svg_drawing, text_drawing
+from core.config.ensemble import EnsembleStep
 
 SVG = "{http://www.w3.org/2000/svg}"
 

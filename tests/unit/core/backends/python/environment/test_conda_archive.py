@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.environment.conda_archive import extracted
+from core.backends.python.environment import extracted
 from core.errors import ModelLoadFailed, RepositoryUnavailable
 from tests.unit.core.backends.python.environment.environment_parts import archive_of, conda_folder
 

@@ -9,9 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.environment.environment_settings import EnvironmentSettings
-from core.backends.python.environment.preparation import prepare
-from core.backends.python.environment.stub_environment import StubEnvironment
+from core.backends.python.environment import EnvironmentSettings, StubEnvironment, prepare
 from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 from tests.unit.core.backends.python.environment.environment_parts import (
     FAKE_NUMPY,

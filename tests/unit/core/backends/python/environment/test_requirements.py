@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.environment.environment_settings import EnvironmentSettings
-from core.backends.python.environment.preparation import prepare
-from core.backends.python.environment.requirements import installed
+from core.backends.python.environment import EnvironmentSettings, installed, prepare
 from core.errors import ModelLoadFailed
 from tests.unit.core.backends.python.environment.environment_parts import FAKE_NUMPY, wheel
 

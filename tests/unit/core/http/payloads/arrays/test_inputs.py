@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.inputs import common_count, decode_arrays, fits_dims
+from core.http.payloads.payload import common_count, decode_arrays, fits_dims
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
 

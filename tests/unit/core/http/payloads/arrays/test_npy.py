@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.npy import decode_npy, encode_npy, read_npy, write_npy
+from core.http.payloads.arrays import decode_npy, encode_npy, read_npy, write_npy
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.npy import write_npy
-from core.http.payloads.arrays.npz import decode_npz, encode_npz
+from core.http.payloads.arrays import decode_npz, encode_npz, write_npy
 from core.http.payloads.payload import DecodeRules
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 

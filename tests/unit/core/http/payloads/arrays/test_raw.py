@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.raw import decode_octets, decode_raw
+from core.http.payloads.arrays import decode_octets, decode_raw
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
 
 

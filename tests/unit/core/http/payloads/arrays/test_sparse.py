@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.arrays.npz import decode_npz
-from core.http.payloads.arrays.sparse import dense_matrix, is_sparse
+from core.http.payloads.arrays import decode_npz, dense_matrix, is_sparse
 from core.http.payloads.payload import DecodeRules
 from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import RULES, model, one

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.model_spec import ModelSpec
+from core.config.spec import ModelSpec
 from core.errors import InvalidRequest
-from core.http.payloads.csv.decoder import decode_csv
+from core.http.payloads.csv import decode_csv
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.csv.encoder import encode_csv
-from core.http.payloads.output_columns import OutputColumn
+from core.http.payloads.csv import encode_csv
+from core.http.payloads.payload import OutputColumn
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.payloads.payload_models import column
 

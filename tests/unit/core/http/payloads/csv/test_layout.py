@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.csv.layout import CsvLayout
-from core.http.payloads.instance_signature import InstanceSignature, instance_signature
+from core.http.payloads.csv import CsvLayout
+from core.http.payloads.payload import InstanceSignature, instance_signature
 from tests.unit.core.http.payloads.payload_models import Signature, model
 
 

@@ -7,9 +7,8 @@ import orjson
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.json.decoder import decode_json
-from core.http.payloads.json.document_form import DocumentForm
-from core.http.payloads.payload import DecodedPayload
+from core.http.payloads.json import decode_json
+from core.http.payloads.payload import DecodedPayload, DocumentForm
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.payloads.json.document_form import DocumentForm, document_form
+from core.http.payloads.payload import DocumentForm, document_form
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,9 @@ import numpy as np
 import orjson
 import pytest
 
-from core.http.payloads.json.document_form import DocumentForm
-from core.http.payloads.json.encoder import encode_json, encode_predictions
-from core.http.payloads.output_columns import OutputColumn
-from core.http.slices.long_answer import ELEMENTS
+from core.http.long_json import ELEMENTS
+from core.http.payloads.json import encode_json, encode_predictions
+from core.http.payloads.payload import DocumentForm, OutputColumn
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.payloads.payload_models import column
 

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import instance_name
-from core.http.payloads.json.instances import decode_instances
-from core.http.payloads.payload import DecodeRules
+from core.http.payloads.json import decode_instances
+from core.http.payloads.payload import DecodeRules, instance_name
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
 
 TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.json.json_lines import decode_jsonlines, encode_jsonlines
-from core.http.slices.long_answer import ELEMENTS
+from core.http.long_json import ELEMENTS
+from core.http.payloads.json import decode_jsonlines, encode_jsonlines
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
 
 

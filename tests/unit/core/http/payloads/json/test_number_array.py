@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.http.payloads.json.number_array import parse_number_array, wide_kind
+from core.http.payloads.json import parse_number_array, wide_kind
 from core.inference.tensors import BY_NAME
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.model_spec import ModelSpec
-from core.http.payloads.json.request_lines import may_be_request_lines, request_lines
+from core.config.spec import ModelSpec
+from core.http.payloads.request_lines import may_be_request_lines, request_lines
 from core.inference.tensors import Buffer
 from tests.unit.core.http.payloads.payload_models import model, one
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.payloads.json.text import parse_json
+from core.http.payloads.payload import parse_json
 
 
 def test_nan_and_infinity_are_numbers() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.model_spec import InputSpec
+from core.config.spec import InputSpec
 from core.errors import InvalidRequest
-from core.http.payloads.error_location import ErrorLocation, instance_name
-from core.http.payloads.json.values import column_array, is_b64, rank_of, raw_row
+from core.http.payloads.json import column_array, is_b64, rank_of, raw_row
+from core.http.payloads.payload import ErrorLocation, instance_name
 from core.inference.tensors import BY_NAME, Array
 
 LOCATION = ErrorLocation(instance_name, "IN")

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from core.observability.tracing.opentelemetry.span import spans_of
-from core.observability.tracing.trace import SpanContext, Trace
+from core.observability.tracing.opentelemetry import spans_of
+from core.observability.tracing.trace import Trace, TraceSpanContext
 from tests.unit.core.observability.tracing.traces import child_of, setting_of, trace_of
 
-CONTEXT = SpanContext(trace=1, root_span=10, parent_span=9, state="")
+CONTEXT = TraceSpanContext(trace=1, root_span=10, parent_span=9, state="")
 
 
 def with_span(trace: Trace, number: int) -> Trace:

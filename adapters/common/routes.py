@@ -1,0 +1,53 @@
+"""The route that answers all paths that no other route has."""
+
+from __future__ import annotations
+
+from core.errors import ErrorCode, ServerError
+from core.http.application import V2Application
+from core.http.errors import UnsupportedEncoding
+from core.http.front_end import PROBE_KEY
+from core.http.metrics import MetricsPage
+from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from core.http.reply import Environ, Reply
+from core.http.routes import GET, Route
+
+_ANY_METHOD = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "UNKNOWN"})
+
+
+class RouteAbsent(ServerError):
+    """The container has no such route, or does not have it in its present mode."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+def absent_route(routes: str, hint: str | None = None) -> Route:
+    """Every request for it fails with RouteAbsent, whose text lists `routes`; Triton answers an empty 400."""
+
+    def absent(application: V2Application, environ: Environ, rest: str = "") -> Reply:
+        raise RouteAbsent(f"there is no such route; the routes are: {routes}", hint=hint)
+
+    return Route("absent", ("/", "/<path:rest>"), "", _ANY_METHOD, absent)
+
+
+def metrics_route(page: MetricsPage) -> Route:
+    """The route that serves `page`."""
+
+    def metrics(application: V2Application, environ: Environ) -> Reply:
+        environ[PROBE_KEY] = True
+        return page.reply(environ)
+
+    return Route("metrics", ("/metrics", "/metrics/"), "", GET, metrics)
+
+
+Statuses = tuple[tuple[type[Exception], int], ...]
+
+BODY_STATUSES: Statuses = ((UnsupportedMediaType, 415), (UnsupportedEncoding, 415), (NotAcceptable, 406))
+"""The statuses of bodies that cannot be read, and of answers that cannot be written as the client asks."""
+
+
+def status_in(statuses: Statuses, error: Exception) -> int | None:
+    """The status of the first class in `statuses` that `error` is an instance of; None if there is none."""
+    for kind, status in statuses:
+        if isinstance(error, kind):
+            return status
+    return None

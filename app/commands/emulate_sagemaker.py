@@ -1,0 +1,79 @@
+"""`trident emulate sagemaker`: serve a model in a container of this machine as the platform would."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from app.commands.emulate_options import (
+    CONTAINER_COMMAND,
+    VARIABLE,
+    own_option,
+    read_values,
+    stop_signals,
+    variables_of,
+)
+from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from app.process.environment import process_environment
+from app.settings.option import FLAG, PORT, BadOption
+from app.settings.reading import CACHE_OPTIONS, read_cloud_cache
+from core.observability.log import print_line
+
+SAGEMAKER = "sagemaker"
+_VARIABLES_AT_MOST = 100
+_VARIABLE_BYTES_AT_MOST = 1024
+_ALL_BYTES_AT_MOST = 32 << 10
+_EXAMPLE = """\
+  client = boto3.client("sagemaker-runtime", endpoint_url="{url}", region_name="us-east-1",
+                        aws_access_key_id="any", aws_secret_access_key="any")
+  client.invoke_endpoint(EndpointName="any", Body=…)"""
+ACCEPTED = (
+    own_option("multi-model", FLAG, False, "A multi-model endpoint: MODEL is the folder of its archives."),
+    own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
+    own_option("env", VARIABLE, (), "A variable of the model's environment."),
+    *CACHE_OPTIONS,
+)
+
+
+def emulate_sagemaker(arguments: Sequence[str]) -> int:
+    """Run until SIGINT, SIGTERM or SIGHUP; the exit status is 1 if a limit of the platform was broken, else 0.
+
+    Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
+    """
+    emulator = Emulator(read_sagemaker_options(arguments, process_environment()), sys.stdout, sys.stderr)
+    with stop_signals() as stopped:
+        return emulator.run(stopped, lambda url: print_line(_EXAMPLE.format(url=url), sys.stdout))
+
+
+def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
+    """Read the options; `arguments` includes the word `sagemaker`, and `environment` is the process's.
+
+    Raises BadOption.
+    """
+    values, others = read_values(ACCEPTED, arguments)
+    if len(others) != 2 or others[0] != SAGEMAKER:
+        raise BadOption("one model must be named: trident emulate sagemaker MODEL")
+    return EmulatorOptions(
+        model=others[1],
+        multi_model=values["multi-model"],
+        api_port=values["port"],
+        command=CONTAINER_COMMAND,
+        environment=environment,
+        variables=_checked_variables(values["env"]),
+        cache=read_cloud_cache(values, environment),
+    )
+
+
+def _checked_variables(texts: Sequence[str]) -> dict[str, str]:
+    """The variables by name. Raises BadOption for names or values over the platform's limits."""
+    variables = variables_of(texts)
+    sizes = [len(part.encode(errors="surrogateescape")) for pair in variables.items() for part in pair]
+    if len(variables) > _VARIABLES_AT_MOST:
+        raise BadOption.of("--env", f"the platform takes at most {_VARIABLES_AT_MOST} variables, not {len(variables)}")
+    if max(sizes, default=0) > _VARIABLE_BYTES_AT_MOST or sum(sizes) > _ALL_BYTES_AT_MOST:
+        raise BadOption.of(
+            "--env",
+            f"the platform takes names and values of at most {_VARIABLE_BYTES_AT_MOST} bytes each, "
+            f"{_ALL_BYTES_AT_MOST} in all",
+        )
+    return variables

@@ -1,1 +1,0 @@
-"""`trident trace`: shows the requests of a trace file as trees of spans."""

@@ -1,0 +1,509 @@
+"""The check of one model: its configuration, the files that it names, a session of every version, golden requests."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from app.commands.graph import DRAWINGS, layout_graph
+from app.commands.validate_cloud import CloudRepository
+from app.process.environment import disable_telemetry, process_environment
+from app.settings.groups import split_backend_settings
+from app.settings.option import FLAG, BadOption, BadValue, Option, choice, integer
+from app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
+from app.settings.server import SERVER_OPTIONS
+from app.settings.sources import CommandLine
+from core.errors import NotInstalled, ServerError
+from core.observability.log import escaped
+
+if TYPE_CHECKING:
+    from core.backends.backend import BackendInstance
+    from core.backends.registry import BackendRegistry
+    from core.config.autocomplete import BackendFacts
+    from core.config.golden import GoldenRequest
+    from core.config.problem import Problem
+    from core.config.schema import ModelConfig
+    from core.config.spec import ModelSpec
+    from core.repository.config import RunGolden
+    from core.repository.repository import ModelDirectory
+
+
+_INDENT = "  "
+_WARNINGS = "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
+_LONGEST_PATH = 44
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One problem or warning. `model` is empty for a problem of the repository itself; `hint` may be empty."""
+
+    repository: str
+    model: str
+    path: str
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Report:
+    """`models` is the number of examined models, good and bad; `warnings` keep no model from loading."""
+
+    models: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    warnings: list[Finding] = field(default_factory=list)
+
+
+def text_report(report: Report) -> str:
+    """One block per model: its name, then path and message of each problem, with the hint below the message.
+
+    Blocks of the same form with the warnings follow.
+    """
+    blocks = _blocks(report.findings)
+    if report.warnings:
+        blocks += [_WARNINGS, *_blocks(report.warnings)]
+    total = f"{_count(report.models, 'model')}, no problems"
+    if report.findings:
+        bad = len({(each.repository, each.model) for each in report.findings if each.model})
+        total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}"
+    if report.warnings:
+        total += f"; {_count(len(report.warnings), 'warning')}"
+    return "\n".join([*blocks, f"{total}\n"])
+
+
+def json_report(report: Report) -> str:
+    """A JSON object: the number of models, and the lists of problems and warnings.
+
+    Each entry has repository, model, path, message and hint.
+    """
+    problems, warnings = ([asdict(each) for each in found] for found in (report.findings, report.warnings))
+    return json.dumps({"models": report.models, "problems": problems, "warnings": warnings}, indent=2) + "\n"
+
+
+def _blocks(findings: Iterable[Finding]) -> list[str]:
+    blocks = []
+    for place, found in groupby(findings, key=lambda each: (each.repository, each.model)):
+        name = f"{place[1]} ({place[0]})" if place[1] else place[0]
+        blocks.append(f"{escaped(name)}\n{_block(list(found))}")
+    return blocks
+
+
+def _block(findings: list[Finding]) -> str:
+    paths = [escaped(each.path) for each in findings]
+    # One long path must not push all messages off the screen: the message of a long path is on the next line.
+    width = max((len(path) for path in paths if len(path) <= _LONGEST_PATH), default=0)
+    lines = []
+    for path, each in zip(paths, findings, strict=True):
+        message = escaped(each.message)
+        margin = _INDENT + " " * width + _INDENT
+        fits = len(path) <= width
+        lines += [f"{_INDENT}{path:<{width}}{_INDENT}{message}"] if fits else [_INDENT + path, margin + message]
+        if each.hint:
+            lines.append(f"{margin}hint: {escaped(each.hint)}")
+    return "\n".join(lines) + "\n"
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+_FORMAT = Option(
+    flag="format",
+    kind=choice("format", "text", "json"),
+    help="Format of the report.",
+    section="",
+    variable="",
+    default="text",
+)
+_GRAPH = Option(
+    flag="graph",
+    kind=choice("graph", "text", "svg", "dot"),
+    help="Draw the valid ensembles to the standard output, and write the report to the error output. "
+    "dot is graphviz's language.",
+    section="",
+    variable="",
+    default="",
+)
+_RUN = Option(
+    flag="run",
+    kind=FLAG,
+    help="Also run the initialize and finalize of models in Python, each in a process of its own; without it, they are "
+    "only imported.",
+    section="",
+    variable="",
+    default=False,
+)
+_REPORTED = (
+    _FORMAT,
+    _GRAPH,
+    _RUN,
+    *(
+        SERVER_OPTIONS[name]
+        for name in (
+            *("model_config_name", "disable_auto_complete_config"),
+            *("backend_config", "backend_directory", "gpu_missing"),
+        )
+    ),
+)
+ACCEPTED = (*_REPORTED, *CACHE_OPTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidateOptions:
+    """`repositories` are values of --model-repository; `backend_config`, `backend_directory` and `gpu_missing` as in
+    ServerSettings. `graph` is the form of the drawings of ensembles, "" for none.
+    """
+
+    repositories: tuple[str, ...]
+    format: str = "text"
+    graph: str = ""
+    run: bool = False
+    config_name: str = ""
+    auto_complete: bool = True
+    backend_config: tuple[str, ...] = ()
+    backend_directory: str = SERVER_OPTIONS["backend_directory"].default
+    gpu_missing: str = SERVER_OPTIONS["gpu_missing"].default
+    cache: CloudCache = field(default_factory=CloudCache)
+
+
+def read_validate_options(
+    arguments: Sequence[str], environment: Mapping[str, str] = MappingProxyType({})
+) -> ValidateOptions:
+    """The options that the arguments after `validate` give; those of the cache also come from variables.
+
+    Raises BadOption.
+    """
+    given, repositories = CommandLine(ACCEPTED).split(arguments)
+    values: dict[str, Any] = {}
+    for option, text in given:
+        try:
+            value = option.kind.parse(text)
+        except BadValue as error:
+            raise BadOption.of(f"--{option.flag}", str(error)) from None
+        values[option.flag] = (*values.get(option.flag, ()), value) if option.repeatable else value
+    if not repositories:
+        raise BadOption("a model repository is missing: trident validate REPO")
+    return ValidateOptions(
+        repositories=tuple(repositories),
+        format=values.get("format", "text"),
+        graph=values.get("graph", ""),
+        run=values.get("run", False),
+        config_name=values.get("model-config-name", ""),
+        auto_complete=not values.get("disable-auto-complete-config", False),
+        backend_config=values.get("backend-config", ()),
+        backend_directory=values.get("backend-directory", SERVER_OPTIONS["backend_directory"].default),
+        gpu_missing=values.get("gpu-missing", SERVER_OPTIONS["gpu_missing"].default),
+        cache=read_cloud_cache(values, environment),
+    )
+
+
+class LocalRepository:
+    """Raises RepositoryUnavailable if `path` is not a readable directory."""
+
+    def __init__(self, path: str) -> None:
+        from core.repository.repository import scan_repository
+
+        self._directories = {directory.name: directory for directory in scan_repository(Path(path))}
+
+    def models(self) -> Sequence[str]:
+        return list(self._directories)
+
+    def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
+        return nullcontext(self._directories[model])
+
+
+_log = logging.getLogger("trident.validate")
+
+
+def golden_problems(
+    backends: BackendRegistry,
+    path: Path,
+    config: ModelConfig,
+    spec: ModelSpec,
+    golden: Sequence[GoldenRequest],
+    *,
+    initialize: bool = False,
+) -> Sequence[Problem]:
+    """Load the version in directory `path`, run each of `golden` on its first instance, and free the version.
+
+    Without a golden request, a model that is code is imported, and with `initialize` initialized.
+    """
+    if not golden:
+        return _trial_problems(backends, path, config, spec, initialize)
+    from core.backends.backend import LoadContext
+    from core.backends.cpu_budget import available_cores, plan_threads
+    from core.config.placement import placements
+
+    placed = placements(config)[:1]
+    threads = plan_threads(available_cores(), 1).intra_op_threads
+    context = LoadContext(path=path, config=config, spec=spec, placements=placed, threads=threads)
+    problems: list[Problem] = []
+    try:
+        with ExitStack() as loaded:
+            model = backends.find(config).load(context)
+            loaded.callback(model.close)
+            for placement in placed:
+                instance = model.instance(placement)
+                loaded.callback(instance.close)
+                for request in golden:
+                    problems += _golden_problem(instance, spec, request)
+    except NotInstalled as error:
+        _log.warning("the golden requests of model '%s' were not run: %s (%s)", config.name, error.message, error.hint)
+    except ServerError as error:
+        problems.append(_problem(str(path), error))
+    return problems
+
+
+def _trial_problems(
+    backends: BackendRegistry, path: Path, config: ModelConfig, spec: ModelSpec, initialize: bool
+) -> Sequence[Problem]:
+    from core.backends.backend import TryingBackend
+
+    try:
+        backend = backends.find(config)
+        if isinstance(backend, TryingBackend):
+            backend.try_model(path, config, spec, initialize=initialize)
+    except NotInstalled as error:
+        _log.warning("model '%s' was not imported: %s (%s)", config.name, error.message, error.hint)
+    except ServerError as error:
+        return [_problem(str(path / config.default_model_filename), error)]
+    return []
+
+
+def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
+    from core.config.request_check import RequestValidator
+    from core.lifecycle.loader import check_golden
+
+    try:
+        check_golden(instance, spec, RequestValidator(spec).check, [request])
+    except ServerError as error:
+        yield _problem(f"golden/{request.name}", error)
+
+
+def _problem(path: str, error: ServerError) -> Problem:
+    from core.config.problem import Problem
+
+    # What a model raises has lines with its places.
+    return Problem(path, " ".join(error.message.split()), error.hint or "")
+
+
+def make_check(options: ValidateOptions) -> RepositoryCheck:
+    """The check of models with these options. Raises BadOption."""
+    from core.backends.devices import gpu_ids
+    from core.backends.python.environment import CACHED, INSTALL
+    from core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
+
+    settings = split_backend_settings(options.backend_config)
+    settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)
+    # A check must not change the machine unless it is asked to.
+    settings.setdefault("python", {}).setdefault(INSTALL, CACHED)
+    try:
+        for values in settings.values():
+            integer(0).parse(values.get(DEFAULT_MAX_BATCH_SIZE, "0"))
+    except BadValue as error:
+        raise BadOption.of("--backend-config", str(error)) from None
+    backends = BackendRegistry(settings, gpu_ids=gpu_ids(), cpu_instead=options.gpu_missing == "cpu")
+
+    def run_golden(
+        path: Path, config: ModelConfig, spec: ModelSpec, golden: Sequence[GoldenRequest]
+    ) -> Sequence[Problem]:
+        return golden_problems(backends, path, config, spec, golden, initialize=options.run)
+
+    return RepositoryCheck(options, backends, run_golden)
+
+
+class RepositoryCheck:
+    """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them."""
+
+    def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
+        from core.config.ensemble_check import KnownModels
+
+        self.known = KnownModels()
+        self._options = options
+        self._backends = backends
+        self._run_golden = run_golden
+        self._warnings: list[Problem] = []
+
+    def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
+        from core.repository.config import problems_of
+
+        self.known.note_name(directory.name)
+        self._warnings = []
+        return problems_of(
+            directory,
+            self._backends,
+            config_name=self._options.config_name,
+            auto_complete=self._options.auto_complete,
+            run_golden=self._run_golden,
+            note_valid=self.known.note,
+            note_unchecked=_log_unchecked,
+            note_warning=self._warnings.append,
+        )
+
+    def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
+        """Those of the model in `directory`, which was checked last; one that concerns several versions once."""
+        return [*dict.fromkeys(self._warnings), *make_warnings(self._options)(directory)]
+
+    def together(self) -> Mapping[str, Sequence[Problem]]:
+        """The problems of ensembles with the models of their steps, by ensemble."""
+        return self.known.problems()
+
+
+def _log_unchecked(path: Path, error: NotInstalled) -> None:
+    """Say that the version in `path` was checked without its framework, and what wrote its files."""
+    from core.backends.model_files import origins_in
+
+    _log.warning(
+        "version %s of model '%s' was checked by what its files say, and not loaded: %s (%s)%s",
+        path.name,
+        path.parent.name,
+        error.message,
+        error.hint,
+        "".join(f"; '{name}' was written by {origin}" for name, origin in origins_in(path).items()),
+    )
+
+
+def make_warnings(options: ValidateOptions) -> Check:
+    """Finds the settings of a model that have no effect."""
+    from core.repository.config import warnings_of
+
+    return partial(warnings_of, config_name=options.config_name)
+
+
+# Finds the problems of one model, or its warnings.
+Check = Callable[["ModelDirectory"], Sequence["Problem"]]
+# Finds the problems of models with each other after all were checked, by model.
+CheckTogether = Callable[[], Mapping[str, Sequence["Problem"]]]
+
+
+class Repository(Protocol):
+    """The methods raise ServerError if the repository, or the model, cannot be read."""
+
+    def models(self) -> Sequence[str]:
+        """The names of the models, sorted."""
+        ...
+
+    def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
+        """The model on the local disk while the context lasts."""
+        ...
+
+
+def examine(
+    repositories: Iterable[str],
+    check: Check,
+    warn: Check = lambda directory: (),
+    open_repository: Callable[[str], Repository] = LocalRepository,
+    together: CheckTogether = dict,
+) -> Report:
+    """Report the problems that `check` finds in each model and `together` between them, those of the repositories, and
+    the warnings of `warn`.
+    """
+    from core.repository.layout_mistakes import no_models_hint
+
+    report = Report()
+    places: dict[str, str] = {}
+    for location in repositories:
+        try:
+            repository = open_repository(location)
+            models = repository.models()
+        except ServerError as error:
+            report.findings.append(Finding(location, "", location, error.message, error.hint or ""))
+            continue
+        if not models:
+            text = f"there is no model in {location}"
+            report.findings.append(Finding(location, "", location, text, no_models_hint(location)))
+        for model in models:
+            report.models += 1
+            path = _joined(location, model)
+            other = places.setdefault(model, location)
+            if other != location:
+                hint = f"the other model is {_joined(other, model)}"
+                report.findings.append(
+                    Finding(location, model, path, "model appears in two or more repositories", hint)
+                )
+            try:
+                with repository.directory(model) as directory:
+                    report.findings += _findings(location, directory, check(directory))
+                    report.warnings += _findings(location, directory, warn(directory))
+            except ServerError as error:
+                report.findings.append(Finding(location, model, path, error.message, error.hint or ""))
+    for model, problems in together().items():
+        report.findings += [Finding(places[model], model, each.path, each.message, each.hint) for each in problems]
+    return report
+
+
+def _findings(location: str, directory: ModelDirectory, problems: Iterable[Problem]) -> list[Finding]:
+    """The findings of a model; paths in the directory are shown as paths in the repository."""
+    on_disk, shown = str(directory.path), _joined(location, directory.name)
+    return [
+        Finding(
+            location, directory.name, each.path.replace(on_disk, shown), each.message.replace(on_disk, shown), each.hint
+        )
+        for each in problems
+    ]
+
+
+def _joined(location: str, model: str) -> str:
+    return f"{location.rstrip('/')}/{model}" if "://" in location else str(Path(location, model))
+
+
+def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
+    """Print the report, and the drawings if they are asked for.
+
+    The exit status is 1 if there is a problem, otherwise 0, even if there are warnings.
+
+    `check` finds the problems of one model; None is the real check, which makes sessions. Raises BadOption.
+    """
+    options = read_validate_options(arguments, process_environment())
+    _log_warnings_only()
+    disable_telemetry()
+    with _opener(options) as open_repository:
+        if check is not None:
+            report = examine(options.repositories, check, make_warnings(options), open_repository)
+        else:
+            made = make_check(options)
+            report = examine(options.repositories, made, made.warnings, open_repository, made.together)
+            if options.graph:
+                broken = {finding.model for finding in report.findings}
+                drawn = [
+                    layout_graph(spec.name, spec.inputs, spec.outputs, steps)
+                    for spec, steps in made.known.ensembles
+                    if spec.name not in broken
+                ]
+                sys.stdout.write(DRAWINGS[options.graph](drawn))
+    output = sys.stderr if options.graph else sys.stdout
+    output.write(json_report(report) if options.format == "json" else text_report(report))
+    return 1 if report.findings else 0
+
+
+@contextmanager
+def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
+    """Opens repositories; their downloads end with the context."""
+    from core.repository.location import Scheme, parse_location
+
+    opener = options.cache.opener()
+
+    def open_repository(text: str) -> Repository:
+        if parse_location(text).scheme is Scheme.LOCAL:
+            return LocalRepository(text)
+        return CloudRepository(opener, text, options.config_name)
+
+    try:
+        yield open_repository
+    finally:
+        opener.stop()
+
+
+def _log_warnings_only() -> None:
+    """Log warnings to stderr, and no errors: the report contains them."""
+    from core.observability.log import LogOptions, configure_logging
+
+    configure_logging(LogOptions(info=False, error=False))

@@ -1,1 +1,0 @@
-"""The graphs of ensembles, drawn as text, as SVG and for graphviz."""

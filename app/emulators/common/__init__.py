@@ -1,1 +1,0 @@
-"""The parts that the emulators of all platforms share: the container, its client, an API server, reports."""

@@ -1,0 +1,276 @@
+"""The platform's client of its container: one connection for each request, and a limit on every step."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from app.emulators.report import BreachReport, seconds, size
+
+HTTP_ADDRESS = "TRIDENT_HTTP_ADDRESS"
+# The settings of servers and platforms on the person's machine are not in an image.
+_NOT_INHERITED = ("AIP_", "SAGEMAKER_", "TRIDENT_")
+
+
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """`environment` without the settings of servers and platforms. It takes the place of the image's variables."""
+    return {name: text for name, text in environment.items() if not name.startswith(_NOT_INHERITED)}
+
+
+_READ_ONLY = 0o444
+_READ_ONLY_FOLDER = 0o555
+_OWNER_ONLY = 0o700
+
+
+def make_read_only(folder: Path) -> None:
+    """Set the modes of `folder` and of everything below it, except links. A process of root can still write."""
+    for path, _, names in os.walk(folder):
+        for file in [os.path.join(path, name) for name in names]:
+            if not os.path.islink(file):
+                os.chmod(file, _READ_ONLY)
+        os.chmod(path, _READ_ONLY_FOLDER)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove `folder`, read-only or not. It may be missing, and another thread may remove it at the same time."""
+    for path, _, _ in os.walk(folder):
+        with suppress(FileNotFoundError):
+            os.chmod(path, _OWNER_ONLY)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class Container:
+    """Runs `command` in `environment`; its output goes to this process's output. One thread at a time."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        # In its own session, so that an interrupt from the terminal reaches only the emulator, which then stops it.
+        self._child = subprocess.Popen(
+            list(command), env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while the program runs."""
+        return self._child.poll()
+
+    def stop(self, within_s: float, report: BreachReport) -> None:
+        """Send SIGTERM, and after `within_s` SIGKILL to all its processes. Returns when the program has ended."""
+        if self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+        try:
+            self._child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            report.add(f"the container did not end within {seconds(within_s)} of SIGTERM and was killed")
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """Kill all its processes: they have a process group to themselves."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+
+
+def free_port() -> int:
+    """A port of this machine that no process listens on now."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+HOST = "127.0.0.1"
+_PIECE = 1 << 16
+_OVER = 0.001
+
+
+class ContainerLimits(Protocol):
+    """Seconds until the container accepts a connection, and bytes of an answer that is not streamed."""
+
+    @property
+    def connect_s(self) -> float: ...
+
+    @property
+    def body_bytes(self) -> int: ...
+
+
+class ContainerFault(Exception):
+    """The container did not answer as it must. The text continues the words `the container`.
+
+    `is_late`: a time limit was over. `is_large`: the answer was larger than the platform accepts.
+    """
+
+    def __init__(self, text: str, *, is_late: bool = False, is_large: bool = False) -> None:
+        super().__init__(text)
+        self.is_late = is_late
+        self.is_large = is_large
+
+
+class ClientClosed(Exception):
+    """The request was not sent, because the container is about to be stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAnswer:
+    """A complete answer."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode(errors="replace")
+
+
+class ContainerStream:
+    """An answer whose head was received and whose body was not."""
+
+    def __init__(self, response: http.client.HTTPResponse, clock: _Deadline) -> None:
+        self._response = response
+        self._clock = clock
+        self.status = response.status
+        self.headers = response.getheaders()
+
+    def parts(self) -> Iterator[bytes]:
+        """The parts of the body as they arrive. Raises ContainerFault if the body breaks off or takes too long."""
+        with self._clock.faults():
+            while piece := self._next():
+                yield piece
+            if self._response.length:
+                raise ContainerFault("broke its answer off")
+
+    def whole(self, most_bytes: int) -> ContainerAnswer:
+        """The complete answer. Raises ContainerFault, also for a body larger than `most_bytes`."""
+        body = bytearray()
+        for part in self.parts():
+            body += part
+            if len(body) > most_bytes:
+                raise ContainerFault(f"answered with more than {size(most_bytes)}", is_large=True)
+        return ContainerAnswer(self.status, self.headers, bytes(body))
+
+    def _next(self) -> bytes:
+        if self._response.isclosed():  # Python 3.13 closes it and its socket after the last byte
+            return b""
+        self._clock.arm()
+        return self._response.read1(_PIECE)
+
+
+class ContainerClient:
+    """Sends requests to the container that listens on `port` of this machine. Any thread."""
+
+    def __init__(self, port: int, limits: ContainerLimits) -> None:
+        self._port = port
+        self._limits = limits
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Send no more requests. Requests that were sent before are still answered."""
+        self.is_closed = True
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        within_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> ContainerAnswer:
+        """Send a request and return the complete answer. Raises ContainerFault or ClientClosed."""
+        with self.open(method, path, within_s=within_s, headers=headers, body=body) as stream:
+            return stream.whole(self._limits.body_bytes)
+
+    @contextmanager
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        within_s: float,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> Iterator[ContainerStream]:
+        """Send a request and give its answer as a stream, which must be complete within `within_s` seconds.
+
+        Raises ContainerFault or ClientClosed.
+        """
+        if self.is_closed:
+            raise ClientClosed
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=self._limits.connect_s)
+        with contextlib.closing(connection):
+            deadline = self._connect(connection, within_s)
+            with deadline.faults():
+                response = _send(connection, method, path, dict(headers or {}), body, deadline)
+            with contextlib.closing(response):
+                yield ContainerStream(response, deadline)
+
+    def _connect(self, connection: http.client.HTTPConnection, within_s: float) -> _Deadline:
+        try:
+            connection.connect()
+        except TimeoutError:
+            limit = seconds(self._limits.connect_s)
+            raise ContainerFault(f"did not accept a connection within {limit}", is_late=True) from None
+        except OSError as error:
+            raise ContainerFault(f"did not accept a connection: {error.strerror or error}") from error
+        return _Deadline(connection.sock, within_s)
+
+
+class _Deadline:
+    """One time limit for every wait of a request."""
+
+    def __init__(self, sock: socket.socket, within_s: float) -> None:
+        self._sock = sock
+        self._within_s = within_s
+        self._end = time.monotonic() + within_s
+
+    def arm(self) -> None:
+        """Limit the next call on the socket to the remaining time. Raises TimeoutError if none is left."""
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(max(left, _OVER))
+
+    @contextmanager
+    def faults(self) -> Iterator[None]:
+        """Turn the socket's errors inside the context into ContainerFault."""
+        try:
+            yield
+        except TimeoutError:
+            raise ContainerFault(f"did not answer within {seconds(self._within_s)}", is_late=True) from None
+        except ConnectionError:
+            raise ContainerFault("closed the connection without a whole answer") from None
+        except http.client.HTTPException as error:
+            raise ContainerFault(f"did not answer in HTTP: {type(error).__name__}") from error
+
+
+def _send(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    headers: dict[str, str],
+    body: bytes | None,
+    deadline: _Deadline,
+) -> http.client.HTTPResponse:
+    connection.putrequest(method, path, skip_accept_encoding=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    if body is not None:
+        connection.putheader("Content-Length", str(len(body)))
+    deadline.arm()
+    # A server may refuse a body before it has received all of it; its answer can then be read.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.endheaders(body)
+    deadline.arm()
+    return connection.getresponse()

@@ -1,0 +1,133 @@
+"""The runtime API on a port of this machine, as the SDK calls it.
+
+Signatures are not checked, and calls may use any endpoint name.
+Source: docs/spec/sagemaker.md section A3 for the headers.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import cast
+
+from app.emulators.api import ApiConnection, ApiServer
+from app.emulators.container import ClientClosed, ContainerFault, ContainerStream
+from app.emulators.report import BreachReport, size
+from app.emulators.sagemaker.endpoint import Endpoint, PlatformLimits
+from app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
+from app.emulators.sagemaker.invocation import (
+    CUSTOM_ATTRIBUTES,
+    LARGEST_PART,
+    MEDIA_TYPE,
+    PREFIX,
+    passed_back,
+    payload_part,
+    read_invocation,
+    stream_error,
+)
+
+VARIANT = "AllTraffic"
+_LONGEST_NAME = 63
+
+
+class _Operation(StrEnum):
+    """The last part of the operation's path."""
+
+    INVOKE = "invocations"
+    INVOKE_WITH_STREAM = "invocations-response-stream"
+
+
+_PATH = re.compile(rf"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/({'|'.join(_Operation)})")
+
+
+class RuntimeApi(ApiServer):
+    """Serves `endpoint` on `port`, 0 for any free one."""
+
+    def __init__(self, endpoint: Endpoint, port: int, limits: PlatformLimits, report: BreachReport) -> None:
+        """Raises ConfigInvalid for a port that is in use or that needs privileges."""
+        self.endpoint = endpoint
+        self.limits = limits
+        self.report = report
+        super().__init__(port, _Connection, "runtime API")
+
+
+class _Connection(ApiConnection):
+    @property
+    def _api(self) -> RuntimeApi:
+        return cast(RuntimeApi, self.server.api)
+
+    def refusal(self, text: str) -> Exception:
+        return validation_error(text)
+
+    def do_POST(self) -> None:
+        try:
+            operation = self._operation()
+            body = self._body()
+            invocation = read_invocation(dict(self.headers), body, is_stream=operation is _Operation.INVOKE_WITH_STREAM)
+            self._api.count()
+            if operation is _Operation.INVOKE:
+                answer = self._api.endpoint.invoke(invocation)
+                self.reply(200, self._passed_back(answer.headers), answer.body)
+            else:
+                with self._api.endpoint.stream(invocation) as stream:
+                    self._reply_stream(stream)
+        except ApiError as error:
+            self._reply_error(error)
+        except ClientClosed:
+            self._reply_error(endpoint_deleted())
+
+    def do_GET(self) -> None:
+        self._reply_error(
+            validation_error("The runtime API is called with POST /endpoints/NAME/invocations"), status=404
+        )
+
+    def _operation(self) -> _Operation:
+        found = _PATH.fullmatch(self.path.partition("?")[0])
+        if found is None or len(found[1]) > _LONGEST_NAME:
+            self.drain(self.body_length())
+            raise validation_error(
+                f"'{self.path[:200]}' is not an operation of the emulator: InvokeEndpoint and "
+                "InvokeEndpointWithResponseStream"
+            )
+        return _Operation(found[2])
+
+    def _body(self) -> bytes:
+        length, most = self.body_length(), self._api.limits.body_bytes
+        if length > most:
+            self.drain(length)
+            text = f"a request body of {length} bytes, where the platform takes at most {size(most)}"
+            self._api.report.add(f"the caller sent {text}")
+            raise validation_error(text)
+        return self.read_body(length)
+
+    def _passed_back(self, headers: list[tuple[str, str]]) -> dict[str, str]:
+        return passed_back(headers, self._api.report)
+
+    def _reply_error(self, error: ApiError, status: int = 0) -> None:
+        headers = {"Content-Type": "application/json", "x-amzn-ErrorType": error.kind}
+        self.reply(status or error.status, headers, error.body())
+
+    def _reply_stream(self, stream: ContainerStream) -> None:
+        passed = self._passed_back(stream.headers)
+        headers = {"Content-Type": MEDIA_TYPE}
+        if "Content-Type" in passed:
+            headers[PREFIX + "Content-Type"] = passed["Content-Type"]
+        if CUSTOM_ATTRIBUTES in passed:
+            headers[CUSTOM_ATTRIBUTES] = passed[CUSTOM_ATTRIBUTES]
+        self.reply_in_chunks(200, headers, self._events(stream))
+
+    def _events(self, stream: ContainerStream) -> Iterator[bytes]:
+        try:
+            for part in stream.parts():
+                for begin in range(0, len(part), LARGEST_PART):
+                    yield payload_part(part[begin : begin + LARGEST_PART])
+        except ContainerFault as fault:
+            self._api.report.add(f"a streamed answer: the container {fault}")
+            code = "ModelInvocationTimeExceeded" if fault.is_late else "StreamBroken"
+            yield stream_error(f"the container {fault}", code)
+
+    def send_head(self, status: int, headers: Mapping[str, str]) -> None:
+        variant = {"x-Amzn-Invoked-Production-Variant": VARIANT} if status == 200 else {}
+        super().send_head(status, {**headers, **variant, "x-amzn-RequestId": str(uuid.uuid4())})

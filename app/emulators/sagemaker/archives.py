@@ -1,0 +1,382 @@
+"""Unpacks a model's .tar.gz as the platform does; the container cannot write to its files.
+
+No file is written through a link: links are created last, in folders that are not links themselves, and none may lead
+out of the folder. This does not rely on tarfile's own filters, which had gaps.
+Source: docs/spec/sagemaker.md section A4.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import os
+import shutil
+import tarfile
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+from app.emulators.container import make_read_only, remove_folder
+from app.emulators.report import Interrupted
+from app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
+from app.terminal.downloads import drawn
+from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
+from core.observability.log import escaped
+from core.repository.download import GivenUp
+from core.repository.location import Scheme, parse_location
+from core.repository.sources import SourceOpener
+from core.repository.stores.object_store import path_problem
+
+MEMBERS_AT_MOST = 100_000
+# tarfile reads content in pieces of 16 KiB to 1 MiB. A larger read comes from a header with a false size.
+_LARGEST_READ = 16 << 20
+_LONGEST_NAME = 200
+_PIECE = 1 << 20
+_HOW = "make it with: tar -czf model.tar.gz -C MODEL_DIR ."
+
+
+def unpack(
+    archive: Path,
+    folder: Path,
+    most_bytes: int,
+    most_members: int = MEMBERS_AT_MOST,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
+    """Unpack `archive` into the existing empty `folder` and make it read-only. Blocks on the disk.
+
+    Raises ConfigInvalid if the file is not such an archive, unpacks to more than `most_bytes`, has more than
+    `most_members` members, or has members outside of the folder or of another type; Interrupted soon after
+    `is_stopped` returns true. After an error the caller removes the folder.
+    """
+    try:
+        with gzip.open(archive) as plain, tarfile.open(fileobj=_header_guard(plain), mode="r:") as tar:
+            most_bytes = min(most_bytes, shutil.disk_usage(folder).free)
+            _Unpacking(archive, folder, most_bytes, most_members, is_stopped).run(tar)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ConfigInvalid(f"{_shown(str(archive))} is not a .tar.gz archive: {error}", hint=_HOW) from error
+    except OSError as error:
+        raise ConfigInvalid(f"cannot unpack {_shown(str(archive))}: {error}", hint=_HOW) from error
+    make_read_only(folder)
+
+
+class _Unpacking:
+    """The unpacking of one archive."""
+
+    def __init__(
+        self, archive: Path, folder: Path, most_bytes: int, most_members: int, is_stopped: Callable[[], bool]
+    ) -> None:
+        self._archive = archive
+        self._folder = folder.resolve()
+        self._left = most_bytes
+        self._most_bytes = most_bytes
+        self._most_members = most_members
+        self._is_stopped = is_stopped
+        self._links: list[tuple[Path, tarfile.TarInfo]] = []
+
+    def run(self, tar: tarfile.TarFile) -> None:
+        for number, member in enumerate(tar, 1):
+            if number > self._most_members:
+                raise self._refused(f"it has more than {self._most_members} members")
+            self._take(tar, member)
+        for path, member in self._links:
+            self._make_link(path, member)
+        for path, member in self._links:
+            if not _is_within(path, self._folder):
+                raise self._refused(f"its link '{_shown(member.name)}' leads out of the folder")
+
+    def _take(self, tar: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        self._check_stop()
+        path = self._path_of(member.name)
+        if member.isdir():
+            path.mkdir(parents=True, exist_ok=True)
+        elif member.isreg():
+            self._write(tar, member, path)
+        elif member.issym() or member.islnk():
+            self._links.append((path, member))
+        else:
+            raise self._refused(f"its member '{_shown(member.name)}' is a device or a pipe")
+
+    def _write(self, tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+        self._left -= member.size
+        if self._left < 0:
+            raise self._refused(f"it unpacks to more than {self._most_bytes} bytes")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # of two members with the same name the later one wins
+        with cast(BinaryIO, tar.extractfile(member)) as content, path.open("xb") as file:
+            while piece := content.read(_PIECE):
+                file.write(piece)
+                self._check_stop()
+
+    def _check_stop(self) -> None:
+        if self._is_stopped():
+            raise Interrupted
+
+    def _make_link(self, path: Path, member: tarfile.TarInfo) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent.resolve() != path.parent:
+            raise self._refused(f"its member '{_shown(member.name)}' lies behind a link")
+        if "\0" in member.linkname:
+            raise self._refused(f"its link '{_shown(member.name)}' leads nowhere")
+        if member.issym():
+            path.symlink_to(member.linkname)
+            return
+        target = self._path_of(member.linkname)
+        if not (target.is_file() and _is_within(target, self._folder)):
+            raise self._refused(f"its link '{_shown(member.name)}' is not to a file in it")
+        os.link(target, path)
+
+    def _path_of(self, name: str) -> Path:
+        """The path of the member `name`; no part of it is a link, because links are created last."""
+        parts = [part for part in name.split("/") if part not in ("", os.curdir)]
+        if name.startswith("/") or os.pardir in parts or "\0" in name:
+            raise self._refused(f"its member '{_shown(name)}' lies outside of the folder")
+        return self._folder.joinpath(*parts)
+
+    def _refused(self, why: str) -> ConfigInvalid:
+        return ConfigInvalid(f"{_shown(str(self._archive))} cannot be unpacked: {why}", hint=_HOW)
+
+
+class _HeaderGuard:
+    """The file below a TarFile, which would read any length that a header gives for a file name."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def read(self, length: int) -> bytes:
+        if length > _LARGEST_READ:
+            raise tarfile.ReadError(f"a header of {length} bytes")
+        return self._file.read(length)
+
+    def seek(self, position: int) -> int:
+        return self._file.seek(position)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+
+def _header_guard(file: gzip.GzipFile) -> BinaryIO:
+    return cast(BinaryIO, _HeaderGuard(cast(BinaryIO, file)))
+
+
+def _is_within(path: Path, folder: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a loop of links: `resolve` raises or not, by Python's version
+            return False
+    return path.resolve().is_relative_to(folder)
+
+
+def _shown(text: str) -> str:
+    return escaped(text if len(text) <= _LONGEST_NAME else f"{text[:_LONGEST_NAME]}...")
+
+
+# ArchiveStorage   the protocol ├── LocalArchives   the files below a folder └── CloudArchives   the objects below a
+# prefix, fetched when they are needed
+
+
+class ArchiveStorage(Protocol):
+    """Keys are paths with `/`. Any thread."""
+
+    @contextmanager
+    def archive(self, key: str) -> Iterator[Path]:
+        """The archive of `key` on the local disk. Blocks. Raises ApiError if there is none or it cannot be fetched."""
+
+    def close(self) -> None:
+        """End the fetches in progress soon."""
+
+
+class LocalArchives:
+    """The files below `folder`; links out of it are not followed. Raises ConfigInvalid if it is not a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        if not folder.is_dir():
+            raise ConfigInvalid(f"{folder} is not a folder", hint="with --multi-model name the folder of the archives")
+        self._folder = folder.resolve()
+
+    @contextmanager
+    def archive(self, key: str) -> Iterator[Path]:
+        yield self._find(key)
+
+    def close(self) -> None: ...
+
+    def _find(self, key: str) -> Path:
+        parts = key.split("/")
+        path = self._folder.joinpath(*parts)
+        is_key = not ({"", os.curdir, os.pardir} & set(parts)) and "\0" not in key
+        try:
+            if is_key and path.resolve().is_relative_to(self._folder) and path.is_file():
+                return path
+        except (OSError, RuntimeError):  # a name that is too long, a loop of links
+            pass
+        raise _missing(key, "the folder of this endpoint")
+
+
+class CloudArchives:
+    """The objects at `address`. `count` of them are archives now; others may be added while the endpoint runs.
+
+    Raises a ServerError if they cannot be listed or there is none, and Interrupted soon after `stopped` is set.
+    """
+
+    def __init__(self, opener: SourceOpener, address: str, stopped: threading.Event) -> None:
+        self._opener = opener
+        self._folder = opener.open_folder(address)
+        self._closed = threading.Event()
+        self.location = self._folder.location
+        with ended_by(stopped, opener):
+            listed = self._folder.objects(stop=stopped)
+        self.count = sum(path.endswith(ARCHIVE) for path in listed)
+        if not self.count:
+            if not listed:
+                opener.open(address).check_exists()
+            raise ConfigInvalid(f"there is no .tar.gz archive in {self.location}")
+
+    @contextmanager
+    def archive(self, key: str) -> Iterator[Path]:
+        try:
+            stored = None if path_problem(key) else self._folder.objects(key, self._closed).get(key)
+            if stored is None:
+                raise _missing(key, self.location)
+            snapshot = self._folder.fetch(key.rpartition("/")[2], {key: stored})
+        except (ServerError, GivenUp) as error:
+            if self._closed.is_set() or isinstance(error, GivenUp):
+                raise endpoint_deleted() from None
+            raise validation_error(f"Failed to download model data: {error.message}") from None
+        try:
+            yield snapshot.path / key
+        finally:
+            snapshot.release()
+
+    def close(self) -> None:
+        self._closed.set()
+        self._opener.stop()
+
+
+def _missing(key: str, place: str) -> ApiError:
+    return validation_error(f"Failed to download model data: there is no archive '{escaped(key)}' in {place}")
+
+
+ARCHIVE = ".tar.gz"
+_LOOK_S = 0.1
+
+
+def is_in_cloud(model: str) -> bool:
+    """Whether `model` is an address in cloud storage and not a path. Raises ConfigInvalid for a malformed address."""
+    return parse_location(model).scheme is not Scheme.LOCAL
+
+
+@contextmanager
+def fetched_model(opener: SourceOpener, address: str, stopped: threading.Event) -> Iterator[Path]:
+    """The archive, or the folder, at `address` on the local disk while the context lasts, which nobody may change.
+
+    Draws the progress on a terminal. Raises ConfigInvalid or RepositoryUnavailable if it cannot be fetched, and
+    Interrupted soon after `stopped` is set.
+    """
+    location = parse_location(address)
+    above, _, name = location.text.rpartition("/")
+    is_archive = bool(location.prefix) and name.endswith(ARCHIVE)
+    folder = opener.open_folder(above if is_archive else address)
+    with drawn(opener.progress), ended_by(stopped, opener):
+        objects = folder.objects(name if is_archive else "", stopped)
+        wanted = {path: stored for path, stored in objects.items() if not is_archive or path == name}
+        if not wanted:
+            opener.open(location.text).check_exists()
+            raise ConfigInvalid(
+                f"there is nothing in {location.text}", hint=f"name a folder with a model, or an archive *{ARCHIVE}"
+            )
+        snapshot = folder.fetch(name or location.bucket, wanted)
+    try:
+        yield snapshot.path / name if is_archive else snapshot.path
+    finally:
+        snapshot.release()
+
+
+@contextmanager
+def ended_by(stopped: threading.Event, opener: SourceOpener) -> Iterator[None]:
+    """End the downloads of `opener` soon after `stopped` is set, with Interrupted."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_S):
+            if stopped.is_set():
+                opener.stop()
+                return
+
+    thread = threading.Thread(target=watch, name="download end", daemon=True)
+    thread.start()
+    try:
+        yield
+    except (RepositoryUnavailable, GivenUp):
+        if stopped.is_set():
+            raise Interrupted from None
+        raise
+    finally:
+        done.set()
+        thread.join()
+
+
+_MODEL = "model"
+
+
+class ModelArchives:
+    """Archives of `storage`, by its keys, are unpacked below `models_root`. Any thread."""
+
+    def __init__(self, storage: ArchiveStorage, models_root: Path, most_bytes: int) -> None:
+        self._storage = storage
+        self._models_root = models_root
+        self._most_bytes = most_bytes
+        self._changed = threading.Condition()
+        self._puts = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Unpack no more archives. Returns when the unpackings in progress have stopped."""
+        with self._changed:
+            self._is_closed = True
+            self._storage.close()
+            self._changed.wait_for(lambda: not self._puts)
+
+    def put(self, key: str) -> str:
+        """Unpack the archive of `key` and return the url of its folder. Raises ApiError. Blocks."""
+        folder = self._models_root / name_of(key)
+        with self._put():
+            try:
+                with self._storage.archive(key) as archive:
+                    (folder / _MODEL).mkdir(parents=True)
+                    unpack(archive, folder / _MODEL, self._most_bytes, is_stopped=lambda: self._is_closed)
+            except BaseException as error:
+                self.remove(key)
+                if isinstance(error, ConfigInvalid):
+                    raise validation_error(f"Failed to unpack model data: {error.message}") from None
+                if isinstance(error, Interrupted):
+                    raise endpoint_deleted() from None
+                raise
+        return self.url(key)
+
+    def url(self, key: str) -> str:
+        return str(self._models_root / name_of(key) / _MODEL)
+
+    def remove(self, key: str) -> None:
+        remove_folder(self._models_root / name_of(key))
+
+    @contextmanager
+    def _put(self) -> Iterator[None]:
+        with self._changed:
+            if self._is_closed:
+                raise endpoint_deleted()
+            self._puts += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._puts -= 1
+                self._changed.notify_all()
+
+
+def name_of(key: str) -> str:
+    """The opaque name under which the container gets the model of `key`."""
+    return hashlib.sha256(key.encode()).hexdigest()[:32]

@@ -1,0 +1,185 @@
+"""The platform's REST API on a port of this machine, as the SDK and other clients call it.
+
+Source: docs/spec/vertex.md section A3.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import orjson
+
+from app.emulators.api import ApiConnection, ApiServer
+from app.emulators.container import ContainerFault, ContainerStream
+from app.emulators.report import BreachReport
+from app.emulators.vertex.endpoint import Endpoint
+from app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits, invalid, refused, request_too_large
+from app.emulators.vertex.operation import Operation, Verb, read_operation
+from app.emulators.vertex.predictions import (
+    RawRequest,
+    passed_back,
+    read_predict_request,
+    read_raw_request,
+    read_sdk_request,
+    sdk_answer,
+    sdk_answers,
+)
+
+_OK = 200
+_JSON = {"Content-Type": "application/json; charset=UTF-8"}
+_EXPLAIN_NOTE = (
+    "explain: the platform computes attributions itself, from the model's explanation spec and predictions for changed "
+    "instances; here they are empty"
+)
+# A body in the SDK's envelope is larger by this factor and this number of bytes.
+_SDK_FACTOR = 1.4
+_SDK_OVERHEAD = 4096
+
+
+class VertexApi(ApiServer):
+    """Serves `endpoint` of `deployment` on `port`, 0 for any free one."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        deployment: Deployment,
+        port: int,
+        limits: PlatformLimits,
+        report: BreachReport,
+        say: Callable[[str], None],
+    ) -> None:
+        self.endpoint = endpoint
+        self.deployment = deployment
+        self.limits = limits
+        self.report = report
+        self._say = say
+        self._notes: set[str] = set()
+        self._notes_lock = threading.Lock()
+        super().__init__(port, _Connection, "prediction API")
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+    def note(self, text: str) -> None:
+        """Print `text` the first time it is given. Any thread."""
+        with self._notes_lock:
+            is_new = text not in self._notes
+            self._notes.add(text)
+        if is_new:
+            self._say(text)
+
+
+class _Connection(ApiConnection):
+    @property
+    def _api(self) -> VertexApi:
+        return cast(VertexApi, self.server.api)
+
+    def refusal(self, text: str) -> Exception:
+        return invalid(text)
+
+    def _answer(self) -> None:
+        try:
+            self._answer_to(self._operation())
+        except GoogleError as error:
+            self.reply(error.code, _JSON, error.body())
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
+
+    def _operation(self) -> Operation:
+        try:
+            return read_operation(self.command, self.path, self._api.deployment)
+        except GoogleError:
+            self.drain(self._length())
+            raise
+
+    def _answer_to(self, operation: Operation) -> None:
+        if operation.verb is Verb.GET:
+            self._reply_json(self._api.deployment.resource(self._api.address))
+            return
+        body = self._body(operation)
+        self._api.count()
+        if operation.verb in (Verb.PREDICT, Verb.EXPLAIN):
+            self._predict(body, is_explain=operation.verb is Verb.EXPLAIN)
+        elif operation.verb is Verb.STREAM_RAW_PREDICT:
+            self._stream(self._raw(body, operation), operation)
+        elif operation.verb is Verb.RAW_PREDICT:
+            self._raw_predict(self._raw(body, operation), operation)
+        else:
+            answer = self._api.endpoint.invoke(self.command, operation.route, self._raw(body, operation))
+            self.reply(answer.status, passed_back(answer.headers, self._api.deployment), answer.body)
+
+    def _length(self) -> int:
+        """The length of the body in bytes; 0 for a request without a body, which need not give a length."""
+        return self.body_length() if self.command == "POST" or "Content-Length" in self.headers else 0
+
+    def _body(self, operation: Operation) -> bytes:
+        most, length = self._api.limits.body_bytes, self._length()
+        limit = int(most * _SDK_FACTOR) + _SDK_OVERHEAD if operation.from_sdk else most
+        if length > limit:
+            self.drain(length)
+            raise self._too_large(length)
+        return self.read_body(length)
+
+    def _too_large(self, length: int) -> GoogleError:
+        most = self._api.limits.body_bytes
+        self._api.report.add(f"the caller sent a request body of {length} bytes, where the endpoint takes {most}")
+        return request_too_large(length, most)
+
+    def _predict(self, body: bytes, *, is_explain: bool) -> None:
+        if len(body) > self._api.limits.body_bytes:
+            raise self._too_large(len(body))
+        request = read_predict_request(body, is_explain=is_explain)
+        if is_explain:
+            self._api.note(_EXPLAIN_NOTE)
+        endpoint = self._api.endpoint
+        self._reply_json(endpoint.explain(request) if is_explain else endpoint.predict(request))
+
+    def _raw(self, body: bytes, operation: Operation) -> RawRequest:
+        headers = self.headers.items()
+        if not operation.from_sdk:
+            return read_raw_request(headers, body)
+        request = read_sdk_request(headers, body)
+        if len(request.body) > self._api.limits.body_bytes:
+            raise self._too_large(len(request.body))
+        return request
+
+    def _raw_predict(self, request: RawRequest, operation: Operation) -> None:
+        answer = self._api.endpoint.raw_predict(request)
+        headers = passed_back(answer.headers, self._api.deployment)
+        if not operation.from_sdk:
+            self.reply(answer.status, headers, answer.body)
+        elif answer.status != _OK:
+            raise refused(answer.status, answer.text)
+        else:
+            self.reply(_OK, {**headers, **_JSON}, sdk_answer(answer.headers, answer.body))
+
+    def _stream(self, request: RawRequest, operation: Operation) -> None:
+        with self._api.endpoint.stream(request) as stream:
+            headers = passed_back(stream.headers, self._api.deployment)
+            if not operation.from_sdk:
+                self._reply_stream(stream.status, headers, stream.parts())
+            elif stream.status != _OK:
+                raise refused(stream.status, self._whole(stream))
+            else:
+                self._reply_stream(_OK, {**headers, **_JSON}, sdk_answers(stream.headers, stream.parts()))
+
+    def _whole(self, stream: ContainerStream) -> str:
+        try:
+            return stream.whole(self._api.limits.body_bytes).text
+        except ContainerFault as fault:
+            self._api.report.add(f"a streamed answer: the container {fault}")
+            return f"the container {fault}"
+
+    def _reply_stream(self, status: int, headers: dict[str, str], parts: Iterator[bytes]) -> None:
+        try:
+            self.reply_in_chunks(status, headers, parts)
+        except ContainerFault as fault:
+            # The caller has received a part of the answer; the missing end shows that it broke off.
+            self.close_connection = True
+            self._api.report.add(f"a streamed answer: the container {fault}")
+
+    def _reply_json(self, document: dict[str, Any]) -> None:
+        self.reply(_OK, _JSON, orjson.dumps(document))

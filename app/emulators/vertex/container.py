@@ -1,0 +1,240 @@
+"""The container's environment and arguments.
+
+Source: docs/spec/vertex.md section A1.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from adapters.vertex.settings import (
+    DEPLOYED_MODEL_ID,
+    ENDPOINT_ID,
+    HEALTH_ROUTE,
+    HTTP_PORT,
+    MODE,
+    PREDICT_ROUTE,
+    PREDICTION,
+    STORAGE_URI,
+)
+from app.emulators.container import (
+    HOST,
+    HTTP_ADDRESS,
+    Container,
+    ContainerClient,
+    inherited_environment,
+    make_read_only,
+)
+from app.emulators.report import BreachReport, Interrupted
+from app.emulators.vertex.endpoint import Endpoint
+from app.emulators.vertex.limits import Deployment, PlatformLimits
+from app.emulators.vertex.probes import Probes
+from app.settings.reading import CloudCache
+from core.errors import ConfigInvalid
+
+RESERVED_PREFIX = "AIP_"
+_MACHINE_TYPE = "n1-standard-4"
+# A real container has its ports to itself and listens on all addresses.
+_METRICS_PORT = "TRIDENT_METRICS_PORT"
+_CACHE_DIRECTORY = "TRIDENT_MODEL_CACHE_DIRECTORY"
+_CACHE_BYTES = "TRIDENT_MODEL_CACHE_BYTES"
+_REFERENCE = re.compile(r"\$(?:\$|\(([A-Za-z_][A-Za-z0-9_]*)\))")
+
+
+def platform_variables(deployment: Deployment, port: int, storage_uri: str) -> dict[str, str]:
+    """The variables that the platform sets for a machine without an accelerator."""
+    return {
+        HTTP_PORT: str(port),
+        PREDICT_ROUTE: deployment.predict_path,
+        HEALTH_ROUTE: deployment.health_path,
+        STORAGE_URI: storage_uri,
+        MODE: PREDICTION,
+        "AIP_MODE_VERSION": "1.0.0",
+        "AIP_FRAMEWORK": "CUSTOM_CONTAINER",
+        ENDPOINT_ID: deployment.endpoint_id,
+        DEPLOYED_MODEL_ID: deployment.deployed_model_id,
+        "AIP_MODEL_NAME": deployment.endpoint_id,
+        "AIP_VERSION_NAME": deployment.deployed_model_id,
+        "AIP_MACHINE_TYPE": _MACHINE_TYPE,
+        "AIP_PROJECT_NUMBER": deployment.project_number,
+    }
+
+
+def machine_variables(metrics_port: int, disk: Path, cache: CloudCache | None = None) -> dict[str, str]:
+    """Variables that isolate the process as a container would; `disk` is removed after it ends.
+
+    `cache` keeps artifacts from the storage for the next run; None: they are on the disk too.
+    """
+    size = {} if cache is None else {_CACHE_BYTES: str(cache.max_bytes)}
+    return {
+        **size,
+        HTTP_ADDRESS: HOST,
+        _METRICS_PORT: str(metrics_port),
+        _CACHE_DIRECTORY: str(disk / "cache" if cache is None else cache.path.absolute()),
+        "TMPDIR": str(disk),
+    }
+
+
+def container_environment(
+    inherited: Mapping[str, str],
+    machine: Mapping[str, str],
+    platform: Mapping[str, str],
+    variables: Mapping[str, str],
+) -> dict[str, str]:
+    """`inherited` takes the place of the image's variables; `variables` are the model's and may refer to others."""
+    known = dict(platform)
+    for name, text in variables.items():
+        known[name] = expanded(text, known)
+    return {**inherited_environment(inherited), **machine, **known}
+
+
+def container_arguments(
+    arguments: Iterable[str], platform: Mapping[str, str], variables: Mapping[str, str]
+) -> list[str]:
+    """The arguments with their references to the platform's and the model's variables replaced."""
+    known = dict(platform)
+    for name, text in variables.items():
+        known[name] = expanded(text, known)
+    return [expanded(text, known) for text in arguments]
+
+
+def expanded(text: str, known: Mapping[str, str]) -> str:
+    """`text` with each `$(NAME)` of `known` replaced; `$$` is a dollar sign, and unknown names stay as they are."""
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        return "$" if name is None else known.get(name, found[0])
+
+    return _REFERENCE.sub(value, text)
+
+
+# Source: docs/spec/vertex.md section A2.
+
+
+class DeployedContainer:
+    """Runs `command` in `environment`, which listens on `port`. A context manager for one use; it gives the probes.
+
+    `endpoint` sends calls to the container; it can be used before the container runs.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        port: int,
+        deployment: Deployment,
+        limits: PlatformLimits,
+        report: BreachReport,
+        say: Callable[[str], None],
+    ) -> None:
+        self._command = command
+        self._environment = environment
+        self._port = port
+        self._health_path = deployment.health_path
+        self._limits = limits
+        self._report = report
+        self._say = say
+        self._client = ContainerClient(port, limits)
+        self._probes: Probes | None = None
+        self.endpoint = Endpoint(self._client, deployment, limits, report, self._has_traffic)
+
+    def __enter__(self) -> Probes:
+        self._replica = Replica(self._command, self._environment)
+        self._probes = Probes(
+            self._replica, self._client, self._port, self._health_path, self._limits, self._report, self._say
+        )
+        return self._probes
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # First, because a container that was told to end need not answer new requests.
+        self._client.close()
+        try:
+            if kind is None:
+                self._replica.stop(self._limits.stop_s, self._report)
+        finally:
+            self._replica.kill()
+
+    def _has_traffic(self) -> bool:
+        return self._probes is not None and self._probes.has_traffic
+
+
+# Source: docs/spec/vertex.md section A2.
+
+
+class Replica:
+    """Runs one container at a time. Used by one thread at a time."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._environment = environment
+        self._container = Container(command, environment)
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while the container runs."""
+        return self._container.exit_status
+
+    def restart(self, within_s: float, report: BreachReport) -> None:
+        """Stop the container, as `stop` does, and start a new one."""
+        self._container.stop(within_s, report)
+        self._container = Container(self._command, self._environment)
+
+    def stop(self, within_s: float, report: BreachReport) -> None:
+        """Stop the container. Returns when it has ended."""
+        self._container.stop(within_s, report)
+
+    def kill(self) -> None:
+        """Kill all processes of the container."""
+        self._container.kill()
+
+
+# The platform makes its own copy, which does not change. The emulator copies a local folder; for artifacts in a
+# storage the container gets the address as given. Source: docs/spec/vertex.md section A1 (AIP_STORAGE_URI).
+
+
+STORAGE_SCHEME = "gs://"
+_PIECE = 1 << 22
+_HINT = "name a folder, or a gs:// address with STORAGE_EMULATOR_HOST set where an emulator has it"
+
+
+def provided(model: str, folder: Path, is_stopped: Callable[[], bool] = lambda: False) -> str:
+    """Copy a local `model` to `folder`, which does not exist yet, and return the text of AIP_STORAGE_URI.
+
+    Raises ConfigInvalid if there is no such model or the copy fails, and Interrupted soon after `is_stopped` returns
+    true.
+    """
+
+    def copy(source: str, target: str) -> None:
+        with open(source, "rb") as reader, open(target, "xb") as writer:
+            while piece := reader.read(_PIECE):
+                if is_stopped():
+                    raise Interrupted
+                writer.write(piece)
+
+    if model.startswith(STORAGE_SCHEME):
+        if not model.removeprefix(STORAGE_SCHEME).strip("/"):
+            raise ConfigInvalid(f"'{model}' names no bucket", hint=_HINT)
+        return model
+    source = Path(model)
+    if not source.is_dir():
+        what = "is a file, and artifacts are a folder" if source.exists() else "is not there"
+        raise ConfigInvalid(f"{model} {what}", hint=_HINT)
+    try:
+        shutil.copytree(source, folder, copy_function=copy)
+        make_read_only(folder)
+    except (OSError, shutil.Error) as error:
+        raise ConfigInvalid(f"{model} cannot be copied: {_first(error)}") from error
+    return str(folder)
+
+
+def _first(error: OSError | shutil.Error) -> str:
+    """The reason in one line; the copy of a folder collects all its errors."""
+    if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list) and error.args[0]:
+        return str(error.args[0][0][-1])
+    return str(error.strerror or error)

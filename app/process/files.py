@@ -1,0 +1,122 @@
+"""Files of other programs, read again when they change: certificates, tokens."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import tempfile
+import threading
+from collections.abc import Iterable
+from typing import Protocol
+
+from core.errors import ErrorCode, ServerError
+
+_RESERVED_FILES = 512
+_MIN_PLACES = 64
+_MAX_PLACES = 100_000
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one. Returns the number of connections that may be open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return connection_places(hard)
+
+
+def connection_places(limit: int) -> int:
+    """The number of connections that may be open with this limit of open files."""
+    if limit == resource.RLIM_INFINITY:
+        return _MAX_PLACES
+    return max(_MIN_PLACES, min(_MAX_PLACES, limit - _RESERVED_FILES))
+
+
+# A container with a read-only root and no volume at /tmp has only the latter.
+
+
+IN_MEMORY = "/dev/shm"
+
+
+class NoTemporaryDirectory(ServerError):
+    code = ErrorCode.UNAVAILABLE
+
+
+def temporary_directory() -> str:
+    """The directory, which `tempfile` uses from then on too. Raises NoTemporaryDirectory."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError as error:
+        if not os.access(IN_MEMORY, os.W_OK | os.X_OK):
+            raise NoTemporaryDirectory(
+                "no folder for temporary files can be written: neither that of TMPDIR, nor /tmp, /var/tmp, /usr/tmp, "
+                f"the working directory or {IN_MEMORY}",
+                hint="set TMPDIR to a folder that can be written; in Kubernetes mount an emptyDir at /tmp",
+            ) from error
+    tempfile.tempdir = IN_MEMORY
+    return IN_MEMORY
+
+
+_POLL_S = 0.5
+_log = logging.getLogger("trident.server")
+
+# What of a file changes with its content, or with the file at the path; None: there is none.
+_State = tuple[tuple[int, ...] | None, ...]
+
+
+class FileContent(Protocol):
+    """What was made of the files at `paths`."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that belong together: one of them may be written before another."""
+
+    def read_again(self) -> None:
+        """Replace what was made of the files, or keep it and log why. Called on the thread of the watch."""
+
+
+class WatchedFiles:
+    """Looks at files twice a second, on its own thread, and has those read again that have changed.
+
+    Changed files are read when they have not changed between two looks: a program that writes them slowly, or one after
+    the other, is given the time. `start` it after the fork; what has changed since it was made is read then.
+    """
+
+    def __init__(self, contents: Iterable[FileContent]) -> None:
+        self._contents = {content: _state_of(content) for content in contents}
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        """Watch, if there are files."""
+        for content, read in self._contents.items():
+            found = _state_of(content)
+            if found != read:
+                self._contents[content] = found
+                content.read_again()
+        if self._contents:
+            threading.Thread(target=self._watch, name="trident-files", daemon=True).start()
+
+    def close(self) -> None:
+        self._end.set()
+
+    def _watch(self) -> None:
+        seen = dict(self._contents)
+        while not self._end.wait(_POLL_S):
+            for content, read in self._contents.items():
+                before, seen[content] = seen[content], _state_of(content)
+                if seen[content] != read and seen[content] == before:
+                    self._contents[content] = before
+                    content.read_again()
+
+
+def _state_of(content: FileContent) -> _State:
+    return tuple([_state(path) for path in content.paths])
+
+
+def _state(path: str) -> tuple[int, ...] | None:
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        _log.debug("'%s' is not there: %s", path, error)
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

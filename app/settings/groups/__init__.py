@@ -1,1 +1,0 @@
-"""The options of the server, one group a file; each group is a base class of ServerSettings."""

@@ -1,0 +1,195 @@
+"""The log of a start: the settings, the models, and the addresses of the services.
+
+Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shlex
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from urllib.parse import quote
+
+from app.settings.option import Service, spell_endpoint
+from app.settings.server import ServerSettings
+from app.settings.sources import DEFAULT
+from core.config.spec import ModelSpec
+from core.lifecycle.lifecycle import VersionOverview
+from core.observability import log as console
+from core.observability.log import escaped, log_command, log_table
+
+_NARROWEST = 6
+
+
+class ModelRow(NamedTuple):
+    """One version of a model at startup; unknown fields are empty."""
+
+    model: str
+    version: str
+    state: str
+    device: str = ""
+    execution_provider: str = ""
+    reason: str = ""
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> str:
+    """A text table, without a final line break, of at most `width` columns; None: those of the terminal.
+
+    Long cells are wrapped, at blanks where there are some, and keep their line breaks. Every line begins with `|` or
+    `+` and contains no control character, whatever is in the cells.
+    """
+    cells = [[_lines(cell) for cell in row] for row in (headings, *rows)]
+    natural = [max(len(line) for row in cells for line in row[column]) for column in range(len(headings))]
+    widths = _fitting(natural, (console.width() if width is None else width) - 3 * len(headings) - 1)
+    wrapped = [[_wrapped(lines, each) for lines, each in zip(row, widths, strict=True)] for row in cells]
+    # A cell that is wrapped at blanks may need less than its share.
+    widths = [max(len(line) for row in wrapped for line in row[column]) for column in range(len(headings))]
+    border = "+" + "+".join("-" * (width + 2) for width in widths) + "+"
+    head, *body = (_row(row, widths) for row in wrapped)
+    return "\n".join([border, *head, border, *(line for row in body for line in row), border])
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[int]:
+    """The widths of columns that have `room` together: the widest give way, as far as a column can be read."""
+    fitting = list(widths)
+    while sum(fitting) > room and max(fitting) > _NARROWEST:
+        fitting[fitting.index(max(fitting))] -= 1
+    return fitting
+
+
+def _wrapped(lines: Sequence[str], width: int) -> list[str]:
+    return [part for line in lines for part in textwrap.wrap(line, width, break_on_hyphens=False) or [""]]
+
+
+def models_table(rows: Iterable[ModelRow], width: int | None = None) -> str:
+    """The models, and below them why some do not serve: their reasons would be the widest column."""
+    shown = list(rows)
+    width = console.width() if width is None else width
+    lines = [table(("Model", "Version", "State", "Device", "Execution provider"), [row[:5] for row in shown], width)]
+    for row in shown:
+        for index, line in enumerate(_lines(row.reason) if row.reason else ()):
+            start = f"| {escaped(row.model)} {row.version}".rstrip() + ": " if not index else "|   "
+            lines += textwrap.wrap(line, width, initial_indent=start, subsequent_indent="|   ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+def options_table(rows: Iterable[Sequence[str]]) -> str:
+    """The table of `ServerSettings.describe()`."""
+    return table(("Option", "Value", "From"), rows)
+
+
+def addresses_table(rows: Iterable[Sequence[str]]) -> str:
+    """The table of services and their addresses."""
+    return table(("Service", "Address"), rows)
+
+
+def _lines(cell: str) -> list[str]:
+    return [escaped(line) for line in cell.rstrip("\n").split("\n")]
+
+
+def _row(cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:
+    height = max(len(lines) for lines in cells)
+    padded = [lines + [""] * (height - len(lines)) for lines in cells]
+    return [
+        "| " + " | ".join(lines[at].ljust(width) for lines, width in zip(padded, widths, strict=True)) + " |"
+        for at in range(height)
+    ]
+
+
+# Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
+
+
+_log = logging.getLogger("trident.server")
+
+# Triton's names of the services, for the lines that tools wait for.
+_STARTED = {
+    Service.GRPC: "GRPCInferenceService",
+    Service.HTTP: "HTTPService",
+    Service.SAGEMAKER: "Sagemaker HTTPService",
+    Service.VERTEX_AI: "Vertex AI HTTPService",
+    Service.METRICS: "Metrics Service",
+}
+
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
+_LONGEST_BODY = 1000
+_MOST_ELEMENTS = 256
+# By the kinds of numpy's types; the two types of 16 bits have no JSON.
+_ZEROS: dict[str, object] = {"b": False, "u": 0, "i": 0, "f": 0, "O": "text"}
+_NOT_JSON = ("FP16", "BF16")
+
+
+def log_settings(settings: ServerSettings) -> None:
+    """Log the options that are not at their defaults, and the settings of the platforms."""
+    given = [row for row in settings.describe() if row.source != DEFAULT]
+    log_table(_log, "options that are not at their defaults", options_table(given))
+    if settings.allow_sagemaker and settings.sagemaker is not None:
+        log_table(_log, "SageMaker's settings", options_table(settings.sagemaker.describe()))
+    if settings.vertex is not None:
+        log_table(_log, "Vertex AI's settings", options_table(settings.vertex.describe()))
+
+
+def log_models(rows: Sequence[ModelRow]) -> None:
+    log_table(_log, "models", models_table(rows))
+
+
+def log_services(settings: ServerSettings) -> None:
+    """Log the addresses of the services that have started."""
+    services = settings.services()
+    addresses = [(name[0].upper() + name[1:], spell_endpoint(*place)) for name, place in services.items()]
+    log_table(_log, "addresses", addresses_table(addresses))
+    for service, place in services.items():
+        _log.info("Started %s at %s", _STARTED[service], spell_endpoint(*place))
+
+
+def log_first_request(settings: ServerSettings, specs: Iterable[ModelSpec]) -> None:
+    """Log where the server serves, with a request to one of the ready models in `specs` that a person can copy."""
+    if not settings.allow_http:
+        return
+    host = "localhost" if settings.http_address in _EVERYWHERE else settings.http_address
+    host = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    url = f"{'https' if settings.http_use_ssl else 'http'}://{spell_endpoint(host, settings.http_port)}"
+    chosen = min(specs, key=lambda spec: (len(_body(spec)) or _LONGEST_BODY, spec.name), default=None)
+    words = ["curl", "-s", *(["-k"] if settings.http_use_ssl else [])]
+    if settings.auth_token_file:
+        words += ["-H", '"Authorization: Bearer $TOKEN"']
+    if chosen is None:
+        words.append(f"{url}/v2")
+    elif body := _body(chosen):
+        words += [shlex.quote(f"{url}/v2/models/{quote(chosen.name)}/infer"), "-d", shlex.quote(body)]
+    else:
+        words.append(shlex.quote(f"{url}/v2/models/{quote(chosen.name)}"))
+    log_command(_log, f"Serving at {url}. To try it:", " ".join(words))
+
+
+def _body(spec: ModelSpec) -> str:
+    """A request of zeros; "" for a model whose requests are long, binary, or parts of a sequence or a stream."""
+    if spec.sequence is not None or spec.decoupled:
+        return ""
+    inputs = []
+    for each in (entry for entry in spec.inputs.values() if not entry.optional):
+        shape = [1 if size < 0 else size for size in each.dims]
+        batch = [1] if spec.max_batch_size > 0 and not each.is_shape_tensor else []
+        zero = _ZEROS.get(each.datatype.kind)
+        if zero is None or each.datatype.name in _NOT_JSON or math.prod(shape) > _MOST_ELEMENTS:
+            return ""
+        data = [zero] * math.prod(shape)
+        inputs.append({"name": each.name, "datatype": each.datatype.name, "shape": [*batch, *shape], "data": data})
+    text = json.dumps({"inputs": inputs}, separators=(",", ":"))
+    return text if inputs and len(text) < _LONGEST_BODY else ""
+
+
+def model_row(line: VersionOverview) -> ModelRow:
+    entry = line.entry
+    return ModelRow(
+        entry.name,
+        "" if entry.version is None else str(entry.version),
+        "" if entry.state is None else entry.state.value,
+        line.device,
+        line.execution_provider,
+        entry.reason,
+    )

@@ -1,0 +1,215 @@
+"""Decides which execution providers a model's sessions request, and checks that they got them. Makes no session.
+
+Source: docs/spec/onnxruntime-backend.md section 5.2; ONNX Runtime's execution provider options.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.backends.parameters import boolean, field_of, integer, parameters_of
+from core.config.placement import DeviceKind, Placement
+from core.config.schema import ModelConfig
+from core.errors import ConfigInvalid, ModelLoadFailed
+
+CPU = "CPUExecutionProvider"
+CUDA = "CUDAExecutionProvider"
+OPENVINO = "OpenVINOExecutionProvider"
+TENSORRT = "TensorrtExecutionProvider"
+
+# Hints for a provider that the installed ONNX Runtime was built without.
+CURES = {
+    CUDA: "install trident-inference[gpu] instead of [cpu]",
+    TENSORRT: "install trident-inference[gpu] and TensorRT, or remove the accelerator 'tensorrt'",
+    OPENVINO: "install onnxruntime-openvino, or remove the accelerator 'openvino'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderRequest:
+    """One execution provider with ONNX Runtime's options for it, and the line that is logged when it is active."""
+
+    name: str
+    options: dict[str, str]
+    log_line: str = ""
+
+
+def requested_providers(config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
+    """The providers for a session at `placement`, the preferred one first. The CPU provider is always the last.
+
+    Raises ConfigInvalid for unknown accelerators and parameters.
+    """
+    accelerators = config.optimization.execution_accelerators
+    requests: list[ProviderRequest] = []
+    if placement.kind is DeviceKind.GPU:
+        requests += _gpu_providers(config, placement.device_id)
+    for accelerator in accelerators.cpu_execution_accelerator:
+        if accelerator.name != "openvino":
+            raise _unknown(accelerator.name)
+        line = f"OpenVINO Execution Accelerator is set for '{config.name}' on CPU"
+        requests.append(ProviderRequest(OPENVINO, {"device_type": "CPU"}, line))
+    return [*requests, ProviderRequest(CPU, {})]
+
+
+def check_available(requests: Sequence[ProviderRequest], available: Sequence[str], model_name: str) -> None:
+    """Raises ModelLoadFailed for a requested provider that the installed ONNX Runtime was built without."""
+    for request in requests:
+        if request.name not in available:
+            raise ModelLoadFailed(
+                f"unable to load model '{model_name}', it needs {request.name}, which the installed ONNX Runtime "
+                f"does not have (it has {', '.join(available)})",
+                hint=CURES.get(request.name),
+                model=model_name,
+                # CUDA is what instances on a GPU run on; the others are asked for by name.
+                field="instance_group" if request.name == CUDA else ACCELERATORS,
+            )
+
+
+def check_active(
+    requests: Sequence[ProviderRequest], active: Sequence[str], missing_library: str, model_name: str
+) -> None:
+    """Raises ModelLoadFailed if a session lacks a requested provider. ONNX Runtime itself only warns.
+
+    `active` are the session's providers. `missing_library` is the linker's message about the provider's library, or "".
+    """
+    lacking = [request.name for request in requests if request.name not in active]
+    if lacking:
+        cause = missing_library or "its libraries, or the driver, are missing or of another version"
+        raise ModelLoadFailed(
+            f"unable to load model '{model_name}', ONNX Runtime could not start {', '.join(lacking)}: {cause}",
+            hint=CURES.get(lacking[0]),
+            model=model_name,
+        )
+
+
+def _gpu_providers(config: ModelConfig, device_id: int) -> list[ProviderRequest]:
+    device = {"device_id": str(device_id)}
+    requests: list[ProviderRequest] = []
+    cuda_options: dict[str, str] = {}
+    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
+        if accelerator.name == "tensorrt":
+            options = {**device, **tensorrt_options(accelerator.parameters)}
+            line = f"TensorRT Execution Accelerator is set for '{config.name}' on device {device_id}"
+            requests.append(ProviderRequest(TENSORRT, options, line))
+        elif accelerator.name == "cuda":
+            cuda_options.update(cuda_accelerator_options(accelerator.parameters))
+        else:
+            raise _unknown(accelerator.name)
+    line = f"CUDA Execution Accelerator is set for '{config.name}' on device {device_id}"
+    cuda_options = {**device, **cuda_options, **cuda_parameter_options(parameters_of(config))}
+    return [*requests, ProviderRequest(CUDA, cuda_options, line)]
+
+
+def _unknown(name: str) -> ConfigInvalid:
+    return ConfigInvalid(
+        f"unknown Execution Accelerator '{name}' is requested",
+        hint="on GPUs 'tensorrt' and 'cuda', on CPUs 'openvino'",
+        field=ACCELERATORS,
+    )
+
+
+# Source: docs/spec/onnxruntime-backend.md section 5.2; ONNX Runtime's execution provider options.
+
+
+ACCELERATORS = "optimization.execution_accelerators"
+"""The field of a configuration that the accelerators are."""
+
+# Parameters of the accelerator `tensorrt` that have the same name in ONNX Runtime.
+_TENSORRT_SAME_NAME = frozenset(
+    f"trt_{name}"
+    for name in (
+        *("max_partition_iterations", "min_subgraph_size", "dla_enable", "dla_core", "engine_cache_enable"),
+        *("engine_cache_path", "engine_cache_prefix", "dump_subgraphs", "force_sequential_engine_build"),
+        *("context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "timing_cache_path"),
+        *("force_timing_cache", "detailed_build_log", "build_heuristics_enable", "sparsity_enable"),
+        *("builder_optimization_level", "auxiliary_streams", "tactic_sources", "extra_plugin_lib_paths"),
+        *("profile_min_shapes", "profile_max_shapes", "profile_opt_shapes", "cuda_graph_enable"),
+        *("dump_ep_context_model", "ep_context_file_path", "ep_context_embed_mode"),
+    )
+)
+_TENSORRT_RENAMED = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+_TENSORRT_PRECISIONS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
+
+_CUDA_BOOLEANS = frozenset({"use_ep_level_unified_stream", "do_copy_in_default_stream"})
+_CONV_ALGO_SEARCHES = {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"}
+_ARENA_STRATEGIES = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
+
+
+def tensorrt_options(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The options of the TensorRT provider, from the parameters of the accelerator. Raises ConfigInvalid."""
+    options: dict[str, str] = {}
+    for name, value in parameters.items():
+        if name == "precision_mode":
+            if value in _TENSORRT_PRECISIONS:
+                options[_TENSORRT_PRECISIONS[value]] = "1"
+            elif value != "FP32":
+                raise ConfigInvalid(f"unsupported precision mode '{value}' is requested", field=ACCELERATORS)
+        elif name in _TENSORRT_RENAMED:
+            options[_TENSORRT_RENAMED[name]] = value
+        elif name in _TENSORRT_SAME_NAME:
+            options[name] = value
+        else:
+            message = f"unknown parameter '{name}' is provided for TensorRT Execution Accelerator"
+            raise ConfigInvalid(message, field=ACCELERATORS)
+    return options
+
+
+def cuda_accelerator_options(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The options of the CUDA provider, from the parameters of the accelerator. ONNX Runtime refuses unknown ones."""
+    return {
+        name: ("1" if boolean(value, ACCELERATORS) else "0") if name in _CUDA_BOOLEANS else value
+        for name, value in parameters.items()
+    }
+
+
+def cuda_parameter_options(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The options of the CUDA provider from deprecated model parameters. Raises ConfigInvalid.
+
+    Only parameters that the configuration contains count. Triton adds its defaults for all of them as soon as a model
+    has any parameter, which overrides the accelerator `cuda`.
+    """
+    options: dict[str, str] = {}
+    if "cudnn_conv_algo_search" in parameters:
+        options["cudnn_conv_algo_search"] = _choice(parameters, "cudnn_conv_algo_search", _CONV_ALGO_SEARCHES)
+    if "gpu_mem_limit" in parameters:
+        options["gpu_mem_limit"] = str(integer(parameters["gpu_mem_limit"], field_of("gpu_mem_limit")))
+    if "arena_extend_strategy" in parameters:
+        options["arena_extend_strategy"] = _choice(parameters, "arena_extend_strategy", _ARENA_STRATEGIES)
+    if "do_copy_in_default_stream" in parameters:
+        copies = boolean(parameters["do_copy_in_default_stream"], field_of("do_copy_in_default_stream"))
+        options["do_copy_in_default_stream"] = "1" if copies else "0"
+    return options
+
+
+def _choice(parameters: Mapping[str, str], name: str, choices: Mapping[int, str]) -> str:
+    number = integer(parameters[name], field_of(name))
+    if number not in choices:
+        raise ConfigInvalid(f"unsupported {name} value '{number}' is requested", field=field_of(name))
+    return choices[number]
+
+
+_LIBRARIES = {
+    CUDA: "libonnxruntime_providers_cuda.so",
+    TENSORRT: "libonnxruntime_providers_tensorrt.so",
+    OPENVINO: "libonnxruntime_providers_openvino.so",
+}
+
+
+def missing_library(provider: str, folder: Path) -> str:
+    """The linker's message about the library of `provider` in `folder`, ONNX Runtime's; "" if it can be linked."""
+    name = _LIBRARIES.get(provider)
+    if name is None:
+        return ""
+    try:
+        ctypes.CDLL(str(folder / name))
+    except OSError as error:
+        # The symbols of ONNX Runtime itself exist only when ONNX Runtime loads the library.
+        return "" if "undefined symbol" in str(error) else str(error)
+    return ""

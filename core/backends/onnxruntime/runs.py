@@ -1,0 +1,383 @@
+"""Runs a session whose large outputs are written where they are sent from.
+
+Source: ONNX Runtime's Python API reference, IOBinding.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core.backends.in_process import BoundInput, Run
+from core.backends.onnxruntime.session import FAILURES
+from core.config.spec import ModelSpec
+from core.errors import Unsupported
+from core.inference.request import OutputMemory
+from core.inference.response import DevicePlace
+from core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
+
+STRING_SIZE = 32
+_WORDS = STRING_SIZE // 8
+# Strings that are converted at a time: a step in C holds the interpreter's lock, for which other threads wait.
+BLOCK = 1 << 14
+
+
+def to_text(array: Array) -> Array:
+    """An object array of `bytes` as one of `str`. Raises UnicodeDecodeError for bytes that are not UTF-8."""
+    return bytes_array([element.decode() for element in array.ravel().tolist()], array.shape)
+
+
+def to_bytes(array: Array) -> Array:
+    """An object array of `str` as one of `bytes`."""
+    array = np.asarray(array)
+    return bytes_array([element.encode() for element in array.ravel().tolist()], array.shape)
+
+
+class StringObjects:
+    """BYTES elements as C++ strings in memory that Python owns. ONNX Runtime must only read them.
+
+    `array` has one string object for each element, in the tensor's shape. Keep this object alive while `array` is used.
+    """
+
+    def __init__(self, elements: Array) -> None:
+        flat = elements.ravel()
+        words: npt.NDArray[np.uint64] = np.zeros((flat.size, _WORDS), np.uint64)
+        self._texts = [_lay_out(flat[at : at + BLOCK].tolist(), words[at : at + BLOCK]) for at in _blocks(flat.size)]
+        self.array: Array = words.reshape(-1).view(f"V{STRING_SIZE}").reshape(elements.shape)
+
+
+def _lay_out(strings: list[bytes], words: npt.NDArray[np.uint64]) -> Array:
+    """Fill in the `words` of the string objects. Returns the text that they point to."""
+    # C++ guarantees a NUL after each string.
+    text = np.frombuffer(b"\0".join(strings) + b"\0", np.uint8)
+    sizes = np.fromiter(map(len, strings), np.uint64, len(strings))
+    ends = np.cumsum(sizes + np.uint64(1))
+    words[:, 0] = np.uint64(text.ctypes.data) + ends - sizes - np.uint64(1)
+    words[:, 1] = sizes
+    words[:, 2] = sizes
+    return text
+
+
+def read_strings(address: int, shape: Shape) -> Array:
+    """A copy of the BYTES tensor of `shape` whose C++ strings are at `address`."""
+    count = int(np.prod(shape, dtype=np.int64))
+    if count == 0:
+        return bytes_array([], shape)
+    array = np.empty(count, object)
+    for at in _blocks(count):
+        size = min(BLOCK, count - at)
+        words: Sequence[int] = (ctypes.c_uint64 * (_WORDS * size)).from_address(address + STRING_SIZE * at)[:]
+        pairs = zip(words[::_WORDS], words[1::_WORDS], strict=True)
+        array[at : at + size] = [ctypes.string_at(pointer, length) for pointer, length in pairs]
+    return array.reshape(shape)
+
+
+def _blocks(count: int) -> range:
+    return range(0, count, BLOCK)
+
+
+# Three cases need it: BF16, which numpy does not have; BYTES that are not UTF-8; and GPUs, where the results are bound
+# to host memory that ONNX Runtime allocates. All other runs use arrays, which is faster.
+
+
+BF16 = BY_NAME["BF16"]
+
+
+class ValueRun:
+    """Runs `session` on values, through a binding that belongs to one instance. One thread at a time.
+
+    `inputs` and `outputs` map names to datatypes; other inputs have the datatype of their array. `strings_work` tells
+    whether BYTES may be passed as C++ objects: the result of the function of that name.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        ort_value: Any,
+        inputs: Mapping[str, Datatype],
+        outputs: Mapping[str, Datatype],
+        strings_work: bool,
+    ) -> None:
+        self._ort_value = ort_value
+        self._inputs = inputs
+        self._outputs = outputs
+        self._strings_work = strings_work
+        self._binding = session.io_binding()
+        # This is the inner method that the session's public one calls. The public one first asks the run options for a
+        # WebGPU graph, and the answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
+        self._run = getattr(session, "_sess", session).run_with_iobinding
+        self._bound = getattr(self._binding, "_iobinding", self._binding)
+
+    def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
+        """The outputs `names` for `feed`, as arrays that no later run writes to.
+
+        Raises what ONNX Runtime raises, and Unsupported for BYTES that cannot be passed.
+        """
+        binding = self._binding
+        owners: list[StringObjects] = []
+        try:
+            for name, array in feed.items():
+                binding.bind_ortvalue_input(name, self._value(array, self._inputs.get(name), owners))
+            for name in names:
+                # ONNX Runtime allocates new memory for every run, because responses may outlive the next run.
+                binding.bind_output(name, "cpu")
+            self._run(self._bound, run_options)
+            values = binding.get_outputs()
+            return [self._read(value, self._outputs[name]) for name, value in zip(names, values, strict=True)]
+        finally:
+            # The next run would write to outputs that are still bound.
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+
+    def _value(self, array: Array, datatype: Datatype | None, owners: list[StringObjects]) -> Any:
+        if datatype is BYTES:
+            if not self._strings_work:
+                raise not_text()
+            strings = StringObjects(array)
+            owners.append(strings)
+            return self._ort_value.ortvalue_from_numpy_with_onnx_type(strings.array, BYTES.onnx_number)
+        if datatype is BF16:
+            return self._ort_value.ortvalue_from_numpy_with_onnx_type(array, BF16.onnx_number)
+        return self._ort_value.ortvalue_from_numpy(array)
+
+    def _read(self, value: Any, datatype: Datatype) -> Array:
+        if datatype is BYTES:
+            if not self._strings_work:
+                raise not_text()
+            return read_strings(value.data_ptr(), tuple(value.shape()))
+        if datatype is BF16:
+            return _read_memory(value.data_ptr(), tuple(value.shape()), BF16.dtype)
+        # The array refers to the value's memory and keeps it alive.
+        array: Array = value.numpy()
+        return array
+
+
+def strings_work(ort_value: Any) -> bool:
+    """Whether ONNX Runtime reads the C++ strings that StringObjects lays out. Ask before relying on it."""
+    samples = [b"", b"short", b"a string that is longer than any in-place buffer \0 with a NUL"]
+    strings = StringObjects(bytes_array(samples, (3,)))
+    try:
+        value = ort_value.ortvalue_from_numpy_with_onnx_type(strings.array, BYTES.onnx_number)
+        read: list[str] = value.numpy().tolist()
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return False
+    return [element.encode() for element in read] == samples
+
+
+def not_text() -> Unsupported:
+    """The error for BYTES that can be passed neither as text nor as C++ strings."""
+    return Unsupported(
+        "BYTES elements that are not UTF-8 text cannot be passed to ONNX Runtime on this platform",
+        hint="its C++ library lays strings out in another way than the one known here",
+    )
+
+
+def _read_memory(address: int, shape: Shape, dtype: np.dtype[Any]) -> Array:
+    """A copy of the array of `shape` at `address`."""
+    size = element_count(shape) * dtype.itemsize
+    return np.ndarray(shape, dtype, ctypes.string_at(address, size) if size else b"")
+
+
+# Text is faster, but its conversion is one step in C, during which no other thread runs: 30 milliseconds for so many.
+MANY = 1 << 18
+
+
+class TextRun:
+    """Runs a session with BYTES inputs or outputs: as text if they are UTF-8, otherwise by `values`.
+
+    `splits`: `values` takes BYTES, in steps that are short; then very many go to it, too.
+    """
+
+    def __init__(self, run: Run, values: Run, *, splits: bool, many: int = MANY) -> None:
+        self._run = run
+        self._values = values
+        self._most = many if splits else None
+
+    def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> Sequence[Array]:
+        if self._most is not None and any(a.dtype.hasobject and a.size > self._most for a in feed.values()):
+            return self._values(names, feed, run_options)
+        try:
+            texts = {name: to_text(array) if array.dtype.hasobject else array for name, array in feed.items()}
+            results = self._run(names, texts, run_options)
+        except UnicodeDecodeError:
+            # An input is not UTF-8 or, after the run, an output.
+            return self._values(names, feed, run_options)
+        return [to_bytes(result) if result.dtype.hasobject else result for result in results]
+
+
+# Source: ONNX Runtime's Python API reference, IOBinding.
+
+
+_log = logging.getLogger("trident.backends")
+
+# To bind the tensors of a run takes 20 µs, to copy so many bytes 50.
+_LARGE = 1 << 19
+_CPU = "cpu"
+
+# A dimension: its size, or the input and the axis that have the same name in the graph.
+_Dimension = int | tuple[str, int]
+
+
+class PlacedRun:
+    """Runs `session` on the CPU for one instance. One thread at a time. `run` is that of the session.
+
+    The graph has to say the shapes of the outputs: by numbers, or by the names that dimensions of its inputs have. If
+    what it says proves wrong, outputs are copied from then on.
+    """
+
+    def __init__(self, session: Any, ort_value: Any, run: Run, spec: ModelSpec) -> None:
+        axes = {
+            dim: (argument.name, axis)
+            for argument in session.get_inputs()
+            for axis, dim in enumerate(argument.shape)
+            if isinstance(dim, str)
+        }
+        self._ort_value = ort_value
+        self._run = run
+        self._model = spec.name
+        self._dtypes = {name: output.datatype.dtype for name, output in spec.outputs.items()}
+        self._dimensions: dict[str, list[_Dimension]] = {}
+        for argument in session.get_outputs():
+            dims = [dim if isinstance(dim, int) else axes.get(dim) for dim in argument.shape]
+            known = [dim for dim in dims if dim is not None]
+            if argument.name in self._dtypes and len(known) == len(dims):
+                self._dimensions[argument.name] = known
+        self._binding = session.io_binding()
+        # As in ValueRun.
+        self._run_bound = getattr(session, "_sess", session).run_with_iobinding
+        self._bound = getattr(self._binding, "_iobinding", self._binding)
+
+    @property
+    def knows_shapes(self) -> bool:
+        """Whether there is an output that can be placed."""
+        return bool(self._dimensions)
+
+    def __call__(
+        self, names: list[str], feed: Mapping[str, Array], run_options: Any, memory: OutputMemory
+    ) -> Sequence[Array]:
+        """As `run`, with large outputs in `memory` as far as there is some. Raises what ONNX Runtime raises."""
+        placed = self._placed(names, feed, memory)
+        if not placed:
+            return self._run(names, feed, run_options)
+        try:
+            return self._run_placed(names, feed, run_options, placed)
+        except FAILURES as error:
+            # The plain run tells whether it fails for another reason.
+            results = self._run(names, feed, run_options)
+            self._dimensions = {}
+            _log.info("the outputs of '%s' do not have the shapes that the graph says: %s", self._model, error)
+            return results
+
+    def _placed(self, names: list[str], feed: Mapping[str, Array], memory: OutputMemory) -> dict[str, Array]:
+        """Arrays for the large outputs."""
+        placed: dict[str, Array] = {}
+        for name in names:
+            shape = self._shape(name, feed)
+            dtype = self._dtypes[name]
+            size = element_count(shape) * dtype.itemsize if shape is not None else 0
+            if size >= _LARGE:
+                room = memory(size)
+                if room is not None:
+                    placed[name] = room.view(dtype).reshape(shape)
+        return placed
+
+    def _shape(self, name: str, feed: Mapping[str, Array]) -> Shape | None:
+        dimensions = self._dimensions.get(name)
+        if dimensions is None:
+            return None
+        return tuple([dim if isinstance(dim, int) else feed[dim[0]].shape[dim[1]] for dim in dimensions])
+
+    def _run_placed(
+        self, names: list[str], feed: Mapping[str, Array], run_options: Any, placed: Mapping[str, Array]
+    ) -> Sequence[Array]:
+        binding = self._binding
+        try:
+            for name, array in feed.items():
+                # `bind_cpu_input` would refer to the last array until the next run: to the memory of a front end.
+                binding.bind_ortvalue_input(name, self._ort_value.ortvalue_from_numpy(array))
+            for name in names:
+                room = placed.get(name)
+                if room is None:
+                    binding.bind_output(name, _CPU)
+                else:
+                    address = room.__array_interface__["data"][0]
+                    binding.bind_output(name, _CPU, 0, room.dtype.type, room.shape, address)
+            self._run_bound(self._bound, run_options)
+            values = binding.get_outputs()
+            return [
+                placed[name] if name in placed else value.numpy() for name, value in zip(names, values, strict=True)
+            ]
+        finally:
+            # The next run would write to outputs that are still bound.
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+
+
+# Source: ONNX Runtime's Python API reference, IOBinding; docs/spec/shared-memory.md section 7.
+
+
+class DeviceRun(ValueRun):
+    """A ValueRun that is also a BoundRun, for a model that `may_bind`. `device` is ONNX Runtime's name: cuda, cpu."""
+
+    def __init__(self, session: Any, ort_value: Any, spec: ModelSpec, strings_work: bool, device: str, device_id: int):
+        inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
+        outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
+        super().__init__(session, ort_value, inputs, outputs, strings_work)
+        self._device, self._device_id = device, device_id
+        self._batching = spec.max_batch_size > 0
+        # ONNX Runtime must be told the shape of an output that it is to write somewhere.
+        self._fixed = {name: tensor.dims for name, tensor in spec.outputs.items() if -1 not in tensor.dims}
+
+    def bound(
+        self,
+        names: Sequence[str],
+        feed: Mapping[str, Array],
+        options: Any,
+        inputs: Mapping[str, BoundInput],
+        outputs: Mapping[str, DevicePlace],
+        total: int,
+    ) -> list[Array | Shape]:
+        """See BoundRun. An output is written to its place if the configuration says its shape."""
+        binding = self._binding
+        written: dict[str, Shape] = {}
+        try:
+            for name, array in feed.items():
+                binding.bind_ortvalue_input(name, self._value(array, self._inputs.get(name), []))
+            for name, (address, shape) in inputs.items():
+                kind = _element_type(self._inputs[name])
+                binding.bind_input(name, self._device, self._device_id, kind, list(shape), address)
+            for name in names:
+                known = self._known_shape(name, outputs.get(name), total)
+                if known is None:
+                    binding.bind_output(name, "cpu")
+                    continue
+                written[name] = known
+                kind = _element_type(self._outputs[name])
+                binding.bind_output(name, self._device, self._device_id, kind, list(known), outputs[name].address)
+            self._run(self._bound, options)
+            binding.synchronize_outputs()
+            values = binding.get_outputs()
+            return [
+                written[name] if name in written else self._read(value, self._outputs[name])
+                for name, value in zip(names, values, strict=True)
+            ]
+        finally:
+            binding.clear_binding_inputs()
+            binding.clear_binding_outputs()
+
+    def _known_shape(self, name: str, place: DevicePlace | None, total: int) -> Shape | None:
+        """The shape of an output that fits at its place; None if it is copied there after the run."""
+        dims = self._fixed.get(name)
+        if place is None or dims is None:
+            return None
+        shape = (total, *dims) if self._batching else dims
+        return shape if element_count(shape) * self._outputs[name].size <= place.byte_size else None
+
+
+def _element_type(datatype: Datatype) -> Any:
+    return BF16.onnx_number if datatype is BF16 else datatype.dtype.type

@@ -1,1 +1,0 @@
-"""The Python environment of a model: which interpreter runs it, and with which variables."""

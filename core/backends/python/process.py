@@ -1,0 +1,425 @@
+"""The process of a model instance as the instance uses it: a stub process and the channel to it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic_ns
+from typing import IO, Any
+
+import orjson
+
+from core.backends.backend import Execution, ModelDoor
+from core.backends.python.channel import StubChannel
+from core.backends.python.model_asks import ModelAsks, ModelLog
+from core.backends.python.output_check import OutputCheck
+from core.backends.python.settings import ModelLimits
+from core.backends.python.watcher import Watcher
+from core.config.placement import Placement
+from core.config.spec import ModelSpec
+from core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, ServerError
+from core.inference.request import InferenceRequest
+from core.inference.streaming import ResponseSender
+from core.interprocess.frames import wait_readable
+from core.interprocess.restarts import end_text
+from core.interprocess.shared_memory_block import SharedMemoryBlock
+from core.observability.metrics.custom_metrics import CustomMetrics
+
+_log = logging.getLogger("trident.backends.python")
+
+_PROGRAM = Path(__file__).with_name("stub")
+_KEPT_LINES = 8
+_LONGEST_LINE = 1 << 16
+_NOT_THE_MODEL = (str(_PROGRAM), 'File "<frozen ', "importlib/__init__.py", "Extension modules: ")
+# A process that closed its socket is about to end: how it ends is worth this wait.
+_LAST_BREATH_S = 1.0
+
+OnLine = Callable[[int, str], None]
+
+
+class StubProcess:
+    """Started by the constructor. Any thread.
+
+    `sock` and `memory` belong to the channel, which closes them; `readiness` is the socket on which the stub answers
+    whether its model is ready. The process and its children end when the server ends, however that ends: the kernel
+    kills them when the server's end of the lifeline is closed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        interpreter: str,
+        variables: Mapping[str, str],
+        memory_bytes: int,
+        watcher: Watcher,
+        on_line: OnLine,
+        on_end: Callable[[], None],
+    ) -> None:
+        """`name` is that of the instance, for whoever lists processes. `on_line` gets level and text of what the
+        process prints, on the watcher's thread; so is `on_end` called.
+
+        Raises ModelLoadFailed, and OutOfMemory for the shared memory.
+        """
+        self._on_line = on_line
+        self.last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._ending = threading.Lock()
+        self._has_ended = False
+        self.sock, sock = socket.socketpair()
+        self.readiness, readiness = socket.socketpair()
+        self._lifeline, lifeline = socket.socketpair()
+        try:
+            self.memory = SharedMemoryBlock.create(memory_bytes)
+            passed = [sock.fileno(), self.memory.descriptor, readiness.fileno(), lifeline.fileno()]
+            self._process = subprocess.Popen(
+                [interpreter, str(_PROGRAM), *map(str, passed), name],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **variables},
+                pass_fds=passed,
+                start_new_session=True,
+            )
+        except (OSError, ServerError) as error:
+            for each in (self.sock, self.readiness, self._lifeline):
+                each.close()
+            if isinstance(error, ServerError):
+                raise
+            reason = os.strerror(error.errno or 0)
+            raise ModelLoadFailed(f"the interpreter '{interpreter}' cannot be started: {reason}") from error
+        finally:
+            for each in (sock, readiness, lifeline):
+                each.close()
+        self.pid = self._process.pid
+        self._pidfd = os.pidfd_open(self.pid)
+        pipes = ((self._process.stdout, logging.INFO), (self._process.stderr, logging.WARNING))
+        self._outputs = [_Output(pipe, level, self._line, watcher) for pipe, level in pipes if pipe is not None]
+        self._watched = watcher.watch(self._pidfd, on_end)
+        self._watched.arm()
+
+    def _line(self, level: int, text: str) -> None:
+        # In the traceback of a crash, the frames of imports and of this server's program say nothing of the model.
+        if level >= logging.WARNING and not any(each in text for each in _NOT_THE_MODEL):
+            self.last_lines.append(text)
+        self._on_line(level, text)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` seconds for the end of the process. Returns whether it has ended."""
+        # The process stays a zombie until `end`, so that its number remains that of its group.
+        return self._has_ended or wait_readable(self._pidfd, timeout_s)
+
+    def end(self, is_ending: bool = False) -> str:
+        """Kill the process and its children, and free all. Returns how it ended, "" if it was killed here.
+
+        `is_ending`: it has closed its socket, so that it gets a moment to end by itself.
+        """
+        with self._ending:
+            if self._has_ended:
+                return ""
+            self._has_ended = True
+        has_ended = wait_readable(self._pidfd, _LAST_BREATH_S if is_ending else 0)
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        code = self._process.wait()
+        self._watched.end()
+        for output in self._outputs:
+            output.close()
+        os.close(self._pidfd)
+        self.readiness.close()
+        self._lifeline.close()
+        return end_text(code) if has_ended else ""
+
+
+def _nobody(level: int, text: str) -> None: ...
+
+
+class _Output:
+    """What a process prints on one of its files, as lines."""
+
+    def __init__(self, pipe: IO[bytes], level: int, on_line: OnLine, watcher: Watcher) -> None:
+        self._pipe = pipe
+        self._level = level
+        self._on_line = on_line
+        self._lock = threading.Lock()
+        self._begun = b""
+        os.set_blocking(pipe.fileno(), False)
+        self._watched = watcher.watch(pipe.fileno(), self._readable)
+        self._watched.arm()
+
+    def _readable(self) -> None:
+        if self._read():
+            self._watched.arm()
+
+    def _read(self) -> bool:
+        """Pass on the lines that are there. Returns whether more may come."""
+        with self._lock:
+            try:
+                content = os.read(self._pipe.fileno(), _LONGEST_LINE) if not self._pipe.closed else b""
+            except BlockingIOError:
+                return True
+            *lines, self._begun = (self._begun + content).split(b"\n")
+            if self._begun and (not content or len(self._begun) >= _LONGEST_LINE):
+                lines.append(self._begun)
+                self._begun = b""
+            for line in lines:
+                text = line.decode(errors="replace").rstrip()
+                if text:
+                    self._on_line(self._level, text)
+            return bool(content)
+
+    def close(self) -> None:
+        """Pass on the last lines."""
+        self._watched.end()
+        while self._read_rest():
+            pass
+        with self._lock:
+            self._pipe.close()
+            self._on_line = _nobody  # no cycle: the process has its outputs
+
+    def _read_rest(self) -> bool:
+        """As `_read`, but false also if nothing is there: a child of the process may hold the other end."""
+        return wait_readable(self._pipe.fileno(), 0) and self._read()
+
+
+# Source: docs/spec/python-backend.md section 4.7.
+
+
+LIMIT_S = 5.0
+
+
+class ReadinessQuestion:
+    """Over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
+
+    Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
+    earlier question, whose time is over, gets the answer to that one.
+    """
+
+    def __init__(self, sock: socket.socket, instance: str, limit_s: float = LIMIT_S) -> None:
+        self._sock = sock
+        self._instance = instance
+        self._limit_s = limit_s
+        self._changed = threading.Condition()
+        self._is_asking = False
+        self._answer: str | None = None
+        # Whether the model has not answered the last question that was sent.
+        self._is_open = False
+        self._received = b""
+
+    def ask(self) -> None:
+        """Raises ModelNotReady with the reason. Blocks."""
+        with self._changed:
+            if self._is_asking:
+                self._changed.wait_for(lambda: not self._is_asking)
+                reason = self._answer
+            else:
+                self._is_asking = True
+                self._changed.release()
+                try:
+                    reason = self._ask()
+                finally:
+                    self._changed.acquire()
+                    self._is_asking = False
+                    self._changed.notify_all()
+                self._answer = reason
+        if reason is not None:
+            raise ModelNotReady(reason)
+
+    def _ask(self) -> str | None:
+        """Why the model is not ready; None if it is."""
+        unhealthy = f"Stub process '{self._instance}' is not healthy."
+        end = time.monotonic() + self._limit_s
+        try:
+            self._receive(0)  # an answer that came when nobody waited says nothing about now
+            if not self._is_open:
+                self._is_open = True
+                self._sock.send(b"?")
+            while (answer := self._receive(end - time.monotonic())) is None:
+                if time.monotonic() >= end:
+                    return "Timed out waiting for user-defined is_ready() response"
+        except (OSError, ValueError):
+            return unhealthy
+        is_ready, reason = answer
+        failed = f"Model '{self._instance}' is not ready (user-defined check failed)."
+        return None if is_ready else reason or failed
+
+    def _receive(self, within_s: float) -> tuple[bool, str] | None:
+        """The answer to the open question; None if it has not come within `within_s` seconds. Raises OSError."""
+        if not (self._is_open and wait_readable(self._sock.fileno(), max(0.0, within_s))):
+            return None
+        received = self._sock.recv(1 << 16)
+        if not received:
+            raise ConnectionResetError("the stub process closed its socket")
+        line, newline, self._received = (self._received + received).partition(b"\n")
+        if not newline:
+            self._received = line
+            return None
+        self._is_open = False
+        is_ready, reason = orjson.loads(line)
+        return is_ready, reason
+
+
+_PROGRESS_EVERY_S = 10.0
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """What the processes of one model version are started with.
+
+    `file` is the model's file, `config` the configuration as JSON. `finalize_limit_s` is how long the model may take to
+    finalize, in seconds. `models` are those that it may ask, `metrics` those of the whole server.
+    """
+
+    interpreter: str
+    variables: Mapping[str, str]
+    memory_bytes: int
+    file: Path
+    directory: Path
+    config: str
+    spec: ModelSpec
+    outputs: OutputCheck
+    limits: ModelLimits = field(default_factory=ModelLimits)
+    finalize_limit_s: float = 30.0
+    models: ModelDoor | None = None
+    metrics: CustomMetrics = field(default_factory=CustomMetrics)
+
+    def arguments(self, placement: Placement) -> dict[str, str]:
+        """The `args` of the model's `initialize`."""
+        return {
+            "model_config": self.config,
+            "model_instance_kind": placement.kind.name,
+            "model_instance_name": placement.name,
+            "model_instance_device_id": str(placement.device_id),
+            "model_repository": str(self.directory),
+            "model_version": str(self.spec.version),
+            "model_name": self.spec.name,
+        }
+
+
+class ModelProcess:
+    """`initialize` and `execute` on one thread at a time; any thread calls the other methods."""
+
+    def __init__(self, plan: LaunchPlan, placement: Placement, watcher: Watcher, on_gone: Callable[[], None]) -> None:
+        """Start the process. `on_gone` is called on the watcher's thread when it ends. Raises a ServerError."""
+        self._plan = plan
+        self._placement = placement
+        self._log = ModelLog(plan.spec.name, placement.name)
+        self._process = StubProcess(
+            placement.name, plan.interpreter, plan.variables, plan.memory_bytes, watcher, self._log.printed, on_gone
+        )
+        self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher, plan.outputs)
+        self._channel.on_lost = on_gone
+        self._metrics = plan.metrics.owner()
+        asks = ModelAsks(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
+        self._channel.answer(asks)
+        self._readiness = ReadinessQuestion(self._process.readiness, placement.name)
+        self._ending = threading.Lock()
+        self._how: str | None = None
+
+    def initialize(self) -> None:
+        """Have the process import the model and initialize it. Blocks. Raises StubGone, BackendFailed."""
+        self._start({})
+
+    def complete(self) -> Any:
+        """Have the process complete the configuration instead; it ends then. Raises StubGone, BackendFailed."""
+        return self._start({"complete": self._plan.config})
+
+    def try_start(self, limit_s: float, *, initialize: bool) -> None:
+        """Have the process import the model only, and end, or also initialize it. Blocks for `limit_s` at most.
+
+        Raises StubGone, BackendFailed.
+        """
+        self._start({} if initialize else {"only_import": "yes"}, limit_s)
+
+    def _start(self, more: dict[str, str], limit_s: float | None = None) -> Any:
+        began = time.monotonic()
+
+        def still_starting() -> None:
+            if limit_s is not None and time.monotonic() - began >= limit_s:
+                raise BackendFailed(f"the model did not start within {limit_s:g} s")
+            _log.info(
+                "model instance '%s' is still initializing after %d s",
+                self._placement.name,
+                time.monotonic() - began,
+                extra={"model": self._plan.spec.name},
+            )
+
+        order = {
+            "args": self._plan.arguments(self._placement),
+            "file": str(self._plan.file),
+            "memory_limit": self._plan.limits.memory_bytes,
+            **more,
+        }
+        every_s = _PROGRESS_EVERY_S if limit_s is None else min(_PROGRESS_EVERY_S, limit_s)
+        return self._channel.start(order, still_starting, every_s)
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender],
+        limit_s: float | None,
+    ) -> Execution:
+        """Raises StubGone."""
+        outcomes = self._channel.execute(requests, batch_sizes, senders, limit_s)
+        return Execution(outcomes, self._channel.sent_ns, monotonic_ns())
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.wait(0)
+
+    @property
+    def id(self) -> int:
+        return self._process.pid
+
+    @property
+    def resident_bytes(self) -> int:
+        """The memory of the process without what it shares with the server; 0 if it has ended."""
+        try:
+            fields = Path(f"/proc/{self._process.pid}/statm").read_text().split()
+            return (int(fields[1]) - int(fields[2])) * _PAGE
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    def check_ready(self) -> None:
+        """Ask the model whether it is ready. Blocks. Raises ModelNotReady with the reason."""
+        self._readiness.ask()
+
+    def stop(self, within_s: float) -> None:
+        """Let the model finalize, and end the process, after `within_s` seconds at the latest. Blocks."""
+        if within_s:
+            self._channel.stop()
+            if not self._process.wait(within_s):
+                _log.warning(
+                    "model instance '%s' did not finalize within %g s and is killed", self._placement.name, within_s
+                )
+        self.end()
+
+    def end(
+        self, failure: Callable[[str], ServerError] | None = None, reason: str = "", *, is_ending: bool = False
+    ) -> str:
+        """Kill the process and its children if they still run, and answer what is open with `failure(how)`.
+
+        `reason` is why it is killed; `is_ending`: it is about to end by itself. Returns how the process ended, with its
+        last lines; so does a later call.
+        """
+        with self._ending:
+            if self._how is None:
+                how = self._process.end(is_ending)
+                lines = "\\n".join(self._process.last_lines)
+                self._how = (how or f"was killed because {reason or 'it is not needed'}") + (
+                    f"; its last lines were: {lines}" if lines else ""
+                )
+                error = failure(self._how) if failure is not None else BackendFailed("the model is unloaded")
+                self._channel.lose(error)
+                self._metrics.close()
+            return self._how

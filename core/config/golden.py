@@ -1,0 +1,422 @@
+"""Reads the golden requests of a model: JSON files in the folder `golden/` of the model directory.
+
+They are Trident's own, not Triton's. docs/golden-requests.md describes them for their authors.
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.config.json_fields import Fields, Malformed, nearest, read_json, shown
+from core.config.problem import InvalidModelConfig, Problem, path_inside
+from core.config.request_check import RequestValidator
+from core.config.spec import ModelSpec
+from core.errors import InvalidRequest
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.tensors import (
+    BY_NAME,
+    BYTES,
+    MAX_ELEMENTS,
+    Array,
+    Datatype,
+    Shape,
+    bytes_array,
+    element_count,
+    shape_text,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The allowed difference of a value: |value - expected| <= absolute + relative * |expected|."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+
+EXACT = Tolerance()
+FLOATING = Tolerance(absolute=1e-5, relative=1e-4)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedOutput:
+    """An output that the response must have."""
+
+    tensor: GoldenTensor
+    tolerance: Tolerance
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenRequest:
+    """The content of the file `name`. `outputs`: the requested ones, empty for all; `expected`: the compared ones."""
+
+    name: str
+    id: str
+    inputs: tuple[GoldenTensor, ...]
+    outputs: tuple[str, ...]
+    expected: tuple[ExpectedOutput, ...]
+
+    def inference_request(self, spec: ModelSpec) -> InferenceRequest:
+        """A new request for the version that `spec` describes, not yet validated."""
+        inputs = [
+            InputTensor(tensor.name, tensor.datatype.name, tensor.array.shape, tensor.array) for tensor in self.inputs
+        ]
+        return InferenceRequest(
+            spec.name, inputs, model_version=spec.version, id=self.id or self.name, outputs=self.outputs
+        )
+
+
+TENSOR_FIELDS = ("name", "datatype", "shape", "data")
+# JSON has no numbers for these. JavaScript and Python's `float` read the same strings.
+NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+
+_MOST_DIMENSIONS = 64  # of a numpy array
+_LARGEST_ELEMENT = 8  # bytes
+
+_BF16 = BY_NAME["BF16"]
+_Element = int | float | bool | bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GoldenTensor:
+    """One tensor of a request or of an expected response, in the client's shape (with the batch dimension).
+
+    `array` is of the datatype's numpy type: bit patterns for BF16, objects for BYTES.
+    """
+
+    name: str
+    datatype: Datatype
+    array: Array
+
+
+def golden_tensor(fields: Fields) -> GoldenTensor:
+    """The tensor that `fields` describe; they are at least TENSOR_FIELDS. Raises Malformed."""
+    name = fields.text("name")
+    datatype_name = fields.text("datatype")
+    datatype = BY_NAME.get(datatype_name)
+    if datatype is None:
+        message = f"{fields.path_of('datatype')}: expected one of {', '.join(BY_NAME)}, got {shown(datatype_name)}"
+        raise Malformed(message, hint=nearest(datatype_name, BY_NAME))
+    shape = _shape(fields)
+    array = _array(datatype, fields.elements("data"), shape, fields.path_of("data"))
+    return GoldenTensor(name, datatype, array.reshape(shape))
+
+
+def is_floating(datatype: Datatype) -> bool:
+    return datatype is _BF16 or datatype.kind == "f"
+
+
+def as_numbers(array: Array, datatype: Datatype) -> Array:
+    """`array` as numbers: the bit patterns of BF16 become FP32 numbers, other arrays stay unchanged."""
+    if datatype is not _BF16:
+        return array
+    return (array.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _shape(fields: Fields) -> Shape:
+    shape = fields.integers("shape")
+    place = fields.path_of("shape")
+    if len(shape) > _MOST_DIMENSIONS:
+        raise Malformed(f"{place}: expected at most {_MOST_DIMENSIONS} dimensions, got {len(shape)}")
+    # A dimension of 0 does not excuse the others: numpy multiplies them all.
+    if element_count(dim or 1 for dim in shape) > MAX_ELEMENTS // _LARGEST_ELEMENT:
+        raise Malformed(f"{place}: expected fewer elements")
+    return shape
+
+
+def _array(datatype: Datatype, values: list[object], shape: Shape, path: str) -> Array:
+    """The flat array of `values`, which are flat or nested according to `shape`."""
+    nested = any(isinstance(value, list) for value in values)
+    flat = _flattened(values, shape, path) if nested else values
+    count = element_count(shape)
+    if len(flat) != count:
+        raise Malformed(f"{path}: expected {count} elements for shape {shape_text(shape)}, got {len(flat)}")
+
+    def place(index: int) -> str:
+        return path + (_index_text(index, shape) if nested else f"[{index}]")
+
+    element = _reader(datatype)
+    elements: list[Any] = []
+    for index, value in enumerate(flat):
+        read = element(value)
+        if read is None:
+            raise Malformed(f"{place(index)}: expected {_expected(datatype)}, got {shown(value)}")
+        elements.append(read)
+    if datatype is BYTES:
+        return bytes_array(elements, (count,))
+    if not is_floating(datatype):
+        return np.array(elements, dtype=datatype.dtype)
+    wide = np.array(elements, dtype=np.float64)
+    narrow = _narrowed(wide, datatype)
+    out_of_range = np.flatnonzero(np.isfinite(wide) & ~np.isfinite(as_numbers(narrow, datatype)))
+    if out_of_range.size:
+        index = int(out_of_range[0])
+        raise Malformed(f"{place(index)}: expected a number in the range of {datatype.name}, got {shown(flat[index])}")
+    return narrow
+
+
+def _flattened(values: list[object], shape: Shape, path: str) -> list[object]:
+    """The elements of nested lists in row-major order. Raises Malformed if a list's length is not its dimension."""
+    level: list[object] = [values]
+    for depth, dim in enumerate(shape):
+        rows: list[list[object]] = []
+        for index, row in enumerate(level):
+            if not isinstance(row, list) or len(row) != dim:
+                got = f"a list of {len(row)}" if isinstance(row, list) else shown(row)
+                place = path + _index_text(index, shape[:depth])
+                raise Malformed(f"{place}: expected a list of {dim} for shape {shape_text(shape)}, got {got}")
+            rows.append(row)
+        level = list(chain.from_iterable(rows))
+    return level
+
+
+def _index_text(index: int, shape: Shape) -> str:
+    """The place of the row-major `index` in nested lists of `shape`, such as `[1][3]`."""
+    indices: list[int] = []
+    for dim in reversed(shape):
+        index, rest = divmod(index, dim)
+        indices.append(rest)
+    return "".join(f"[{each}]" for each in reversed(indices))
+
+
+def _reader(datatype: Datatype) -> Callable[[object], _Element | None]:
+    """A function that converts one JSON value to the datatype; it returns None for an invalid value."""
+    if datatype is BYTES:
+        return _text
+    if is_floating(datatype):
+        return _number
+    if datatype.kind == "b":
+        return _bool
+    limits = np.iinfo(datatype.dtype)
+    low, high = int(limits.min), int(limits.max)
+
+    def integer(value: object) -> int | None:
+        return value if type(value) is int and low <= value <= high else None
+
+    return integer
+
+
+def _bool(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _text(value: object) -> bytes | None:
+    if not isinstance(value, str):
+        return None
+    try:
+        return value.encode()
+    except UnicodeEncodeError:  # JSON can write half of a surrogate pair
+        return None
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, str):
+        return NOT_FINITE.get(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def _expected(datatype: Datatype) -> str:
+    if datatype is BYTES:
+        return "a string of Unicode text"
+    if is_floating(datatype):
+        return f"a number in the range of {datatype.name} or one of " + ", ".join(f'"{name}"' for name in NOT_FINITE)
+    if datatype.kind == "b":
+        return "true or false"
+    limits = np.iinfo(datatype.dtype)
+    return f"an integer from {limits.min} to {limits.max}"
+
+
+def _narrowed(wide: Array, datatype: Datatype) -> Array:
+    """FP64 numbers rounded to `datatype`; numbers beyond its range become infinite."""
+    with np.errstate(over="ignore"):
+        if datatype is not _BF16:
+            return wide.astype(datatype.dtype)
+        bits = wide.astype(np.float32).view(np.uint32)
+    # Round to nearest, ties to even: add half of the lowest bit that stays, less one if that bit is 0.
+    # The only NaN that JSON values make has none of the bits that are dropped, so it stays a NaN.
+    rounded: Array = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype(np.uint16)
+
+
+# They are Trident's own, not Triton's. docs/golden-requests.md describes them for their authors.
+
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+_FOLDER = "golden"
+_SUFFIX = ".json"
+_DOCUMENT = ("request", "response", "tolerance", "versions")
+_REQUEST = ("id", "inputs", "outputs")
+# Servers answer with the first three, so that a recorded response can be pasted. Only the outputs are compared.
+_RESPONSE = ("id", "model_name", "model_version", "outputs")
+_TOLERANCE = ("absolute", "relative")
+
+
+def golden_requests(model_directory: Path, spec: ModelSpec, version: int) -> list[GoldenRequest]:
+    """The golden requests of one version: `golden/*.json`, sorted by name, without dot-files.
+
+    Raises InvalidModelConfig with a problem for every invalid file.
+    """
+    found: list[GoldenRequest] = []
+    problems: list[Problem] = []
+    try:
+        names = _file_names(model_directory)
+        if names and spec.decoupled:
+            raise Malformed("golden requests are not supported for decoupled models", hint=f"remove {_FOLDER}/")
+    except Malformed as error:
+        raise InvalidModelConfig([_problem(spec, "", error)], model=spec.name) from error
+    for name in names:
+        try:
+            request = _read(model_directory, name, spec, version)
+        except Malformed as error:
+            problems.append(_problem(spec, name, error))
+        else:
+            if request is not None:
+                found.append(request)
+    if problems:
+        raise InvalidModelConfig(problems, model=spec.name)
+    return found
+
+
+def _problem(spec: ModelSpec, name: str, error: Malformed) -> Problem:
+    if not name:
+        return Problem(_FOLDER, f"model '{spec.name}': {error}", error.hint)
+    return Problem(f"{_FOLDER}/{name}", f"golden request '{name}' of model '{spec.name}': {error}", error.hint)
+
+
+def _file_names(model_directory: Path) -> list[str]:
+    folder = path_inside(model_directory, _FOLDER)
+    if folder is None:
+        raise Malformed(f"{_FOLDER}/ is outside the model directory")
+    try:
+        return sorted(
+            entry.name
+            for entry in folder.iterdir()
+            if entry.name.endswith(_SUFFIX) and not entry.name.startswith(".") and not entry.is_dir()
+        )
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise Malformed(f"failed to read {_FOLDER}/: {error.strerror}") from error
+
+
+def _content(model_directory: Path, name: str) -> bytes:
+    path = path_inside(model_directory, f"{_FOLDER}/{name}")
+    if path is None:
+        raise Malformed("the file is outside the model directory")
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe could take for ever
+            raise Malformed("not a regular file")
+        if found.st_size > MAX_FILE_BYTES:
+            raise Malformed(f"the file has {found.st_size} bytes, more than the {MAX_FILE_BYTES} allowed")
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except OSError as error:
+        raise Malformed(f"failed to read the file: {error.strerror}") from error
+
+
+def _read(model_directory: Path, name: str, spec: ModelSpec, version: int) -> GoldenRequest | None:
+    """The request in one file; None if the file is for other versions."""
+    document = Fields(read_json(_content(model_directory, name)), "", _DOCUMENT)
+    if document.has("versions"):
+        versions = document.integers("versions")
+        if not versions:
+            raise Malformed("versions: expected at least one version", hint="leave it out for all versions")
+        if version not in versions:
+            return None
+    request = document.section("request", _REQUEST)
+    outputs: tuple[str, ...] = ()
+    if request.has("outputs"):
+        outputs = tuple(_name(fields, "output", spec.outputs) for fields in request.sections("outputs", ("name",)))
+    golden = GoldenRequest(
+        name=name,
+        id=request.text("id") if request.has("id") else "",
+        inputs=tuple(_input(fields, spec) for fields in request.sections("inputs", TENSOR_FIELDS)),
+        outputs=outputs,
+        expected=_expected_outputs(document, spec, outputs),
+    )
+    _validate(golden, spec)
+    return golden
+
+
+def _name(fields: Fields, kind: str, known: Collection[str]) -> str:
+    """The name in `fields`, which must be one of `known`."""
+    name = fields.text("name")
+    if name not in known:
+        raise Malformed(f"{fields.path_of('name')}: the model has no {kind} {shown(name)}", hint=nearest(name, known))
+    return name
+
+
+def _input(fields: Fields, spec: ModelSpec) -> GoldenTensor:
+    _name(fields, "input", spec.inputs)
+    return golden_tensor(fields)
+
+
+def _expected_outputs(document: Fields, spec: ModelSpec, asked: Sequence[str]) -> tuple[ExpectedOutput, ...]:
+    response = document.section("response", _RESPONSE)
+    floating = _tolerance(document, FLOATING)
+    expected = []
+    for fields in response.sections("outputs", (*TENSOR_FIELDS, "tolerance")):
+        name = _name(fields, "output", spec.outputs)
+        if asked and name not in asked:
+            message = f"{fields.path_of('name')}: '{name}' is not among request.outputs"
+            raise Malformed(message, hint="add it there, or leave out request.outputs")
+        tensor = golden_tensor(fields)
+        expected.append(ExpectedOutput(tensor, _output_tolerance(fields, tensor.datatype, floating)))
+    if not expected:
+        raise Malformed("response.outputs: expected at least one output")
+    return tuple(expected)
+
+
+def _output_tolerance(fields: Fields, datatype: Datatype, floating: Tolerance) -> Tolerance:
+    """The tolerance of one output. The document's tolerance applies to floating outputs only: labels are exact."""
+    if fields.has("tolerance") and datatype.kind in "bO":
+        raise Malformed(f"{fields.path_of('tolerance')}: {datatype.name} is compared exactly", hint="leave it out")
+    return _tolerance(fields, floating if is_floating(datatype) else EXACT)
+
+
+def _tolerance(fields: Fields, otherwise: Tolerance) -> Tolerance:
+    """The `tolerance` in `fields`; missing bounds are those of `otherwise`."""
+    if not fields.has("tolerance"):
+        return otherwise
+    given = fields.section("tolerance", _TOLERANCE)
+    bounds = [otherwise.absolute, otherwise.relative]
+    for index, name in enumerate(_TOLERANCE):
+        if given.has(name):
+            bounds[index] = _bound(given, name)
+    return Tolerance(*bounds)
+
+
+def _bound(fields: Fields, name: str) -> float:
+    value = fields.value(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        try:
+            bound = float(value)
+        except OverflowError:
+            bound = math.inf
+        if math.isfinite(bound):
+            return bound
+    raise Malformed(f"{fields.path_of(name)}: expected a number that is not negative, got {shown(value)}")
+
+
+def _validate(golden: GoldenRequest, spec: ModelSpec) -> None:
+    """Check names, datatypes, shapes and batch size as for any other request. Raises Malformed."""
+    request = golden.inference_request(spec)
+    try:
+        RequestValidator(spec).check(request)
+    except InvalidRequest as error:
+        raise Malformed(f"request: {error.message.removeprefix(request.log_prefix)}", hint=error.hint or "") from error

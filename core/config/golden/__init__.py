@@ -1,1 +1,0 @@
-"""Golden requests: requests with the responses that a model must give."""

@@ -1,0 +1,1270 @@
+"""Checks of a configuration against the graph of its model.
+
+Source: docs/spec/onnxruntime-backend.md section 5.4.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from core.config.autocomplete import GpuIds, instance_group_problems
+from core.config.batching import (
+    BATCH_BUCKETS,
+    LENGTH_BUCKETS,
+    LENGTH_OUTPUTS,
+    LENGTH_PAD_VALUES,
+    bucket_spec,
+    latency_target_problems,
+    names_of,
+    pad_value,
+    pad_values_of,
+    parameter,
+    queue_delay_problems,
+    sizes_of,
+)
+from core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, reachable
+from core.config.platforms import TENSORRT, is_ensemble, pads_batches, platform_problems
+from core.config.problem import ModelSignature, Problem, TensorSignature, is_plain
+from core.config.resolve import own_inputs, resolve_sequence_spec
+from core.config.schema import (
+    BatchInput,
+    BatchOutput,
+    DataType,
+    ModelConfig,
+    ModelDynamicBatching,
+    ModelInput,
+    ModelInstanceGroup,
+    ModelOutput,
+    ModelQueuePolicy,
+    ModelSequenceBatching,
+    ModelWarmup,
+    datatype_of,
+)
+from core.inference.tensors import BY_NAME, Shape, element_count, shape_text
+from core.observability.latency_options import DEFAULT_BUCKETS
+
+
+def control_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
+    """Every contradiction between the controls of a validated `config` and `signature`, with Triton's texts."""
+    sequence = resolve_sequence_spec(config)
+    if sequence is None:
+        return
+    unable = f"unable to load model '{model_name}', sequence control"
+    tensors = {tensor.name: tensor for tensor in signature.inputs}
+    for control in (sequence.start, sequence.end, sequence.ready, sequence.correlation_id):
+        if control is None:
+            continue
+        path, name, datatype = "sequence_batching.control_input", control.name, control.datatype
+        tensor = tensors.get(name)
+        if tensor is None:
+            text = f"configuration specified sequence control '{name}', but model does not provide that input"
+            yield Problem(path, text, f"the inputs of the model are: {', '.join(sorted(tensors))}")
+            continue
+        dims = tensor.shape[1:] if config.max_batch_size > 0 else tensor.shape
+        # A dimension that the graph leaves open can be 1.
+        if len(dims) != 1 or dims[0] not in (1, -1):
+            text = f"{unable} '{name}' in model has dims {shape_text(dims)} but dims [1] is expected"
+            yield Problem(path, text)
+        if tensor.datatype != datatype.name:
+            row = BY_NAME.get(tensor.datatype)
+            has = row.onnx_name.removeprefix("tensor(").removesuffix(")").upper() if row else "an unknown type"
+            text = f"{unable} '{name}', the model expects data-type {has} but the model configuration specifies "
+            yield Problem(path, f"{text}data-type {DataType.Name(datatype.config_number)}")
+
+
+# Triton has no bounds for them: a wrong one keeps it busy, or takes all memory, without a word. What is only compared
+# (`max_batch_size`, `max_queue_size`, `priority_levels`, times) needs none. Source: docs/spec/model-config.md section
+# "In Trident".
+
+
+MOST_INSTANCES = 1024
+MOST_THREADS = 4096
+MOST_WARMUP_REQUESTS = 65_536
+MOST_BUCKETS = 4096
+MOST_SLOTS = 65_536
+MOST_BYTES = 4 << 30
+"""Of what is made at the load: the tensors of one item, or one state."""
+
+_THREAD_COUNTS = (
+    "intra_op_thread_count",
+    "inter_op_thread_count",
+    "INTRA_OP_THREAD_COUNT",
+    "INTER_OP_THREAD_COUNT",
+    "INFERENCE_NUM_THREADS",
+    "COMPILATION_NUM_THREADS",
+    "NUM_STREAMS",
+    "cpu_nthread",
+    "TF_NUM_INTRA_THREADS",
+    "TF_NUM_INTER_THREADS",
+)
+_REFERENCE_BYTES = 8  # of a string
+
+
+def count_problems(config: ModelConfig) -> list[Problem]:
+    """The counts of a normalised `config` that are too large to load it."""
+    return [
+        *_instance_problems(config),
+        *_thread_problems(config),
+        *_warmup_problems(config),
+        *_slot_problems(config),
+        *_state_problems(config),
+    ]
+
+
+def bucket_count_problems(config: ModelConfig) -> Iterator[Problem]:
+    """Those of the buckets, each of which is executed once. All else of `config` is valid."""
+    buckets = bucket_spec(config)
+    if buckets is None:
+        return
+    count = max(1, len(buckets.batch_sizes)) * max(1, len(buckets.lengths))
+    name = BATCH_BUCKETS if buckets.batch_sizes else LENGTH_BUCKETS
+    if count > MOST_BUCKETS:
+        yield _problem(f"parameters[{name}]", f"{count} buckets", MOST_BUCKETS, config, "choose fewer sizes")
+    if buckets.batch_sizes and buckets.batch_sizes[-1] > MOST_WARMUP_REQUESTS:
+        largest = f"a bucket of {buckets.batch_sizes[-1]} items"
+        yield _problem(f"parameters[{BATCH_BUCKETS}]", largest, MOST_WARMUP_REQUESTS, config)
+    size = 0
+    for length in buckets.lengths or (1,):
+        for entry in config.input:
+            dims = [length if dim == -1 else dim for dim in entry.dims]
+            size += max(1, len(buckets.batch_sizes)) * _bytes(entry.data_type, dims)
+    if size > MOST_BYTES:
+        yield _problem(f"parameters[{name}]", f"{size} bytes of samples for its buckets", MOST_BYTES, config)
+
+
+def _instance_problems(config: ModelConfig) -> Iterator[Problem]:
+    total = 0
+    for index, group in enumerate(config.instance_group):
+        total += 0 if group.passive else group.count * max(1, len(group.gpus))
+        if total > MOST_INSTANCES:
+            hint = "an instance is a thread, and of a Python model a process"
+            yield _problem(f"instance_group[{index}].count", f"{total} instances", MOST_INSTANCES, config, hint)
+            return
+
+
+def _thread_problems(config: ModelConfig) -> Iterator[Problem]:
+    for name in _THREAD_COUNTS:
+        text = config.parameters[name].string_value.strip() if name in config.parameters else ""
+        if text.isdecimal() and (len(text) > len(str(MOST_THREADS)) or int(text) > MOST_THREADS):
+            shown = text if len(text) < 24 else f"{text[:20]}…"
+            yield _problem(f"parameters[{name}]", f"{shown} threads", MOST_THREADS, config)
+
+
+def _warmup_problems(config: ModelConfig) -> Iterator[Problem]:
+    for index, sample in enumerate(config.model_warmup):
+        path, what = f"model_warmup[{index}]", f"in the warmup sample '{sample.name}'"
+        if sample.batch_size > MOST_WARMUP_REQUESTS:
+            text = f"a batch of {sample.batch_size} requests {what}"
+            yield _problem(f"{path}.batch_size", text, MOST_WARMUP_REQUESTS, config)
+        if sample.count > MOST_WARMUP_REQUESTS:
+            text = f"{sample.count} executions {what}"
+            yield _problem(f"{path}.count", text, MOST_WARMUP_REQUESTS, config)
+        size = sum(_input_bytes(entry) for entry in sample.inputs.values())
+        if size > MOST_BYTES:
+            yield _problem(
+                f"{path}.inputs", f"{size} bytes for one item {what}", MOST_BYTES, config, "look at its dims"
+            )
+
+
+def _input_bytes(entry: ModelWarmup.Input) -> int:
+    return _bytes(entry.data_type, entry.dims)
+
+
+def _slot_problems(config: ModelConfig) -> Iterator[Problem]:
+    direct = config.sequence_batching.direct
+    if direct.minimum_slot_utilization and direct.max_queue_delay_microseconds and config.max_batch_size > MOST_SLOTS:
+        path = "sequence_batching.direct.minimum_slot_utilization"
+        yield _problem(
+            path, f"a utilization of {config.max_batch_size} slots", MOST_SLOTS, config, "lower max_batch_size"
+        )
+
+
+def _state_problems(config: ModelConfig) -> Iterator[Problem]:
+    for index, state in enumerate(config.sequence_batching.state):
+        for dims in (state.dims, *(initial.dims for initial in state.initial_state)):
+            size = _bytes(state.data_type, dims)
+            if size > MOST_BYTES:
+                path = f"sequence_batching.state[{index}].dims"
+                yield _problem(path, f"{size} bytes in the state '{state.input_name}'", MOST_BYTES, config)
+                break
+
+
+def _bytes(data_type: int, dims: Iterable[int]) -> int:
+    """The size of a tensor with 1 for each variable dimension; 0 for one of an unknown datatype."""
+    datatype = datatype_of(data_type)
+    if datatype is None:
+        return 0
+    return element_count(max(dim, 1) for dim in dims) * (datatype.size or _REFERENCE_BYTES)
+
+
+def _problem(path: str, what: str, most: int, config: ModelConfig, hint: str = "") -> Problem:
+    return Problem(path, f"'{path}' of model '{config.name}' means {what}, more than the maximum of {most}", hint)
+
+
+# Source: docs/ragged-batching.md; docs/spec/model-config.md section "In Trident".
+
+
+_LARGEST = 2**31 - 1
+# Their tensors have a row for each item, so that they can be padded with the rows.
+_KINDS_BY_ITEM = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)
+
+
+def bucket_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    """The problems of the buckets of a completed `config` whose other fields are valid."""
+    if not pads_batches(config):
+        return []
+    problems = [
+        *_size_problems(config, BATCH_BUCKETS, model_name),
+        *_size_problems(config, LENGTH_BUCKETS, model_name),
+    ]
+    if problems:
+        return problems
+    if parameter(config, BATCH_BUCKETS):
+        problems += _batch_problems(config, model_name)
+    if parameter(config, LENGTH_BUCKETS):
+        problems += _length_problems(config, model_name)
+    else:
+        for name in (LENGTH_PAD_VALUES, LENGTH_OUTPUTS):
+            if parameter(config, name):
+                text = f"{name} is without effect, because there is no {LENGTH_BUCKETS}, for {model_name}"
+                problems.append(Problem(_path(name), text, f"add {LENGTH_BUCKETS}, or remove {name}"))
+    if parameter(config, BATCH_BUCKETS) or parameter(config, LENGTH_BUCKETS):
+        problems += _shape_problems(config, model_name)
+    return problems
+
+
+def _size_problems(config: ModelConfig, name: str, model_name: str) -> Iterator[Problem]:
+    text = parameter(config, name)
+    if name in config.parameters and not text.strip():
+        yield Problem(_path(name), f"{name} is empty for {model_name}", 'sizes with commas, such as "1,4,16"')
+        return
+    try:
+        sizes = sizes_of(text)
+    except ValueError:
+        yield Problem(_path(name), f"{name} '{text}' is not a list of sizes for {model_name}", 'such as "1,4,16"')
+        return
+    ascending = tuple(sorted(set(sizes)))
+    if sizes and sizes[0] < 1:
+        yield Problem(_path(name), f"{name} has a size below 1 for {model_name}", "sizes are 1 or more")
+    elif sizes != ascending:
+        fitting = ",".join(map(str, ascending))
+        yield Problem(_path(name), f"{name} '{text}' is not ascending for {model_name}", f'write "{fitting}"')
+    elif sizes and sizes[-1] > _LARGEST:
+        text = f"{name} has the size {sizes[-1]}, larger than any dimension, for {model_name}"
+        yield Problem(_path(name), text, f"{_LARGEST} at most")
+
+
+def _batch_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    largest, most = sizes_of(parameter(config, BATCH_BUCKETS))[-1], config.max_batch_size
+    if most == 0:
+        text = f"{BATCH_BUCKETS} needs a model that batches, and max_batch_size is 0 for {model_name}"
+        yield Problem(_path(BATCH_BUCKETS), text, f"set max_batch_size to {largest}, or remove {BATCH_BUCKETS}")
+    elif largest != most:
+        text = f"the largest size of {BATCH_BUCKETS} is {largest}, but max_batch_size is {most} for {model_name}"
+        hint = f"they must be equal: set max_batch_size to {largest}, or end the sizes with {most}"
+        yield Problem(_path(BATCH_BUCKETS), text, hint)
+
+
+def _length_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    variable = {entry.name: entry for entry in config.input if -1 in entry.dims}
+    if not variable:
+        text = f"{LENGTH_BUCKETS} needs an input with a variable dimension for {model_name}"
+        yield Problem(_path(LENGTH_BUCKETS), text, "write -1 in the dims of the input that is to be padded")
+    for entry in variable.values():
+        if list(entry.dims).count(-1) > 1:
+            text = f"input '{entry.name}' has several variable dimensions, and {LENGTH_BUCKETS} pads one, "
+            hint = "fix the others in dims"
+            yield Problem(_path(LENGTH_BUCKETS), f"{text}for {model_name}", hint)
+        if entry.HasField("reshape"):
+            text = f"input '{entry.name}' has a reshape, and {LENGTH_BUCKETS} pads only what the graph takes as it is, "
+            yield Problem(_path(LENGTH_BUCKETS), f"{text}for {model_name}", "write the dims of the graph")
+    yield from _pad_value_problems(config, variable, model_name)
+    outputs = {entry.name: entry for entry in config.output}
+    for name in names_of(parameter(config, LENGTH_OUTPUTS)):
+        if name not in outputs:
+            text = f"{LENGTH_OUTPUTS} names '{name}', which is not an output of {model_name}"
+            yield Problem(_path(LENGTH_OUTPUTS), text, f"the outputs are: {', '.join(outputs)}")
+        elif -1 not in outputs[name].dims:
+            text = f"{LENGTH_OUTPUTS} names '{name}', which has no variable dimension, for {model_name}"
+            yield Problem(_path(LENGTH_OUTPUTS), text, "remove it: there is nothing to cut")
+
+
+def _pad_value_problems(config: ModelConfig, variable: dict[str, ModelInput], model_name: str) -> Iterator[Problem]:
+    try:
+        values = pad_values_of(parameter(config, LENGTH_PAD_VALUES))
+    except ValueError as error:
+        text = f"{LENGTH_PAD_VALUES}: {error} for {model_name}"
+        yield Problem(_path(LENGTH_PAD_VALUES), text, 'such as "input_ids=1, scores=-inf"')
+        return
+    for name, text in values.items():
+        datatype = datatype_of(variable[name].data_type) if name in variable else None
+        if datatype is None:
+            message = f"{LENGTH_PAD_VALUES} names '{name}', which is not an input with a variable dimension, "
+            hint = f"these are: {', '.join(variable)}"
+            yield Problem(_path(LENGTH_PAD_VALUES), f"{message}for {model_name}", hint)
+            continue
+        try:
+            pad_value(datatype, text)
+        except ValueError as error:
+            message = f"{LENGTH_PAD_VALUES}: input '{name}' of {datatype.config_name} cannot hold '{text}'"
+            yield Problem(_path(LENGTH_PAD_VALUES), f"{message} for {model_name}", str(error))
+
+
+def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    """What has no fixed shape in any bucket."""
+    for index, entry in enumerate(config.input):
+        if entry.allow_ragged_batch:
+            text = f"input '{entry.name}' is ragged, and batch buckets cannot pad it, for {model_name}"
+            yield Problem(f"input[{index}].allow_ragged_batch", text, "use either ragged inputs or buckets")
+        if entry.is_shape_tensor:
+            text = f"input '{entry.name}' is a shape tensor, whose values batch buckets would pad, for {model_name}"
+            hint = "remove the buckets: a plan with shape tensors decides about shapes itself"
+            yield Problem(f"input[{index}].is_shape_tensor", text, hint)
+    for index, batch_input in enumerate(config.batch_input):
+        if batch_input.kind not in _KINDS_BY_ITEM:
+            kind = BatchInput.Kind.Name(batch_input.kind)
+            text = f"batch input kind '{kind}' has an element for each request, which batch buckets cannot pad, "
+            hint = "BATCH_ITEM_SHAPE tells the model the real length of each row"
+            yield Problem(f"batch_input[{index}].kind", f"{text}for {model_name}", hint)
+    if config.HasField("sequence_batching"):
+        text = f"the rows of sequences belong to their slots, so that batch buckets cannot add rows, for {model_name}"
+        yield Problem("sequence_batching", text, "remove the buckets, or the sequence batching")
+    if config.batch_output:
+        text = f"a batch output has no fixed shape, so that it cannot be used with batch buckets for {model_name}"
+        yield Problem("batch_output", text, "outputs are cut to the real rows and lengths without it")
+
+
+def _path(name: str) -> str:
+    return f"parameters[{name}]"
+
+
+# Source: docs/spec/model-config.md sections 2.3 and 2.7.
+
+
+_DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_STRING"
+
+
+def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
+    """The problems of `input` and `output`; with `completed` False auto-complete may still enable batching."""
+    batching = config.max_batch_size > 0 or not completed
+    problems: list[Problem] = []
+    for index, entry in enumerate(config.input):
+        path = f"input[{index}]"
+        problems += _entry_problems(config, entry, path, "input", model_name, batching)
+        if entry.format != ModelInput.FORMAT_NONE and len(entry.dims) != 3:
+            problems.append(Problem(f"{path}.format", f"model input NHWC/NCHW require 3 dims for {model_name}"))
+    for index, entry in enumerate(config.output):
+        problems += _entry_problems(config, entry, f"output[{index}]", "output", model_name, batching)
+    problems += _repeated("input", config.input, model_name)
+    problems += _repeated("output", config.output, model_name)
+    return problems
+
+
+def batch_tensor_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    """The problems of `batch_input` and `batch_output` of a completed `config`."""
+    problems: list[Problem] = []
+    inputs = {entry.name: entry for entry in config.input}
+    outputs = {entry.name: entry for entry in config.output}
+    for index, entry in enumerate(config.batch_input):
+        path = f"batch_input[{index}]"
+        problems += _source_problems(entry, path, "input", set(inputs), model_name)
+        if not entry.target_name:
+            text = f"batch input kind '{_kind(entry)}' expects a target name, got none for {model_name}"
+            problems.append(Problem(f"{path}.target_name", text, "the input of the graph that takes the tensor"))
+        if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
+            text = f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model_name}"
+            problems.append(Problem(f"{path}.data_type", text))
+    seen: set[str] = set()
+    for index, entry in enumerate(config.batch_output):
+        path = f"batch_output[{index}]"
+        problems += _source_problems(entry, path, "output", set(inputs), model_name)
+        for name in entry.target_name:
+            if name not in outputs:
+                text = f"unknown target output name '{name}' for {model_name}"
+                problems.append(Problem(f"{path}.target_name", text))
+            elif name in seen:
+                text = f"target output name '{name}' can only be specified once for {model_name}"
+                problems.append(Problem(f"{path}.target_name", text))
+            else:
+                problems += _scatter_problems(entry, outputs[name], inputs, path, model_name)
+            seen.add(name)
+    return problems
+
+
+def _entry_problems(
+    config: ModelConfig, entry: ModelInput | ModelOutput, path: str, side: str, model_name: str, batching: bool
+) -> Iterator[Problem]:
+    label = f"model {side} '{entry.name}'"
+    suffix = f" for {model_name}"
+    if not entry.name:
+        yield Problem(f"{path}.name", f"model {side} must specify 'name'{suffix}")
+    if datatype_of(entry.data_type) is None:
+        yield Problem(f"{path}.data_type", f"{label} must specify 'data_type'{suffix}", _DATA_TYPE_HINT)
+    yield from _tensors_shape_problems(entry, path, label, suffix, batching)
+    if entry.is_shape_tensor and config.platform != TENSORRT:
+        text = f"shape tensors are only supported for TensorRT platform{suffix}"
+        yield Problem(f"{path}.is_shape_tensor", text)
+    if entry.is_non_linear_format_io and config.platform != TENSORRT:
+        text = f"Non-linear IO format is only supported for the TensorRT platform{suffix}"
+        yield Problem(f"{path}.is_non_linear_format_io", text)
+
+
+def _tensors_shape_problems(
+    entry: ModelInput | ModelOutput, path: str, label: str, suffix: str, batching: bool
+) -> Iterator[Problem]:
+    dims = list(entry.dims)
+    if not dims:
+        hint = "write dims: [ 1 ] for a tensor with one element per item"
+        if batching:
+            hint += ", and dims: [ 1 ] reshape { shape: [ ] } if the model's own has the batch dimension only"
+        yield Problem(f"{path}.dims", f"{label} must specify 'dims'{suffix}", hint)
+        return
+    rule = "must be integer >= 1, or -1 to indicate a variable-size dimension"
+    if not _valid(dims):
+        yield Problem(f"{path}.dims", f"{label} dimension {rule}{suffix}")
+        return
+    if not entry.HasField("reshape"):
+        return
+    reshape = list(entry.reshape.shape)
+    where = f"{path}.reshape.shape"
+    if not reshape and not batching:
+        text = f"{label} cannot have empty reshape for non-batching model as scalar tensors are not supported{suffix}"
+        yield Problem(where, text)
+    elif not _valid(reshape):
+        yield Problem(where, f"{label} reshape dimensions {rule}{suffix}")
+    elif dims.count(-1) != reshape.count(-1) and -1 in dims and -1 in reshape:
+        text = f"{label} has different number of variable-size dimensions for dims and reshape{suffix}"
+        yield Problem(where, text)
+    elif _chunks(dims) != _chunks(reshape):
+        yield Problem(where, f"{label} has different size for dims and reshape{suffix}")
+
+
+def _valid(dims: Sequence[int]) -> bool:
+    return all(dim >= 1 or dim == -1 for dim in dims)
+
+
+def _chunks(dims: Sequence[int]) -> list[int]:
+    """The numbers of elements between the variable-size dimensions: [8, 6] for [2, 4, -1, 6]."""
+    chunks: list[list[int]] = [[]]
+    for dim in dims:
+        if dim == -1:
+            chunks.append([])
+        else:
+            chunks[-1].append(dim)
+    return [element_count(chunk) for chunk in chunks]
+
+
+def _repeated(side: str, entries: Sequence[ModelInput | ModelOutput], model_name: str) -> list[Problem]:
+    counts = Counter(entry.name for entry in entries if entry.name)
+    return [
+        Problem(side, f"model {side} '{name}' is specified {count} times for {model_name}")
+        for name, count in counts.items()
+        if count > 1
+    ]
+
+
+def _scatter_problems(
+    entry: BatchOutput, output: ModelOutput, inputs: Mapping[str, ModelInput], path: str, model_name: str
+) -> Iterator[Problem]:
+    """A variable dimension of a scattered output takes the size that its source has at the same position."""
+    source = inputs.get(entry.source_input[0]) if len(entry.source_input) == 1 else None
+    if source is None:
+        return
+    given, wanted = _model_dims(source), _model_dims(output)
+    if -1 in wanted[len(given) :]:
+        text = f"batch output '{output.name}' has a variable dimension at position {len(given) + 1} or later, where "
+        text += f"its source input '{source.name}' has no dimension, for {model_name}"
+        hint = f"the dims are {shape_text(wanted)} of the output and {shape_text(given)} of the input"
+        yield Problem(f"{path}.target_name", text, hint)
+
+
+def _model_dims(entry: ModelInput | ModelOutput) -> list[int]:
+    return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+
+
+def _source_problems(
+    entry: BatchInput | BatchOutput, path: str, side: str, inputs: set[str], model_name: str
+) -> list[Problem]:
+    label = f"batch {side} kind '{_kind(entry)}'"
+    if entry.kind not in entry.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number:
+        known = ", ".join(entry.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_name)
+        return [Problem(f"{path}.kind", f"unknown {label} for {model_name}", f"known are: {known}")]
+    sources = list(entry.source_input)
+    if len(sources) != 1:
+        text = f"{label} expects 1 source input, got {len(sources)} for {model_name}"
+        return [Problem(f"{path}.source_input", text)]
+    unknown = [name for name in sources if name not in inputs]
+    return [Problem(f"{path}.source_input", f"unknown source input name '{name}' for {model_name}") for name in unknown]
+
+
+def _kind(entry: BatchInput | BatchOutput) -> str:
+    field = entry.DESCRIPTOR.fields_by_name["kind"]
+    value = field.enum_type.values_by_number.get(entry.kind)
+    return str(value.name) if value else str(entry.kind)
+
+
+# Source: docs/spec/schedulers.md section 3.4.
+
+
+_FALSE_TRUE = ("int32_false_true", "fp32_false_true", "bool_false_true")
+_QUOTED = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
+_ID_DATATYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
+_FLAG_HINT = "for example: int32_false_true: [ 0, 1 ]"
+
+
+def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
+    """The problems of the sequence batcher; with `completed` False auto-complete may still fill max_batch_size."""
+    if not config.HasField("sequence_batching"):
+        return []
+    batching = config.sequence_batching
+    suffix = f" for {model_name}"
+    problems: list[Problem] = []
+    problems += _strategy_problems(config, suffix, completed)
+    problems += _control_problems(batching, suffix)
+    problems += _sequence_state_problems(config)
+    problems += _client_problems(config, suffix)
+    return problems
+
+
+def _strategy_problems(config: ModelConfig, suffix: str, completed: bool) -> Iterator[Problem]:
+    batching = config.sequence_batching
+    # Written so that it also finds a NaN.
+    if batching.HasField("direct") and not 0 <= batching.direct.minimum_slot_utilization <= 1:
+        text = f"sequence batching minimum slot utilization must be in range (0.0, 1.0]{suffix}"
+        yield Problem("sequence_batching.direct.minimum_slot_utilization", text)
+    if batching.HasField("oldest"):
+        path = "sequence_batching.oldest.preferred_batch_size"
+        sizes = batching.oldest.preferred_batch_size
+        limit = config.max_batch_size if completed or config.max_batch_size > 0 else None
+        if any(size <= 0 for size in sizes):
+            yield Problem(path, f"sequence batching preferred batch size must be positive{suffix}")
+        if limit is not None and any(size > limit for size in sizes):
+            text = f"sequence batching preferred batch size must be <= max batch size{suffix}"
+            yield Problem(path, text, f"max_batch_size is {limit}")
+
+
+def _control_problems(batching: ModelSequenceBatching, suffix: str) -> Iterator[Problem]:
+    tensors: set[str] = set()
+    kinds: set[int] = set()
+    for index, entry in enumerate(batching.control_input):
+        path = f"sequence_batching.control_input[{index}]"
+        if not entry.name:
+            yield Problem(f"{path}.name", f"sequence batching control tensor must have a name{suffix}")
+        elif entry.name in tensors or len(entry.control) > 1:
+            text = f"sequence batching control tensor '{entry.name}' is specified for multiple control kinds{suffix}"
+            yield Problem(path, text)
+        tensors.add(entry.name)
+        for number, control in enumerate(entry.control):
+            kind = _kind_name(control.kind)
+            if control.kind in kinds:
+                yield Problem(path, f"sequence batching specifies multiple {kind} tensors{suffix}")
+            kinds.add(control.kind)
+            where = f"{path}.control[{number}]"
+            if control.kind == ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID:
+                yield from _id_problems(control, where, kind, suffix)
+            else:
+                yield from _flag_problems(control, where, kind, suffix)
+
+
+def _kind_name(kind: int) -> str:
+    kinds = ModelSequenceBatching.Control.Kind
+    return kinds.Name(kind) if kind in kinds.values() else str(kind)
+
+
+def _flag_problems(control: ModelSequenceBatching.Control, path: str, kind: str, suffix: str) -> Iterator[Problem]:
+    given = [name for name in _FALSE_TRUE if getattr(control, name)]
+    if not given:
+        text = f"sequence batching must specify either {_QUOTED.format('or')} for {kind}{suffix}"
+        yield Problem(path, text, _FLAG_HINT)
+    elif len(given) > 1:
+        text = f"sequence batching specifies more than one from {_QUOTED.format('and')} for {kind}{suffix}"
+        yield Problem(path, text, _FLAG_HINT)
+    elif len(getattr(control, given[0])) != 2:
+        text = f"sequence batching control '{given[0]}' must have exactly 2 entries for {kind}{suffix}"
+        yield Problem(f"{path}.{given[0]}", text, _FLAG_HINT)
+
+
+def _id_problems(control: ModelSequenceBatching.Control, path: str, kind: str, suffix: str) -> Iterator[Problem]:
+    if any(getattr(control, name) for name in _FALSE_TRUE):
+        yield Problem(path, f"sequence batching must not specify either {_QUOTED.format('or')} for {kind}{suffix}")
+    datatype = datatype_of(control.data_type)
+    if datatype is None or datatype.name not in _ID_DATATYPES:
+        text = f"unexpected data type for control {kind}{suffix}. Allowed data types are TYPE_UINT64, TYPE_INT64, "
+        yield Problem(f"{path}.data_type", text + "TYPE_UINT32, TYPE_INT32 and TYPE_STRING")
+
+
+def _sequence_state_problems(config: ModelConfig) -> Iterator[Problem]:
+    inputs: set[str] = set()
+    outputs: set[str] = set()
+    for index, state in enumerate(config.sequence_batching.state):
+        path = f"sequence_batching.state[{index}]"
+        name = state.input_name
+        if not name or not state.output_name:
+            text = f"a state of model '{config.name}' must specify 'input_name' and 'output_name'"
+            yield Problem(path, text)
+        if name in inputs:
+            yield Problem(f"{path}.input_name", f"State input name '{name}' specified more than once.")
+        if state.output_name in outputs:
+            text = f"State output name '{state.output_name}' specified more than once."
+            yield Problem(f"{path}.output_name", text)
+        inputs.add(name)
+        outputs.add(state.output_name)
+        if datatype_of(state.data_type) is None:
+            yield Problem(f"{path}.data_type", f"state '{name}' of model '{config.name}' must specify 'data_type'")
+        if any(dim < 1 and dim != -1 for dim in state.dims):
+            text = f"state '{name}' of model '{config.name}' has a dimension that is neither -1 nor at least 1"
+            yield Problem(f"{path}.dims", text)
+        yield from _memory_problems(config, state, path)
+        yield from _initial_problems(state, path)
+
+
+def _memory_problems(config: ModelConfig, state: ModelSequenceBatching.State, path: str) -> Iterator[Problem]:
+    if not state.use_growable_memory:
+        return
+    where = f"{path}.use_growable_memory"
+    if not state.use_same_buffer_for_input_output:
+        text = "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name "
+        yield Problem(where, f"{text}'{state.input_name}'.", "set use_same_buffer_for_input_output: true as well")
+    if any(group.kind != ModelInstanceGroup.KIND_GPU for group in config.instance_group):
+        text = "'use_growable_memory' can only work with KIND_GPU model instances right now. Please either change the "
+        text += "instance type to KIND_GPU or set 'use_growable_memory' to false for state input "
+        yield Problem(where, f"{text}'{state.input_name}'.")
+
+
+def _initial_problems(state: ModelSequenceBatching.State, path: str) -> Iterator[Problem]:
+    where, name = f"{path}.initial_state", state.input_name
+    if len(state.initial_state) > 1:
+        text = f"initial_state field for state input '{name}' must contain exactly one or zero element. Found "
+        yield Problem(where, f"{text}'{len(state.initial_state)}' elements.")
+        return
+    for initial in state.initial_state:
+        if initial.data_type != state.data_type:
+            text = f"The data type used for 'initial_state' field of state '{name}' does not match the state data type."
+            yield Problem(f"{where}.data_type", text)
+        if not initial.name:
+            text = f"Field 'name' must be set when using initial_state for state input '{name}'."
+            yield Problem(f"{where}.name", text)
+        yield from _initial_dims_problems(initial.dims, state.dims, f"{where}.dims", name)
+        if initial.WhichOneof("state_data") is None:
+            text = f"initial_state setting expects state'{name}' to have state_data set"
+            yield Problem(where, text, "set zero_data: true, or data_file to a file in the folder initial_state")
+
+
+def _initial_dims_problems(given: Sequence[int], dims: Sequence[int], path: str, name: str) -> Iterator[Problem]:
+    if len(given) != len(dims):
+        text = "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input "
+        yield Problem(path, f"{text}'{name}'. {len(given)} != {len(dims)}")
+        return
+    for mine, wanted in zip(given, dims, strict=True):
+        if mine < 0:
+            text = f"'initial_state' field for state input name '{name}' contains variable dimensions."
+            yield Problem(path, text)
+            return
+        if wanted not in (-1, mine):
+            text = f"'initial_state' dim for input name '{name}' doesn't match 'state' dim description. "
+            yield Problem(path, f"{text}{mine} != {wanted}")
+            return
+
+
+def _client_problems(config: ModelConfig, suffix: str) -> Iterator[Problem]:
+    """What the scheduler provides cannot come from a client as well."""
+    batching = config.sequence_batching
+    controls = [entry.name for entry in batching.control_input]
+    states = [state.input_name for state in batching.state]
+    for index, entry in enumerate(config.input):
+        for what, names in (("control", controls), ("state", states)):
+            if entry.name in names:
+                text = f"sequence batching {what} tensor '{entry.name}' must not be a model input{suffix}"
+                yield Problem(f"input[{index}].name", text, "clients do not send it: remove it from 'input'")
+    for name in states:
+        if name in controls:
+            text = f"sequence batching tensor '{name}' is specified as control and as state{suffix}"
+            yield Problem("sequence_batching.state", text)
+
+
+# What depends on the models of the steps is checked in `core/config/ensemble_check.py`. Source:
+# docs/spec/model-config.md section 2.10.
+
+
+_STEPS = "ensemble_scheduling.step"
+
+
+def ensemble_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    """The problems of an ensemble, or of ensemble settings of a model that is not an ensemble."""
+    if not is_ensemble(config):
+        if not config.HasField("ensemble_scheduling"):
+            return []
+        text = f"ensemble scheduling cannot be set for model '{model_name}' whose platform is not ensemble"
+        return [Problem("ensemble_scheduling", text, 'set platform: "ensemble"')]
+    problems = list(_setting_problems(config, model_name))
+    if not config.HasField("ensemble_scheduling"):
+        text = f"ensemble scheduling must be set for ensemble {model_name} whose platform is ensemble"
+        return [Problem("ensemble_scheduling", text), *problems]
+    if not config.ensemble_scheduling.step:
+        return [*problems, Problem(_STEPS, f"must specify 'step' for ensemble '{model_name}'")]
+    steps = ensemble_steps(config)
+    unfinished = list(_step_problems(steps, model_name))
+    problems += unfinished
+    problems += _repeated_outputs(steps, {entry.name for entry in config.input}, model_name)
+    # The flow through steps that are not finished would show further problems that are none.
+    if not unfinished:
+        problems += _flow_problems(config, steps, model_name)
+    return problems
+
+
+def _setting_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    if config.instance_group:
+        yield Problem("instance_group", f"instance group should not be specified for ensemble '{model_name}'")
+    if config.HasField("optimization"):
+        yield Problem("optimization", f"optimization should not be specified for ensemble '{model_name}'")
+    if config.model_warmup:
+        yield Problem("model_warmup", f"model_warmup can not be specified for ensemble '{model_name}'")
+
+
+def _step_problems(steps: tuple[EnsembleStep, ...], model_name: str) -> Iterator[Problem]:
+    for index, step in enumerate(steps):
+        for field, value in (("model_name", step.model), ("input_map", step.inputs), ("output_map", step.outputs)):
+            if not value:
+                text = f"must specify '{field}' in step {index} of ensemble '{model_name}'"
+                yield Problem(f"{_STEPS}[{index}].{field}", text)
+
+
+def _repeated_outputs(steps: tuple[EnsembleStep, ...], inputs: set[str], model_name: str) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for index, step in enumerate(steps):
+        path = f"{_STEPS}[{index}].output_map"
+        for _, tensor in step.outputs:
+            if tensor in seen:
+                text = f"ensemble tensor '{tensor}' can appear in an output map only once for ensemble '{model_name}' "
+                yield Problem(path, f"{text}step {index}")
+            elif tensor in inputs:
+                text = f"ensemble tensor '{tensor}' is an input of ensemble '{model_name}', so step {index} cannot "
+                yield Problem(path, f"{text}write it", "give the output of the step another name")
+            seen.add(tensor)
+
+
+def _flow_problems(config: ModelConfig, steps: tuple[EnsembleStep, ...], model_name: str) -> Iterator[Problem]:
+    inputs = [entry.name for entry in config.input]
+    outputs = [entry.name for entry in config.output]
+    read = {tensor for step in steps for tensor in step.sources}
+    mapped = read | {tensor for step in steps for tensor in step.results}
+    there = reachable(steps, inputs)
+    for index, name in enumerate(inputs):
+        if name not in mapped:
+            text = f"ensemble input '{name}' for ensemble {model_name}' is not used"
+            yield Problem(f"input[{index}]", text, "no step has it in its 'input_map'")
+    for index, name in enumerate(outputs):
+        if name not in mapped:
+            text = f"ensemble output '{name}' for ensemble {model_name}' is not used"
+            yield Problem(f"output[{index}]", text, "no step has it in its 'output_map'")
+        elif name not in there:
+            yield _unwritten(steps, f"output[{index}]", name, there, model_name)
+    for tensor in sorted(mapped - set(outputs)):
+        if tensor not in there or tensor not in read:
+            text = f"ensemble tensor '{tensor}' is unused in ensemble '{model_name}'"
+            yield Problem(_STEPS, text, _unused_hint(tensor, tensor in read))
+
+
+def _unwritten(
+    steps: tuple[EnsembleStep, ...], path: str, output: str, there: frozenset[str], model_name: str
+) -> Problem:
+    text = f"output '{output}' for ensemble '{model_name}' is not written"
+    missing = first_unconnected(steps, output, there)
+    if not missing:
+        return Problem(path, text, "the steps before it wait for each other in a circle")
+    hint = f"no step writes '{missing}', and it is no input of the ensemble"
+    return Problem(path, f"{text}: at least one of its depending tensors, '{missing}', is not connected", hint)
+
+
+def _unused_hint(tensor: str, is_read: bool) -> str:
+    if is_read:
+        return f"a step reads '{tensor}', but neither an input nor a step that can run provides it"
+    return f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
+
+
+# Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
+
+
+def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
+    """The problems of the scheduler; with `completed` False auto-complete may still fill max_batch_size."""
+    problems: list[Problem] = []
+    if config.HasField("dynamic_batching"):
+        batching = config.dynamic_batching
+        limit = config.max_batch_size if completed or config.max_batch_size > 0 else None
+        problems += _preferred_size_problems(batching.preferred_batch_size, limit, model_name)
+        problems += _priority_problems(batching, model_name)
+        problems += _ordering_problems(batching, model_name)
+    problems += latency_target_problems(config, completed=completed)
+    problems += queue_delay_problems(config)
+    problems += sequence_problems(config, model_name, completed=completed)
+    problems += ensemble_problems(config, model_name)
+    problems += _cache_problems(config, model_name)
+    return problems
+
+
+def _preferred_size_problems(sizes: Sequence[int], limit: int | None, model_name: str) -> list[Problem]:
+    path = "dynamic_batching.preferred_batch_size"
+    problems: list[Problem] = []
+    if any(size <= 0 for size in sizes):
+        problems.append(Problem(path, f"dynamic batching preferred size must be positive for {model_name}"))
+    if limit is not None and any(size > limit for size in sizes):
+        text = f"dynamic batching preferred size must be <= max batch size for {model_name}"
+        problems.append(Problem(path, text, f"max_batch_size is {limit}"))
+    return problems
+
+
+def _priority_problems(batching: ModelDynamicBatching, model_name: str) -> list[Problem]:
+    levels = batching.priority_levels
+    if levels == 0:
+        return []
+    problems: list[Problem] = []
+    if not 1 <= batching.default_priority_level <= levels:
+        text = f"default priority level must be in range [1, {levels}] for {model_name}"
+        problems.append(Problem("dynamic_batching.default_priority_level", text))
+    if any(not 1 <= level <= levels for level in batching.priority_queue_policy):
+        text = f"priority queue policy must have priority level in range [1, {levels}] for {model_name}"
+        problems.append(Problem("dynamic_batching.priority_queue_policy", text))
+    return problems
+
+
+def _ordering_problems(batching: ModelDynamicBatching, model_name: str) -> list[Problem]:
+    if not batching.preserve_ordering:
+        return []
+    problems: list[Problem] = []
+    if batching.priority_levels > 1:
+        text = f"Only one priority level is allowed when 'preserve_ordering' is true for {model_name}"
+        problems.append(Problem("dynamic_batching.priority_levels", text))
+    policies = {"default_queue_policy": batching.default_queue_policy}
+    for level, policy in sorted(batching.priority_queue_policy.items()):
+        policies[f"priority_queue_policy[{level}]"] = policy
+    for name, policy in policies.items():
+        if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds != 0:
+            text = "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
+            problems.append(Problem(f"dynamic_batching.{name}.timeout_action", text + model_name))
+    return problems
+
+
+def _cache_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    if not config.response_cache.enable:
+        return []
+    problems: list[Problem] = []
+    if config.model_transaction_policy.decoupled:
+        problems.append(decoupled_cache_problem(model_name))
+    if config.HasField("sequence_batching"):
+        problems.append(_cache_problem(model_name, "sequence batching scheduler"))
+    return problems
+
+
+def decoupled_cache_problem(model_name: str, hint: str = "") -> Problem:
+    """That of a model with a response cache that may answer a request more than once."""
+    return _cache_problem(model_name, "'decoupled' transaction policy", hint)
+
+
+def _cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
+    text = (
+        f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
+    )
+    return Problem("response_cache", text, hint)
+
+
+# Source: docs/spec/onnxruntime-backend.md section 5.4.
+
+
+_log = logging.getLogger("trident.config")
+
+
+def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
+    """Every contradiction between a validated `config` and `signature`, with Triton's texts."""
+    problems: list[Problem] = []
+    problems += control_problems(config, signature, model_name)
+    problems += _count_problems(config, signature, model_name)
+    for index, entry in enumerate(config.input):
+        allowed = signature.optional_inputs if entry.optional else signature.inputs
+        problems += _input_problems(config, entry, allowed, f"input[{index}]", model_name)
+    for index, batch_input in enumerate(config.batch_input):
+        for name in batch_input.target_name:
+            problems += _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
+    scattered = _scattered_outputs(config)
+    for index, entry in enumerate(config.output):
+        path = f"output[{index}]"
+        tensor = _named(signature.outputs, entry.name)
+        if tensor is None:
+            problems.append(_unexpected("output", entry.name, signature.outputs, f"{path}.name"))
+            continue
+        problems += _datatype_problems("output", entry, tensor, path, model_name)
+        if entry.name not in scattered:
+            problems += _dims_problems(config, entry, tensor, path, model_name, wider=True)
+    for index, state in enumerate(config.sequence_batching.state):
+        problems += _signature_state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
+    return problems
+
+
+def batching_problem(config: ModelConfig, signature: ModelSignature) -> Problem | None:
+    """The warning that `config` batches requests which the graph does not keep apart; None if it does not."""
+    fault = signature.batching_fault
+    if fault is None or config.max_batch_size == 0:
+        return None
+    return Problem(
+        "max_batch_size",
+        f"a trial has shown that the graph does not keep the requests of a batch apart: {fault.seen}; requests that "
+        "are batched fail, or get wrong answers",
+        f"set max_batch_size to 0 and let the dims begin with the first dimension, or {fault.cure}",
+    )
+
+
+def log_batching_problem(config: ModelConfig, signature: ModelSignature) -> None:
+    """Warn of it in the log when the model loads."""
+    problem = batching_problem(config, signature)
+    if problem is not None:
+        _log.warning("model '%s': %s (%s)", config.name, problem.message, problem.hint)
+
+
+def _count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
+    own = [tensor for tensor in signature.inputs if tensor.name in own_inputs(config)]
+    expected = sum(not entry.optional for entry in config.input) + len(own)
+    expected += sum(len(entry.target_name) for entry in config.batch_input)
+    provided = len(signature.inputs)
+    if expected != provided:
+        names = ", ".join(sorted(tensor.name for tensor in signature.inputs))
+        yield Problem(
+            "input",
+            f"unable to load model '{model_name}', configuration expects {expected} inputs, model provides {provided}",
+            f"the inputs of the model are: {names}",
+        )
+
+
+def _input_problems(
+    config: ModelConfig, entry: ModelInput, allowed: tuple[TensorSignature, ...], path: str, model_name: str
+) -> Iterator[Problem]:
+    unable = f"unable to load model '{model_name}', "
+    if entry.optional and config.max_batch_size > 0:
+        text = f"{unable}optional input '{entry.name}' is not supported for models that support batching"
+        yield Problem(f"{path}.optional", text)
+    tensor = _named(allowed, entry.name)
+    if tensor is None:
+        yield _unexpected("input", entry.name, allowed, f"{path}.name")
+        return
+    yield from _datatype_problems("input", entry, tensor, path, model_name)
+    if not entry.allow_ragged_batch:
+        yield from _dims_problems(config, entry, tensor, path, model_name, narrower=True)
+        return
+    ragged = f"{unable}configuration expects model provides input with shape [-1] "
+    if entry.optional:
+        text = f"{ragged}for ragged input '{entry.name}', which is not supported for optional input"
+        yield Problem(f"{path}.allow_ragged_batch", text)
+    elif tensor.shape != (-1,):
+        text = f"{ragged} for ragged input '{entry.name}', model provides {shape_text(tensor.shape)}"
+        yield Problem(f"{path}.allow_ragged_batch", text)
+
+
+def _batch_input_problems(
+    entry: BatchInput, name: str, signature: ModelSignature, path: str, model_name: str
+) -> Iterator[Problem]:
+    """The target of a batch input must take what the server makes. Triton finds this out at the first request."""
+    tensor = _named(signature.inputs, name)
+    if tensor is None:
+        yield _unexpected("input", name, signature.inputs, f"{path}.target_name")
+        return
+    unable = f"unable to load model '{model_name}', "
+    wanted = datatype_of(entry.data_type)
+    if wanted is not None and wanted is not BY_NAME.get(tensor.datatype):
+        text = f"{unable}configuration expects datatype {wanted.config_name} for batch input '{name}', model provides "
+        text += f"TYPE_{tensor.datatype or '<invalid>'}"
+        yield Problem(f"{path}.data_type", text, "the graph must take INT32 or FP32 here, and may cast it")
+    rank = 2 if entry.kind == BatchInput.BATCH_ITEM_SHAPE else 1
+    if tensor.shape and len(tensor.shape) != rank:
+        kind = BatchInput.Kind.Name(entry.kind)
+        text = f"{unable}batch input '{name}' of kind '{kind}' has {'1 dimension' if rank == 1 else '2 dimensions'}, "
+        yield Problem(f"{path}.kind", f"{text}model provides {shape_text(tensor.shape)}")
+
+
+def _signature_state_problems(
+    config: ModelConfig,
+    state: ModelSequenceBatching.State,
+    signature: ModelSignature,
+    path: str,
+    model_name: str,
+) -> Iterator[Problem]:
+    """A state is an input and an output of the graph."""
+    as_input = ModelInput(name=state.input_name, data_type=state.data_type, dims=state.dims)
+    yield from _input_problems(config, as_input, signature.inputs, path, model_name)
+    if any(entry.name == state.output_name for entry in config.output):
+        return
+    tensor = _named(signature.outputs, state.output_name)
+    if tensor is None:
+        yield _unexpected("output", state.output_name, signature.outputs, path)
+        return
+    as_output = ModelOutput(name=state.output_name, data_type=state.data_type, dims=state.dims)
+    yield from _datatype_problems("output state", as_output, tensor, path, model_name)
+    yield from _dims_problems(config, as_output, tensor, path, model_name, narrower=True, wider=True)
+
+
+def _datatype_problems(
+    side: str, entry: ModelInput | ModelOutput, tensor: TensorSignature, path: str, model_name: str
+) -> Iterator[Problem]:
+    row = BY_NAME.get(tensor.datatype)
+    if row is not None and datatype_of(entry.data_type) is row:
+        return
+    provided = f"TYPE_{row.name if row else '<invalid>'}"
+    configured = DataType.Name(entry.data_type) if datatype_of(entry.data_type) else "TYPE_INVALID"
+    text = f"unable to load model '{model_name}', configuration expects datatype {configured} for {side} "
+    hint = f"set data_type: {row.config_name}" if row else "this type of tensor cannot be served"
+    yield Problem(f"{path}.data_type", f"{text}'{entry.name}', model provides {provided}", hint)
+
+
+def _dims_problems(
+    config: ModelConfig,
+    entry: ModelInput | ModelOutput,
+    tensor: TensorSignature,
+    path: str,
+    model_name: str,
+    *,
+    narrower: bool = False,
+    wider: bool = False,
+) -> Iterator[Problem]:
+    """The contradictions of dims; those of `entry` may be `narrower` than the graph's, or `wider`."""
+    batching = config.max_batch_size > 0
+    dims: Shape = tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+    start = f"model '{model_name}', tensor '{entry.name}': "
+    provided = shape_text(tensor.shape)
+    if batching and tensor.shape[:1] != (-1,):
+        text = f"{start}for the model to support batching the shape should have at least 1 dimension and the first "
+        text += f"dimension must be -1; but shape expected by the model is {provided}"
+        hint = f"set max_batch_size to 0 and {_cure(entry, tensor, False)}, or export the model with a dynamic first "
+        yield Problem(f"{path}.dims", text, f"{hint}dimension")
+        return
+    if not tensor.shape:
+        if any(dim != 1 for dim in dims):
+            text = f"unable to load model '{model_name}', scalar tensor '{entry.name}', should only provide 1 in the "
+            text += "model configuration when the model doesn't support batching. Model configuration provided: "
+            yield Problem(f"{path}.dims", f"{text}{shape_text(dims)}.", _cure(entry, tensor, batching))
+        return
+    full = (-1, *dims) if batching else dims
+    if _fits(full, tensor.shape, narrower, wider):
+        return
+    text = f"{start}the model expects {len(tensor.shape)} dimensions (shape {provided}) but the model configuration "
+    if batching:
+        text += f"specifies {len(full)} dimensions (an initial batch dimension because max_batch_size > 0 followed by "
+        text += f"the explicit tensor shape, making complete shape {shape_text(full)})"
+    else:
+        text += f"specifies {len(full)} dimensions (shape {shape_text(full)})"
+    yield Problem(f"{path}.dims", text, _cure(entry, tensor, batching))
+
+
+def _cure(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> str:
+    """What to write for `tensor`. A configuration has no empty dims: a tensor of the batch dimension alone, such as a
+    label for each row, needs a reshape.
+    """
+    dims = [dim or -1 for dim in tensor.shape[batching:]]
+    if batching and not dims:
+        return "write dims: [ 1 ] reshape { shape: [ ] }"
+    return f"write dims: {shape_text(dims or [1])}{' and no reshape' if entry.HasField('reshape') else ''}"
+
+
+def _fits(full: Shape, provided: Shape, narrower: bool, wider: bool) -> bool:
+    """Whether configured dimensions match the graph's: equal, a number for a variable one (`narrower`), or a variable
+    one for a number (`wider`).
+
+    What a graph says of an output becomes more precise as it is optimized, so that its file, in which people look the
+    dimensions up, may have -1 where the session knows the number. A configuration cannot express the dimension 0 of a
+    graph; it has -1 in its place.
+    """
+    return len(full) == len(provided) and all(
+        mine == (theirs or -1) or (narrower and theirs == -1) or (wider and mine == -1)
+        for mine, theirs in zip(full, provided, strict=True)
+    )
+
+
+def _scattered_outputs(config: ModelConfig) -> set[str]:
+    """The outputs that are split by the shape of their source input, so that the graph's dimensions do not apply."""
+    scatter = BatchOutput.BATCH_SCATTER_WITH_INPUT_SHAPE
+    return {name for entry in config.batch_output if entry.kind == scatter for name in entry.target_name}
+
+
+def _named(tensors: Iterable[TensorSignature], name: str) -> TensorSignature | None:
+    return next((tensor for tensor in tensors if tensor.name == name), None)
+
+
+def _unexpected(side: str, name: str, tensors: Iterable[TensorSignature], path: str) -> Problem:
+    allowed = ", ".join(sorted(tensor.name for tensor in tensors))
+    return Problem(path, f"unexpected inference {side} '{name}', allowed {side}s are: {allowed}")
+
+
+# Source: docs/spec/model-config.md sections 2.2 to 2.10.
+
+
+AGENT_KEY = "a key is MD5:<path in the model directory>, such as MD5:1/model.onnx"
+
+
+def validate_model_config(
+    config: ModelConfig,
+    model_name: str,
+    *,
+    gpu_ids: GpuIds = (),
+    completed: bool = True,
+    layout_hint: str = "",
+) -> list[Problem]:
+    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a valid one.
+
+    `gpu_ids` are the GPUs that instances may use. With `completed` False it leaves out the checks that need the batch
+    size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `layout_hint` says how the
+    model's folder differs from that of a model whose backend can be told from its files.
+    """
+    problems = _identity_problems(config, model_name)
+    problems += platform_problems(config, model_name, layout_hint)
+    if not config.HasField("version_policy"):
+        problems.append(Problem("version_policy", f"must specify 'version policy' for {model_name}"))
+    if config.max_batch_size < 0:
+        text = f"'max_batch_size' must be non-negative value for {model_name}"
+        problems.append(Problem("max_batch_size", text, "0 means a model without a batch dimension"))
+    problems += _file_name_problems(config, model_name)
+    if completed:
+        problems += tensor_problems(config, model_name)
+        problems += batch_tensor_problems(config, model_name)
+        if not problems:
+            problems += bucket_problems(config, model_name) or bucket_count_problems(config)
+    problems += scheduling_problems(config, model_name, completed=completed)
+    problems += instance_group_problems(config, model_name, gpu_ids)
+    problems += count_problems(config)
+    problems += _metrics_problems(config)
+    problems += agent_problems(config)
+    return problems
+
+
+def _identity_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    if not config.name:
+        return [Problem("name", "model configuration must specify 'name'")]
+    if config.name != model_name:
+        text = f"unexpected directory name '{model_name}' for model '{config.name}', "
+        hint = f"remove 'name' from config.pbtxt, or rename the directory to '{config.name}'"
+        return [Problem("name", f"{text}directory name must equal model name", hint)]
+    return []
+
+
+def _file_name_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+    names = {"default_model_filename": config.default_model_filename}
+    names |= {f"cc_model_filenames[{key}]": name for key, name in sorted(config.cc_model_filenames.items())}
+    return [
+        Problem(path, f"model file name '{name}' must stay within the version directory for {model_name}")
+        for path, name in names.items()
+        if not is_plain(name)
+    ]
+
+
+def agent_problems(config: ModelConfig) -> list[Problem]:
+    """The problems of the repository agents, without those of the files that they name."""
+    problems: list[Problem] = []
+    for index, agent in enumerate(config.model_repository_agents.agents):
+        path = f"model_repository_agents.agents[{index}]"
+        if agent.name != "checksum":
+            text = f"unable to find repo agent '{agent.name}': only 'checksum' is built in"
+            problems.append(Problem(f"{path}.name", text, "remove it if the model's files can be read without it"))
+            continue
+        for key in sorted(agent.parameters):
+            algorithm, colon, _ = key.partition(":")
+            if not colon:
+                text = f"failed to parse key: {key}"
+            elif algorithm.lower() != "md5":
+                text = f"Unsupported checksum algorithm: {algorithm}"
+            else:
+                continue
+            problems.append(Problem(f"{path}.parameters[{key}]", text, AGENT_KEY))
+    return problems
+
+
+def _metrics_problems(config: ModelConfig) -> list[Problem]:
+    problems: list[Problem] = []
+    for index, control in enumerate(config.model_metrics.metric_control):
+        path = f"model_metrics.metric_control[{index}]"
+        family = control.metric_identifier.family
+        if not control.HasField("metric_identifier"):
+            problems.append(Problem(path, "metric control must specify 'metric_identifier'"))
+        elif not family:
+            text = "metric identifier must specify non-empty 'family'"
+            problems.append(Problem(f"{path}.metric_identifier", text))
+        elif family not in DEFAULT_BUCKETS:
+            _log.warning(
+                "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.", family
+            )
+        if not control.HasField("histogram_options"):
+            problems.append(Problem(path, "metric control must specify 'histogram_options'"))
+        elif not control.histogram_options.buckets:
+            text = "histogram options must specify non-empty 'buckets'"
+            problems.append(Problem(f"{path}.histogram_options", text))
+    return problems
+
+
+# Source: docs/spec/model-config.md, "In Trident".
+
+
+def settings_without_effect(written: ModelConfig) -> list[Problem]:
+    """One entry for each of them, in the order of the configuration; `written` is as its author wrote it."""
+    return [
+        *_optimization(written),
+        *_instance_groups(written),
+        *_files(written),
+        *_parameters(written),
+        *_warmup(written),
+    ]
+
+
+def _optimization(config: ModelConfig) -> Iterator[Problem]:
+    optimization = config.optimization
+    is_plan = TENSORRT in (config.platform, f"{config.backend}_plan")
+    if optimization.priority and not is_plan:
+        yield Problem("optimization.priority", "The threads of all models have the priority of the server's process.")
+    cuda = optimization.cuda
+    if optimization.HasField("cuda") and not (is_plan and cuda == type(cuda)(busy_wait_events=cuda.busy_wait_events)):
+        hint = "for CUDA graphs of TensorRT set 'trt_cuda_graph_enable' of the accelerator 'tensorrt' of an ONNX model"
+        message = "Only busy_wait_events has an effect, and only for TensorRT plans: CUDA graphs are not captured."
+        yield Problem("optimization.cuda", message, hint)
+    if optimization.execution_accelerators.gpu_execution_accelerator and _is_cpu_only(config):
+        path = "optimization.execution_accelerators.gpu_execution_accelerator"
+        yield Problem(path, "No instance group is on a GPU.", "remove it, or add a group of KIND_GPU")
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        if optimization.HasField(name) and not getattr(optimization, name).enable:
+            yield Problem(f"optimization.{name}", "Pinned memory is used for the batches of a GPU in any case.")
+    if optimization.gather_kernel_buffer_threshold:
+        path = "optimization.gather_kernel_buffer_threshold"
+        yield Problem(path, "Batches are gathered on the CPU, never by a kernel.")
+    if optimization.eager_batching:
+        path = "optimization.eager_batching"
+        yield Problem(path, "A batch is formed when an instance is free, not while it is busy.")
+
+
+def _instance_groups(config: ModelConfig) -> Iterator[Problem]:
+    for index, group in enumerate(config.instance_group):
+        path = f"instance_group[{index}]"
+        if group.host_policy:
+            yield Problem(f"{path}.host_policy", "There are no host policies: threads are not bound to cores or nodes.")
+        if group.secondary_devices:
+            yield Problem(f"{path}.secondary_devices", "Instances use only the device of their group.")
+        if group.passive:
+            yield Problem(f"{path}.passive", "A passive group gets no instances, because nothing would use them.")
+
+
+def _files(config: ModelConfig) -> Iterator[Problem]:
+    if config.cc_model_filenames and _is_cpu_only(config):
+        message = "These files are for GPUs by compute capability, and no instance group is on a GPU."
+        yield Problem("cc_model_filenames", message)
+
+
+def _parameters(config: ModelConfig) -> Iterator[Problem]:
+    if "TRITON_BATCH_STRATEGY_PATH" in config.parameters:
+        path = "parameters[TRITON_BATCH_STRATEGY_PATH]"
+        yield Problem(path, "Custom batching libraries are not loaded: the dynamic batcher forms the batches.")
+
+
+def _warmup(config: ModelConfig) -> Iterator[Problem]:
+    for index, sample in enumerate(config.model_warmup):
+        if sample.batch_size == 0:
+            path = f"model_warmup[{index}].batch_size"
+            yield Problem(path, "A sample with a batch size of 0 is not run.", "1 or more")
+
+
+def _is_cpu_only(config: ModelConfig) -> bool:
+    """Whether the author keeps the model off GPUs; without an instance group the server chooses."""
+    groups = config.instance_group
+    return bool(groups) and all(group.kind == ModelInstanceGroup.KIND_CPU for group in groups)

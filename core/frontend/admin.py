@@ -1,0 +1,333 @@
+"""The statistics of model versions as v2 JSON has them, with Triton's order of keys. `batch_close_count` is Trident's.
+
+Source: docs/spec/statistics-and-metrics.md section A.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from core.cuda.driver import HANDLE_SIZE
+from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from core.observability.log import FORMATS, LogLevels, log_levels, log_options
+from core.observability.slowest_requests import NotedRequest, VersionRequests
+from core.observability.statistics import (
+    BatchStatistics,
+    BucketStatistics,
+    ResponseStatistics,
+    StatisticsSnapshot,
+    VersionStatistics,
+)
+from core.observability.tracing.settings import CHANGEABLE, COUNT, FREQUENCY, LEVEL, LEVELS, OFF, RATE, UNLIMITED, Value
+
+_FILE = "log_file"
+_FORMAT = "log_format"
+_SWITCHES = {"log_info": "info", "log_warning": "warning", "log_error": "error"}
+_LEVEL = "log_verbose_level"
+# Trident's own.
+_ACCESS = "log_access"
+_BOOLEANS = {"response_timing": "timing", "histogram_latencies": "histograms"}
+# Triton applies the settings of a call in this order, and those before an invalid one stay applied.
+ORDER = (_FILE, *_SWITCHES, _LEVEL, _FORMAT, _ACCESS, *_BOOLEANS)
+_HIGHEST_LEVEL = 2**32 - 1
+_SCOPES = ("false", "true", "all")
+
+# What makes a setting of the value that a client sent, by the kinds of value. Raises InvalidRequest.
+AsBool = Callable[[str, object], bool]
+AsInteger = Callable[[str, object], int]
+AsText = Callable[[str, object], str]
+
+
+def shown_settings() -> dict[str, object]:
+    """The settings of this process's log: Triton's, and of Trident's own those that are switched on, because clients of
+    Triton compare the whole answer.
+    """
+    options = log_options()
+    own = {_ACCESS: options.access} if options.access != _SCOPES[0] else {}
+    return {
+        _FILE: options.file,
+        **{name: getattr(options, field) for name, field in _SWITCHES.items()},
+        _LEVEL: options.verbose,
+        _FORMAT: options.format,
+        **own,
+        **{name: True for name, field in _BOOLEANS.items() if getattr(options, field)},
+    }
+
+
+def changed_settings(
+    wanted: Mapping[str, object], as_bool: AsBool, as_integer: AsInteger, as_text: AsText
+) -> Iterable[LogLevels]:
+    """The levels after each of the changes, in Triton's order. Raises InvalidRequest and Unsupported at an invalid one,
+    and before any for a setting that does not exist.
+    """
+    check_names("log setting", wanted, ORDER)
+    levels = log_levels()
+    for name in ORDER:
+        if name not in wanted:
+            continue
+        value = wanted[name]
+        if name == _FILE:
+            raise Unsupported("log file location can not be updated through network protocol")
+        if name == _LEVEL:
+            levels = replace(levels, verbose=min(as_integer(name, value), _HIGHEST_LEVEL))
+        elif name == _FORMAT:
+            levels = replace(levels, format=_known(name, as_text(name, value), FORMATS))
+        elif name == _ACCESS:
+            text = as_text(name, value) if not isinstance(value, bool) else str(value).lower()
+            levels = replace(levels, access=_known(name, text, _SCOPES))
+        else:
+            switch: Any = {(_SWITCHES | _BOOLEANS)[name]: as_bool(name, value)}
+            levels = replace(levels, **switch)
+        yield levels
+
+
+def check_names(kind: str, given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise InvalidRequest for a name that is none of the `known` ones of this kind: nothing would change, and nobody
+    would notice."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f", did you mean '{near[0]}'?" if near else ""
+            raise InvalidRequest(f"unknown {kind} '{name}'{meant}", hint=f"one of {', '.join(known)}")
+
+
+def _known(name: str, text: str, values: Sequence[str]) -> str:
+    if text not in values:
+        raise InvalidRequest(f"invalid argument for {name}, got: {text}", hint=f"one of {', '.join(values)}")
+    return text
+
+
+# Source: docs/spec/trace-and-log.md section 1.
+
+
+FILE = "trace_file"
+# What clients see and cannot change: it is passed over.
+_SHOWN = (
+    "trace_mode",
+    "url",
+    "resource",
+    "bsp_max_queue_size",
+    "bsp_schedule_delay",
+    "bsp_max_export_batch_size",
+)
+_INTEGER = re.compile(r"\s*([+-]?[0-9]+)")
+_LONGEST_INTEGER = 20
+_INT32 = range(-(2**31), 2**31)
+_UINT32 = 2**32
+_RANGES = {RATE: "[ 0, 4294967295 ]", COUNT: "[ -1, 2147483647 ]", FREQUENCY: "[ 0, 4294967295 ]"}
+
+# What makes the texts of a level, or the text of a number, of the value that a client sent. Raises InvalidRequest.
+AsTexts = Callable[[str, object], list[str]]
+
+
+def check_ready(is_ready: Callable[[], bool], model: str) -> None:
+    """Raise InvalidRequest for a model that is unknown or not ready, with one text for both, as Triton does."""
+    try:
+        if is_ready():
+            return
+    except (ModelNotFound, ModelNotReady):
+        pass
+    raise InvalidRequest(f"Request for unknown model : {model}", model=model)
+
+
+def wanted_changes(
+    wanted: Mapping[str, object], as_texts: AsTexts, as_text: AsText, before_count: str
+) -> dict[str, Value | None]:
+    """The changes that a client wants. A value of None clears a setting. Raises InvalidRequest and Unsupported, also
+    for a setting that does not exist.
+
+    `before_count` is what the
+    protocol has between an invalid count and the text before it.
+    """
+    check_names("trace setting", wanted, (*CHANGEABLE, FILE, *_SHOWN))
+    if FILE in wanted:
+        raise Unsupported("trace file location can not be updated through network protocol")
+    changes: dict[str, Value | None] = {}
+    if LEVEL in wanted:
+        given = wanted[LEVEL]
+        levels = None if given is None else _levels(as_texts(LEVEL, given))
+        if levels is not _NOTHING:
+            changes[LEVEL] = levels
+    for name in (RATE, COUNT, FREQUENCY):
+        if name in wanted:
+            given = wanted[name]
+            changes[name] = None if given is None else _number(name, as_text(name, given), before_count)
+    return changes
+
+
+_NOTHING = ("",)
+
+
+def _levels(texts: list[str]) -> tuple[str, ...]:
+    """`_NOTHING` if the texts name no level at all."""
+    if OFF in texts:
+        if len(texts) > 1:
+            raise InvalidRequest("Expect only one trace level 'OFF' is specified")
+        return ()
+    return tuple(level for level in LEVELS if level in texts) or _NOTHING
+
+
+def _number(name: str, text: str, before_count: str) -> int:
+    """The integer at the start of `text`, as Triton reads it."""
+    found = _INTEGER.match(text)
+    if found is None:
+        raise InvalidRequest(f"Unable to parse '{name}', got: {text}")
+    if len(found[1]) > _LONGEST_INTEGER or int(found[1]) not in _INT32:
+        raise InvalidRequest(f"Unable to parse '{name}', value is out of range {_RANGES[name]}, got: {text}")
+    number = int(found[1])
+    if name != COUNT:
+        return number % _UINT32
+    if number < UNLIMITED:
+        raise InvalidRequest(f"Unable to parse '{name}'. Expecting value >= -1, got:{before_count}{text}")
+    return number
+
+
+# Source: docs/spec/http.md section 8.
+
+
+def refuse_repository(name: str) -> None:
+    """Raise Unsupported if a call names a repository."""
+    if name:
+        raise Unsupported("'repository_name' specification is not supported")
+
+
+# Source: docs/spec/shared-memory.md sections 1 and 3.
+
+
+def check_allowed(*, allowed: bool) -> None:
+    """Raise Unsupported unless clients may register and unregister regions."""
+    if not allowed:
+        raise Unsupported(
+            "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable.",
+            hint="or send the tensors in the request",
+        )
+
+
+def check_region_name(name: str, kind: str) -> None:
+    """Raise InvalidRequest if a region has no name; `kind` is system or cuda."""
+    if not name:
+        raise InvalidRequest(f"'region name' is necessary to register {kind} shared memory region")
+
+
+def check_handle(handle: bytes) -> None:
+    """Raise InvalidRequest unless `handle` has the size of a handle of CUDA IPC."""
+    if len(handle) != HANDLE_SIZE:
+        raise InvalidRequest(
+            "'raw_handle' must be a valid base64 encoded cudaIpcMemHandle_t",
+            hint=f"it has {len(handle)} bytes, and must have {HANDLE_SIZE}",
+        )
+
+
+# Source: docs/spec/statistics-and-metrics.md section A.
+
+
+Duration = dict[str, int]
+
+
+def model_statistics_json(versions: Iterable[VersionStatistics]) -> dict[str, Any]:
+    return {"model_stats": [_version(version) for version in versions]}
+
+
+def slowest_requests_json(name: str, versions: Iterable[VersionRequests]) -> dict[str, Any]:
+    """Times in whole microseconds; what is not known of a request is left out."""
+    return {
+        "model_name": name,
+        "versions": [
+            {
+                "version": str(version.version),
+                "slowest": [_noted(request) for request in version.slowest],
+                "failed": [_noted(request) for request in version.failed],
+            }
+            for version in versions
+        ],
+    }
+
+
+def _noted(request: NotedRequest) -> dict[str, Any]:
+    ended = datetime.fromtimestamp(request.ended_ms / 1000, UTC)
+    shown: dict[str, Any] = {
+        "id": request.id,
+        "ended": f"{ended:%Y-%m-%dT%H:%M:%S}.{request.ended_ms % 1000:03}Z",
+        "status": request.failure or "OK",
+        "duration_us": request.duration_ns // 1000,
+    }
+    if request.batch_size:
+        shown |= {
+            "queue_us": request.queue_ns // 1000,
+            "compute_input_us": request.compute_input_ns // 1000,
+            "compute_infer_us": request.compute_infer_ns // 1000,
+            "compute_output_us": request.compute_output_ns // 1000,
+            "batch_size": request.batch_size,
+        }
+    more = {"batch_close": request.batch_close, "error": request.error}
+    return {**shown, **{name: text for name, text in more.items() if text}}
+
+
+def _version(version: VersionStatistics) -> dict[str, Any]:
+    """Only the memory of a model's own processes is known: that of the others stays empty."""
+    statistics = version.statistics
+    success = statistics.request_success
+    return {
+        "name": version.name,
+        "version": str(version.version),
+        "last_inference": statistics.last_inference_ms,
+        "inference_count": statistics.inference_count,
+        "execution_count": statistics.execution_count,
+        "inference_stats": {
+            "success": _duration(success, statistics.request_ns),
+            "fail": _duration(sum(statistics.request_failures.values()), statistics.failure_ns),
+            "queue": _duration(success, statistics.queue_ns),
+            **_compute(statistics.executed_count, statistics),
+            "cache_hit": _duration(statistics.cache_hit_count, statistics.cache_hit_ns),
+            "cache_miss": _duration(statistics.cache_miss_count, statistics.cache_miss_ns),
+        },
+        "response_stats": {str(response.index): _response(response) for response in statistics.responses},
+        "batch_stats": [
+            {"batch_size": batch.batch_size, **_compute(batch.execution_count, batch)} for batch in statistics.batches
+        ],
+        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": version.memory_bytes}] if version.memory_bytes else [],
+        "batch_close_count": {reason.label: count for reason, count in statistics.batch_closes.items()},
+        **({"bucket_stats": [_bucket(bucket) for bucket in statistics.buckets]} if statistics.buckets else {}),
+    }
+
+
+def _bucket(bucket: BucketStatistics) -> dict[str, int]:
+    """Only the sizes to which the model pads. Not Triton's: it has no buckets."""
+    sizes = {"batch_size": bucket.batch_size, "length": bucket.length}
+    return {
+        **{name: size for name, size in sizes.items() if size},
+        "execution_count": bucket.execution_count,
+        "element_count": bucket.element_count,
+        "padding_count": bucket.padding_count,
+    }
+
+
+def _compute(count: int, durations: StatisticsSnapshot | BatchStatistics) -> dict[str, Duration]:
+    return {
+        "compute_input": _duration(count, durations.compute_input_ns),
+        "compute_infer": _duration(count, durations.compute_infer_ns),
+        "compute_output": _duration(count, durations.compute_output_ns),
+    }
+
+
+def _response(response: ResponseStatistics) -> dict[str, Duration]:
+    """What a response takes after it was sent is not measured: `compute_output` only counts."""
+    success, fail, empty, cancelled = map(_duration, response.counts, response.durations_ns)
+    made = (success, fail, empty)
+    return {
+        "compute_infer": _duration(sum(each["count"] for each in made), sum(each["ns"] for each in made)),
+        "compute_output": _duration(success["count"], 0),
+        "success": success,
+        "fail": fail,
+        "empty_response": empty,
+        "cancel": cancelled,
+    }
+
+
+def _duration(count: int, ns: int) -> Duration:
+    return {"count": count, "ns": ns}

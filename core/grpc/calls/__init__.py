@@ -1,1 +1,0 @@
-"""Calls: what becomes of a stream, from its first message to its status."""

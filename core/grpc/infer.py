@@ -1,0 +1,150 @@
+"""ModelInfer: one request, one response, and no greenlet between them.
+
+Source: docs/spec/grpc.md sections 2 and 3.
+"""
+
+from __future__ import annotations
+
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from core.engine.model_lookup import ModelNotAtHand
+from core.frontend.bridge import SingleResponse
+from core.frontend.trace_events import GRPC, end_trace
+from core.grpc.call import LARGE, UnaryCall
+from core.grpc.request import DecodedRequest
+from core.grpc.response import encode_response
+from core.grpc.status import Status
+from core.grpc.transport import IDENTITY, Stream
+from core.inference.pending_request import CancelCause, PendingRequest
+from core.inference.response import InferenceResponse
+from core.inference.tensors import Buffer
+from core.observability.switches import SWITCHES
+
+if TYPE_CHECKING:
+    from core.grpc.application import GrpcFrontEnd
+    from core.grpc.transport import RequestHead
+
+
+class InferCall(UnaryCall):
+    __slots__ = ("_answered_ns", "_decoded", "_is_slow", "_pending", "_read_ns", "_responses", "_trace")
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._decoded: DecodedRequest | None = None
+        # Many strings, which are packed and unpacked on other threads.
+        self._is_slow = False
+        self._pending: PendingRequest | None = None
+        self._responses: SingleResponse | None = None
+        # The number of the request's trace, 0 without one, and when the request had arrived and was answered.
+        self._trace = 0
+        self._read_ns = 0
+        self._answered_ns = 0
+
+    def serve(self, message: Buffer) -> None:
+        if self.opened_ns:
+            self._read_ns = monotonic_ns()
+        try:
+            self._submit(self.front_end.decode(message, self.head.forwarded), len(message))
+        except ModelNotAtHand:
+            self.busy += 1
+            self.front_end.spawn(self._serve_elsewhere, message)
+        except Exception as error:  # the request boundary: whatever goes wrong with a request becomes a status here
+            self.fail(error)
+
+    def _serve_elsewhere(self, message: Buffer) -> None:
+        try:
+            decoded = self.front_end.decode_waiting(message, self.head.forwarded)
+            if not self.ended and not self.has_expired():
+                self._submit(decoded, len(message))
+        except Exception as error:  # the same boundary
+            self.fail(error)
+        finally:
+            self.free()
+
+    def _submit(self, decoded: DecodedRequest, size: int) -> None:
+        self._decoded = decoded
+        self.busy += 1
+        request = decoded.request
+        self.note_client_trace(request)
+        self._is_slow = size >= LARGE and request.may_be_passed
+        pending = self.front_end.bridge.submit(decoded.model, request, self._respond, is_slow=self._is_slow)
+        if self._decoded is not None:  # it has not been answered yet
+            self._pending = pending
+
+    def _respond(self, response: InferenceResponse) -> None:
+        if not response.final or self._responses is not None:
+            if self._responses is None:
+                self._responses = SingleResponse()
+            gathered = self._responses.gather(response)
+            if gathered is None:
+                return
+            response = gathered
+        decoded, self._decoded = self._decoded, None
+        # No cycle: it refers to this call.
+        self._pending = None
+        if response.trace:
+            self._note_trace(response.trace)
+        if not self.ended:
+            assert decoded is not None
+            if SWITCHES.access:
+                self.response = response
+            if response.error is not None:
+                self.fail(response.error, response.id)
+            elif self._is_slow:
+                self.busy += 1
+                self.front_end.spawn(self._answer_elsewhere, response, decoded)
+            else:
+                self._answer(response, decoded)
+        self.free()
+
+    def _note_trace(self, number: int) -> None:
+        self._trace = number
+        self._answered_ns = monotonic_ns()
+        if self.ended:  # the client has gone
+            end_trace(self.front_end.engine, number, GRPC, (self.opened_ns, self._read_ns))
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        if self._trace:
+            sent = (self._answered_ns, monotonic_ns())
+            end_trace(self.front_end.engine, self._trace, GRPC, (self.opened_ns, self._read_ns), sent)
+
+    def _answer(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
+        try:
+            parts, size = encode_response(response, decoded.plan, decoded.model.spec)
+            if self.head.response_encoding is IDENTITY:
+                self.reply(parts, size)
+            elif size < LARGE:
+                self.reply(*self.deflate(parts, size))
+            else:
+                self.busy += 1
+                self.front_end.spawn(self._answer_deflated, parts, size)
+        except Exception as error:  # the request boundary, of responses
+            self.fail(error, response.id)
+
+    def _answer_elsewhere(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
+        try:
+            run = self.front_end.bridge.run
+            encoded = run(encode_response, response, decoded.plan, decoded.model.spec)
+            if self.head.response_encoding is IDENTITY:
+                self.reply(*encoded)
+            elif not self.ended:
+                self.reply(*run(self.deflate, *encoded))
+        except Exception as error:  # the same boundary
+            self.fail(error, response.id)
+        finally:
+            self.free()
+
+    def _answer_deflated(self, parts: list[Buffer], size: int) -> None:
+        try:
+            if not self.ended:
+                self.reply(*self.front_end.bridge.run(self.deflate, parts, size))
+        except Exception as error:  # the same boundary
+            self.fail(error)
+        finally:
+            self.free()
+
+    def on_cancel(self, cause: CancelCause) -> None:
+        if self._pending is not None:
+            self._pending.cancel(cause)

@@ -1,1 +1,0 @@
-"""The RPCs that have one request and one response: functions of the front end and the request's message."""

@@ -1,0 +1,462 @@
+"""ModelStreamInfer: requests of any models on one stream, and their responses.
+
+Source: docs/spec/grpc.md section 4.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from core.engine.model_lookup import ModelNotAtHand
+from core.errors import (
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    QueueFull,
+    RegionNotFound,
+    ServerError,
+    Unsupported,
+)
+from core.frontend.bridge import SingleResponse
+from core.frontend.trace_events import GRPC, NOT_NOTED, end_trace
+from core.grpc.call import LARGE, MOST_INFLATED, PLAIN, PREFIX, Call, Message, stopping
+from core.grpc.request import DecodedRequest, request_id
+from core.grpc.response import (
+    Encoded,
+    encode_empty_final,
+    encode_stream_error,
+    encode_stream_failure,
+    encode_stream_response,
+)
+from core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
+from core.grpc.transport import IDENTITY, Stream
+from core.inference.pending_request import CancelCause, PendingRequest
+from core.inference.response import InferenceResponse
+from core.inference.streaming import StreamedRequest
+from core.inference.tensors import Buffer
+
+if TYPE_CHECKING:
+    from core.grpc.application import GrpcFrontEnd
+    from core.grpc.transport import RequestHead
+
+
+# A stream whose client does not take its answers, or whose requests are that large together, is read no further.
+MOST_UNSENT: Final = 1 << 20
+MOST_HELD: Final = 64 << 20
+# Triton refuses these requests before it runs them.
+_REFUSALS: Final = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
+
+
+class _Turn:
+    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for its turn,
+    `failure` an error that ends the whole call when it is its turn.
+
+    `size` is the request's size in bytes. A request that was refused has no `decoded`. `pending` is None before it is
+    submitted and after its last response; `taken` responses left before it was set.
+    `trace` is the number of its trace, 0 without one; it was read at `read_ns` of the monotonic clock.
+    """
+
+    __slots__ = (
+        "_call",
+        "_responses",
+        "decoded",
+        "failure",
+        "is_decoupled",
+        "is_over",
+        "pending",
+        "read_ns",
+        "ready",
+        "size",
+        "taken",
+        "trace",
+    )
+
+    def __init__(self, call: StreamInferCall, decoded: DecodedRequest | None, size: int) -> None:
+        self._call = call
+        self.decoded = decoded
+        self.pending: PendingRequest | None = None
+        self.ready: Encoded | None = None
+        self.failure: Exception | None = None
+        self.is_over = False
+        self.size = size
+        self.taken = 0
+        self.trace = 0
+        self.read_ns = 0
+        self.is_decoupled = decoded is not None and decoded.model.spec.decoupled
+        self._responses: SingleResponse | None = None
+
+    def respond(self, response: InferenceResponse) -> None:
+        """Take a response of the model. On the hub."""
+        answer: InferenceResponse | None = response
+        if not self.is_decoupled and not (response.final and self._responses is None):
+            if self._responses is None:
+                self._responses = SingleResponse()
+            answer = self._responses.gather(response)
+        self.trace = response.trace
+        if response.final:
+            self.is_over = True
+            # No cycle: it refers to this turn.
+            self.pending = None
+        if answer is not None:
+            self._call.answer(self, answer)
+
+    def begin(self, pending: PendingRequest) -> None:
+        """The request is submitted, and may have been answered already."""
+        if not self.is_over:
+            self.pending = pending
+            if self.taken:
+                self.take(self.taken)
+
+    def take(self, count: int = 1) -> None:
+        """So many responses of a decoupled model have left: it may send as much again."""
+        pending = self.pending
+        if isinstance(pending, StreamedRequest):
+            pending.take(count)
+        elif pending is None:
+            self.taken += count
+
+    def cancel(self, cause: CancelCause) -> None:
+        if self.pending is not None:
+            self.pending.cancel(cause)
+
+
+class _Leaving(NamedTuple):
+    """A response of a decoupled model that has left when the stream has sent `end` bytes."""
+
+    end: int
+    turn: _Turn
+
+
+class StreamInferCall(Call):
+    """Each request is submitted as it arrives. Models that answer once are answered for in the order of the requests,
+    decoupled ones as they answer.
+
+    The client is read no further while it has too many requests in flight or too many answers to take. A decoupled
+    model is told when its responses have left for the socket, so that it waits for a client that reads slowly.
+    """
+
+    __slots__ = (
+        "_failure",
+        "_has_ended",
+        "_held",
+        "_in_flight",
+        "_inbox",
+        "_is_deflating",
+        "_is_leaving",
+        "_is_paused",
+        "_is_waiting",
+        "_leaving",
+        "_outbox",
+        "_sent",
+        "_turns",
+    )
+
+    def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._inbox: deque[Message] = deque()
+        # Those whose responses are sent in order, the oldest first.
+        self._turns: deque[_Turn] = deque()
+        self._in_flight: dict[_Turn, None] = {}
+        # What has to be compressed before it is sent.
+        self._outbox: deque[tuple[_Turn | None, Encoded]] = deque()
+        self._leaving: deque[_Leaving] = deque()
+        self._sent = 0
+        self._failure: Exception | None = None
+        self._held = 0
+        self._has_ended = False
+        self._is_paused = False
+        self._is_waiting = False
+        self._is_deflating = False
+        self._is_leaving = False
+        front_end.streams.add(self)
+
+    # --- requests
+
+    def on_message(self, message: Buffer) -> None:
+        if self._due and self.has_expired():
+            return
+        if self._inbox or self._is_waiting or self._is_full():
+            self._inbox.append(Message(False, message))
+            self._hold_up()
+        else:
+            self._begin(message)
+
+    def on_compressed(self, content: Buffer) -> None:
+        self._inbox.append(Message(True, content))
+        self._pump()
+
+    def on_end(self) -> None:
+        self._has_ended = True
+        self._finish_if_done()
+
+    def moved(self) -> None:
+        self._take_left()
+
+    def drained(self) -> None:
+        self._take_left()
+        self._pump()
+
+    def _take_left(self) -> None:
+        """Tell the models of the responses that have left."""
+        leaving, left = self._leaving, self._sent - self.unsent
+        while leaving and leaving[0].end <= left:
+            leaving.popleft().turn.take()
+
+    def _is_full(self) -> bool:
+        return (
+            self._failure is not None
+            or len(self._in_flight) >= self.front_end.options.stream_requests
+            or self._held > MOST_HELD
+            or self.unsent > MOST_UNSENT
+        )
+
+    @property
+    def is_held_up(self) -> bool:
+        return self._is_paused
+
+    def _hold_up(self) -> None:
+        if not self._is_paused:
+            self._is_paused = True
+            self.pause()
+
+    def _pump(self) -> None:
+        """Begin requests that had to wait, as many as there is room for."""
+        while self._inbox and not self._is_waiting and not self._is_full() and not self.ended:
+            compressed, content = self._inbox.popleft()
+            if not compressed:
+                self._begin(content)
+            elif MOST_INFLATED * len(content) > LARGE:
+                self._begin_elsewhere(content, compressed=True)
+            else:
+                try:
+                    message = self.inflate(content)
+                except GrpcError as error:
+                    self.fail(error)
+                else:
+                    self._begin(message)
+        if self._inbox:
+            self._hold_up()
+        elif self._is_paused and not self._is_waiting:
+            self._is_paused = False
+            self.resume()
+        self._finish_if_done()
+
+    def _begin(self, message: Buffer) -> None:
+        try:
+            self._submit(self.front_end.decode(message, self.head.forwarded, stream=True), len(message))
+        except ModelNotAtHand:
+            self._begin_elsewhere(message, compressed=False)
+        except Exception as error:  # the request boundary: whatever goes wrong with a request becomes its answer here
+            self._refuse(error, message)
+
+    def _begin_elsewhere(self, content: Buffer, *, compressed: bool) -> None:
+        """Begin a request that first has to wait for something. Those behind it wait with it."""
+        self._is_waiting = True
+        self.busy += 1
+        self.front_end.spawn(self._begin_waiting, content, compressed)
+
+    def _begin_waiting(self, content: Buffer, compressed: bool) -> None:
+        message = content
+        try:
+            if compressed:
+                message = self.front_end.bridge.run(self.inflate, content)
+            decoded = self.front_end.decode_waiting(message, self.head.forwarded, stream=True)
+            if not self.ended:
+                self._submit(decoded, len(message))
+        except Exception as error:  # the same boundary
+            self._refuse(error, message)
+        finally:
+            self._is_waiting = False
+            self.free()
+        self._pump()
+
+    def _submit(self, decoded: DecodedRequest, size: int) -> None:
+        turn = _Turn(self, decoded, size)
+        if self.front_end.trace_gate.is_open:
+            turn.read_ns = monotonic_ns()
+            self.note_client_trace(decoded.request)
+        self._in_flight[turn] = None
+        self._held += size
+        if not turn.is_decoupled:
+            self._turns.append(turn)
+        self.busy += 1
+        bridge = self.front_end.bridge
+        submit = bridge.submit_streamed if turn.is_decoupled else bridge.submit
+        is_slow = size >= LARGE and decoded.request.may_be_passed
+        turn.begin(submit(decoded.model, decoded.request, turn.respond, is_slow=is_slow))
+
+    def _refuse(self, error: Exception, message: Buffer) -> None:
+        """Answer a request that was not submitted."""
+        if self.ended:
+            return
+        if isinstance(error, GrpcError | MalformedMessage):
+            self.fail(error)
+            return
+        turn = _Turn(self, None, 0)
+        turn.is_over = True
+        self._turns.append(turn)
+        self._settle(turn, self._error_message(error, request_id(message), None))
+        error.__traceback__ = None  # see Call.fail
+        self._finish_if_done()
+
+    # --- responses
+
+    def answer(self, turn: _Turn, response: InferenceResponse) -> None:
+        """A response for the client, the last one to its request if `turn.is_over`."""
+        if turn.is_over:
+            del self._in_flight[turn]
+            self._held -= turn.size
+        answered_ns = monotonic_ns() if turn.trace and turn.is_over else 0
+        if not self.ended:
+            try:
+                encoded = self._encoded(turn, response)
+            except Exception as error:  # the request boundary, of responses
+                encoded = self._failed(turn, response.id, error)
+            if not self.ended:
+                self._settle(turn, encoded)
+        if answered_ns:
+            sent = NOT_NOTED if self.ended else (answered_ns, monotonic_ns())
+            end_trace(self.front_end.engine, turn.trace, GRPC, (turn.read_ns, turn.read_ns), sent)
+        if turn.is_over:
+            self.free()
+        if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_leaving):
+            self._pump()
+
+    def _encoded(self, turn: _Turn, response: InferenceResponse) -> Encoded | None:
+        """The message for a response; None if the client gets none."""
+        decoded = turn.decoded
+        assert decoded is not None
+        if response.error is not None:
+            return self._failed(turn, response.id, response.error)
+        if turn.is_decoupled and response.final and not response.outputs:
+            plan = decoded.plan
+            if not plan.empty_final:
+                return None
+            return encode_empty_final(response.id, response.model_name, plan.model_version)
+        return encode_stream_response(response, decoded.plan, decoded.model.spec, final=turn.is_over)
+
+    def _failed(self, turn: _Turn, identifier: str, error: Exception) -> Encoded | None:
+        """The message for a request that failed; None if the whole call ends with the error, after those before it."""
+        is_refusal = isinstance(error, _REFUSALS)
+        if not is_refusal and self._ends_at_error():
+            turn.failure = error
+            return None
+        return self._error_message(error, identifier, None if is_refusal else turn)
+
+    def _error_message(self, error: Exception, identifier: str, turn: _Turn | None) -> Encoded:
+        """`turn` is that of a request that failed as it ran; None if it was refused before."""
+        log_error(error, status_of(error), self.head.path, identifier)
+        text = message_of(error, self.front_end.options.error_hints)
+        if isinstance(error, ServerError):
+            error.__traceback__ = None  # see Call.fail
+        if turn is None or turn.decoded is None:
+            return encode_stream_error(text, identifier)
+        request = turn.decoded.request
+        return encode_stream_failure(text, identifier, request.model_name, turn.decoded.plan.model_version)
+
+    def _ends_at_error(self) -> bool:
+        return self.head.metadata.text("triton_grpc_error") == "true"
+
+    def _settle(self, turn: _Turn, encoded: Encoded | None) -> None:
+        """Send a message for `turn`, or keep it until those before it are answered. None: there is no message."""
+        if turn.is_decoupled:
+            if encoded is not None:
+                self._write(encoded, turn)
+            elif turn.failure is not None:
+                self._end_with(turn.failure)
+            return
+        turns = self._turns
+        if encoded is not None and len(turns) == 1 and turns[0] is turn:
+            turns.clear()
+            self._write(encoded)
+            return
+        turn.ready = encoded
+        if encoded is not None:
+            self._held += encoded[1]
+        while turns and turns[0].is_over:
+            first = turns.popleft()
+            if first.ready is not None:
+                self._held -= first.ready[1]
+                self._write(first.ready)
+            elif first.failure is not None:
+                self._end_with(first.failure)
+
+    def _end_with(self, failure: Exception) -> None:
+        """End the call with an error, after the messages that are still being compressed."""
+        self._turns.clear()
+        if self._outbox or self._is_deflating:
+            self._failure = failure
+        else:
+            self.fail(failure)
+
+    def _write(self, encoded: Encoded, turn: _Turn | None = None) -> None:
+        """`turn` is that of a decoupled model."""
+        if self.head.response_encoding is IDENTITY:
+            self._send(turn, *encoded)
+        else:
+            self._outbox.append((turn, encoded))
+            self._write_deflated()
+
+    def _send(self, turn: _Turn | None, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
+        self._sent += size + PREFIX
+        if turn is not None:
+            self._leaving.append(_Leaving(self._sent, turn))
+        self.send(parts, size, flag)
+        if turn is not None:
+            self._take_left()
+
+    def _write_deflated(self) -> None:
+        while self._outbox and not self._is_deflating:
+            turn, (parts, size) = self._outbox.popleft()
+            if size < LARGE:
+                self._send(turn, *self.deflate(parts, size))
+            else:
+                # Those behind it wait with it.
+                self._is_deflating = True
+                self.busy += 1
+                self.front_end.spawn(self._deflate_elsewhere, turn, parts, size)
+        if self._failure is not None and not self._is_deflating:
+            self.fail(self._failure)
+
+    def _deflate_elsewhere(self, turn: _Turn | None, parts: list[Buffer], size: int) -> None:
+        try:
+            if not self.ended:
+                self._send(turn, *self.front_end.bridge.run(self.deflate, parts, size))
+        except Exception as error:  # the request boundary, of responses
+            self.fail(error)
+        finally:
+            self._is_deflating = False
+            self.free()
+        self._write_deflated()
+        self._pump()
+
+    # --- the end
+
+    def leave(self) -> None:
+        self._is_leaving = True
+        self._finish_if_done()
+
+    def _finish_if_done(self) -> None:
+        if not (self._has_ended or self._is_leaving) or (
+            self._inbox or self._is_waiting or self._in_flight or self._turns or self._outbox or self._is_deflating
+        ):
+            return
+        if self._has_ended:
+            self.finish()
+        else:
+            self.fail(stopping())
+
+    def _end(self, status: Status) -> None:
+        super()._end(status)
+        self.front_end.streams.remove(self)
+
+    def on_cancel(self, cause: CancelCause) -> None:
+        self._inbox.clear()
+        self._turns.clear()
+        self._outbox.clear()
+        self._leaving.clear()
+        for turn in list(self._in_flight):
+            turn.cancel(cause)

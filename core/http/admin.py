@@ -1,0 +1,374 @@
+"""The health of the server and the readiness of a model.
+
+The body of a 200 is empty, as in Triton, because scripts compare what curl prints with 200. That of an unready answer
+tells how far the server is.
+Source: docs/spec/http.md sections 3 and 11; docs/architecture.md section 7.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from core.config.config_json import Json, config_json
+from core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
+from core.errors import InvalidRequest, ModelLoadFailed, ServerStopping
+from core.frontend.admin import (
+    changed_settings,
+    check_allowed,
+    check_handle,
+    check_ready,
+    check_region_name,
+    model_statistics_json,
+    refuse_repository,
+    shown_settings,
+    slowest_requests_json,
+    wanted_changes,
+)
+from core.frontend.request import NON_STRING, NON_UNSIGNED, version_number
+from core.http.body import read_object, read_parameters
+from core.http.errors import header_value
+from core.http.front_end import HttpFrontEnd
+from core.http.reply import JSON, TEXT, Environ, Reply, empty_reply, json_reply
+from core.lifecycle.state import IndexEntry, Phase, ServingPhase
+from core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+
+_NOT_YET = 400
+FAILURES_HEADER: Final = "Trident-Failures"
+"""Of a ready server: the models whose last load failed, with the reasons."""
+
+
+def live(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """200 as soon as the server is initialised, even while models load."""
+    if front_end.engine.is_live():
+        return json_reply({"live": True}) if front_end.options.health_json else empty_reply(TEXT)
+    _refuse_exiting(front_end.engine.phase())
+    return empty_reply(TEXT, _NOT_YET)
+
+
+def ready(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """200, or 400 with the phase, the model that is loading, the numbers of loaded and of all models, and failures."""
+    if front_end.engine.is_ready():
+        return ready_reply(front_end, environ)
+    phase = front_end.engine.phase()
+    _refuse_exiting(phase)
+    return json_reply(readiness(phase), _NOT_YET)
+
+
+def model_ready(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """200, or 400 if the version is loaded but cannot serve now. Raises the lookup errors of `model`."""
+    # The model itself may be asked. A probe's time is short, and the threads of `run` may be busy with large bodies.
+    if not front_end.bridge.run_long(front_end.engine.is_model_ready, model, version_number(version)):
+        raise InvalidRequest("Model version not ready", model=model)
+    return json_reply({"name": model, "ready": True}) if front_end.options.health_json else empty_reply(TEXT)
+
+
+def ready_reply(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The 200 of a ready server. If the last load of a model failed, a header says so.
+
+    The body is empty, or with `?verbose` what that of an unready answer is.
+    """
+    phase = front_end.engine.phase()
+    if "verbose" in parse_qs(environ.get("QUERY_STRING", ""), keep_blank_values=True):
+        reply = json_reply({"ready": True, **readiness(phase), "phase": Phase.READY.value})
+    elif front_end.options.health_json:
+        reply = json_reply({"ready": True})
+    else:
+        reply = empty_reply(TEXT)
+    if phase.failures:
+        text = "; ".join(f"{name}: {reason}" for name, reason in phase.failures.items())
+        reply.headers.append((FAILURES_HEADER, header_value(text)))
+    return reply
+
+
+def readiness(phase: ServingPhase) -> dict[str, object]:
+    """The body of an unready answer; after the start its phase is the reason why the server is not ready."""
+    name = phase.name
+    if name in (Phase.READY, Phase.FAILED):
+        name = Phase.LOADING if phase.model else Phase.FAILED if phase.failures else Phase.READY
+    body: dict[str, object] = {"phase": name.value}
+    if phase.model:
+        body["model"] = phase.model
+    body["loaded"] = phase.done
+    body["total"] = phase.total
+    if phase.download is not None:
+        body["download"] = asdict(phase.download)
+    if phase.failures:
+        body["failures"] = phase.failures
+    return body
+
+
+def _refuse_exiting(phase: ServingPhase) -> None:
+    if phase.name == Phase.EXITING:
+        raise ServerStopping("Server exiting")
+
+
+# The engine raises the lookup errors. Source: docs/spec/http.md section 3, docs/spec/statistics-and-metrics.md section
+# A.
+
+
+def server_metadata(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    return json_reply(server_metadata_json(front_end.engine.server_metadata()))
+
+
+def model_metadata(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    return json_reply(model_metadata_json(front_end.engine.model_metadata(model, version_number(version))))
+
+
+def model_config(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    config = front_end.engine.model_config(model, version_number(version))
+    # The first one imports protobuf, which would stop the hub.
+    return json_reply(front_end.bridge.run(model_config_json, config))
+
+
+def model_statistics(front_end: HttpFrontEnd, environ: Environ, model: str = "", version: str = "") -> Reply:
+    """The statistics of one model or, without a name, of all that are ready."""
+    return json_reply(model_statistics_json(front_end.engine.model_statistics(model, version_number(version))))
+
+
+def slowest_requests(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """The slowest and the last failed requests of a model in the last hour."""
+    found = front_end.engine.slowest_requests(model, version_number(version))
+    return json_reply(slowest_requests_json(model, found))
+
+
+# All three access storage, so they run off the hub. The engine decides whether loading is allowed. Source:
+# docs/spec/http.md section 8.
+
+
+_FILE_PREFIX = "file:"
+_LINE_ENDS = b"\r\n"
+
+
+def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Reply:
+    """The known models; with `{"ready":true}` in the body only the ready ones."""
+    ready = read_object(environ, front_end.options.max_input_size).get("ready", False)
+    if not isinstance(ready, bool):
+        raise InvalidRequest("Invalid value for 'ready': expected a boolean")
+    return json_reply(repository_index_json(front_end.bridge.run(front_end.engine.repository_index, ready)))
+
+
+def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
+    """Load the model; answers when it serves."""
+    refuse_repository(repository)
+    parameters = _load_parameters(read_parameters(environ, front_end.options.max_input_size))
+    front_end.bridge.run_long(front_end.engine.load_model, model, parameters)
+    return empty_reply(JSON)
+
+
+def unload(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
+    """Unload the model; answers when unloading has begun."""
+    refuse_repository(repository)
+    parameters = read_parameters(environ, front_end.options.max_input_size)
+    dependents = parameters.get("unload_dependents", False)
+    if not isinstance(dependents, bool):
+        raise InvalidRequest("Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean")
+    front_end.bridge.run(front_end.engine.unload_model, model, dependents)
+    return empty_reply(JSON)
+
+
+def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """`config` as text, `file:PATH` as the bytes of the file. Raises InvalidRequest, ModelLoadFailed."""
+    read: dict[str, Any] = {}
+    for key, value in parameters.items():
+        if not isinstance(value, str):
+            raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-string as string")
+        if key == "config":
+            read[key] = value
+        elif key.startswith(_FILE_PREFIX):
+            read[key] = _file_content(key, value)
+        else:
+            raise ModelLoadFailed("unexpected error on creating Triton parameter")
+    return read
+
+
+def _file_content(key: str, text: str) -> bytes:
+    try:
+        # Tools break base64 into lines. Without `validate`, all other invalid characters would be skipped.
+        return b64decode(text.encode("ascii").translate(None, _LINE_ENDS), validate=True)
+    except (UnicodeEncodeError, Base64Error) as error:
+        raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
+
+
+# Source: docs/spec/trace-and-log.md section 5.
+
+
+def log_settings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The settings, after the changes in the body of a POST. A setting that is null is not changed."""
+    if environ["REQUEST_METHOD"] == "POST":
+        document = read_object(environ, front_end.options.max_input_size)
+        wanted = {name: value for name, value in document.items() if value is not None}
+        for levels in changed_settings(wanted, _as_bool, _as_integer, _as_text):
+            front_end.bridge.run(front_end.engine.change_log, levels)
+    return json_reply(shown_settings())
+
+
+def _as_bool(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"Unable to parse '{name}': attempt to access JSON non-boolean as boolean")
+    return value
+
+
+def _as_integer(name: str, value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise InvalidRequest(
+            f"Unable to parse '{name}': attempt to access JSON non-unsigned-integer as unsigned-integer"
+        )
+    return value
+
+
+def _as_text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"Unable to parse '{name}': attempt to access JSON non-string as string")
+    return value
+
+
+# Source: docs/spec/trace-and-log.md section 1.
+
+
+def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
+    """The settings, after the changes in the body of a POST. A setting that is null is inherited again."""
+    run, engine = front_end.bridge.run, front_end.engine
+    if model:
+        check_ready(lambda: run(engine.is_model_ready, model), model)
+    if environ["REQUEST_METHOD"] == "POST":
+        document = read_object(environ, front_end.options.max_input_size)
+        if document:
+            run(engine.change_trace, model, wanted_changes(document, _as_texts, _as_text, ""))
+    return json_reply(run(engine.trace_settings, model))
+
+
+def _as_texts(name: str, value: object) -> list[str]:
+    if not isinstance(value, list):
+        raise InvalidRequest(f"Unable to parse '{name}': attempt to access JSON non-array as array")
+    return [_as_text(name, each) for each in value]
+
+
+# Source: docs/spec/shared-memory.md sections 1, 3 and 4.
+
+
+_NO_MEMBER = "attempt to access non-existing object member "
+_HANDLE = "raw_handle"
+_HANDLE_TEXT = "b64"
+_LONGEST_TEXT = 2**31 - 1
+
+
+def status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
+    """The regions of the kind by name, or the one in the path."""
+    engine = front_end.engine
+    found: list[SystemRegion] | list[CudaRegion]
+    found = engine.system_regions(region) if RegionKind(kind) is RegionKind.SYSTEM else engine.cuda_regions(region)
+    return json_reply([asdict(each) for each in found])
+
+
+def register(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
+    check_allowed(allowed=front_end.options.allow_client_shm)
+    check_region_name(region, kind)
+    document = read_object(environ, front_end.options.max_input_size)
+    engine = front_end.engine
+    if RegionKind(kind) is RegionKind.SYSTEM:
+        key = _text(_field(document, "key"), "key")
+        offset = _unsigned(document.get("offset", 0), "offset")
+        engine.register_system_region(region, key, offset, _unsigned(_field(document, "byte_size"), "byte_size"))
+    else:
+        handle = _handle(_field(document, _HANDLE))
+        byte_size, device_id = [_unsigned(_member(document, name), name) for name in ("byte_size", "device_id")]
+        engine.register_cuda_region(region, handle, device_id, byte_size)
+    return empty_reply(JSON)
+
+
+def unregister(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
+    """Remove the region in the path, or all of the kind."""
+    check_allowed(allowed=front_end.options.allow_client_shm)
+    front_end.engine.unregister_regions(RegionKind(kind), region)
+    return empty_reply(JSON)
+
+
+def _handle(found: Any) -> bytes:
+    """The handle of CUDA IPC in the object `found`. Raises InvalidRequest."""
+    if type(found) is not dict:
+        raise InvalidRequest("attempt to access JSON non-object as object", hint=f"'{_HANDLE}' must be an object")
+    text = _text(_member(found, _HANDLE_TEXT), _HANDLE_TEXT)
+    if len(text) > _LONGEST_TEXT:
+        raise InvalidRequest(f"'{_HANDLE}' exceeds the maximum allowed data size limit INT_MAX")
+    try:
+        handle = b64decode(text.encode("ascii", "ignore"))
+    except Base64Error:
+        handle = b""
+    check_handle(handle)
+    return handle
+
+
+def _field(document: dict[str, Any], name: str) -> Any:
+    if name not in document:
+        raise InvalidRequest(f"Shared memory register request has no '{name}' field")
+    return document[name]
+
+
+def _member(document: dict[str, Any], name: str) -> Any:
+    if name not in document:
+        raise InvalidRequest(f"{_NO_MEMBER}'{name}'")
+    return document[name]
+
+
+def _text(value: Any, name: str) -> str:
+    if type(value) is not str:
+        raise InvalidRequest(NON_STRING, hint=f"'{name}' must be a string")
+    return value
+
+
+def _unsigned(value: Any, name: str) -> int:
+    if type(value) is not int or value < 0:
+        raise InvalidRequest(NON_UNSIGNED, hint=f"'{name}' must be a number from 0")
+    return value
+
+
+# Source: docs/spec/http.md section 3.
+
+
+def server_metadata_json(metadata: ServerMetadata) -> dict[str, Any]:
+    return {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
+
+
+def model_metadata_json(metadata: ModelMetadata) -> dict[str, Any]:
+    return {
+        "name": metadata.name,
+        "versions": [str(version) for version in metadata.versions],
+        "platform": metadata.platform,
+        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
+        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
+    }
+
+
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def model_config_json(config: ConfigMessage) -> Json:
+    """Plain JSON values in Triton's order, ready for a JSON encoder.
+
+    The first call in a process imports protobuf, see `ConfigMessage.parse`: not for the hub's thread.
+    """
+    return config_json(config.parse())
+
+
+# Source: docs/spec/http.md section 8.
+
+
+def repository_index_json(entries: Iterable[IndexEntry]) -> list[dict[str, str]]:
+    return [_entry(entry) for entry in entries]
+
+
+def _entry(entry: IndexEntry) -> dict[str, str]:
+    rendered = {"name": entry.name}
+    if entry.version is not None:
+        rendered["version"] = str(entry.version)
+    if entry.state is not None:
+        rendered["state"] = entry.state.value
+    if entry.reason:
+        rendered["reason"] = entry.reason
+    return rendered

@@ -1,0 +1,149 @@
+"""Compressed request and response bodies: gzip and deflate (a zlib stream).
+
+Source: docs/spec/http.md section 6 "Compression", section 7 (limit).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
+
+from core.errors import InvalidRequest
+from core.http.errors import BrokenCompression, UnsupportedEncoding
+from core.http.reply import Environ
+from core.inference.tensors import Buffer
+
+IDENTITY: Final = "identity"
+# zlib takes the container of a stream from the window bits.
+_CONTAINERS: Final = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+_EITHER_CONTAINER: Final = 32 + zlib.MAX_WBITS
+_LONGEST_HEADER: Final = 1024
+
+
+def decompress(body: Buffer, encoding: str, limit: int) -> Buffer:
+    """The decompressed body, at most `limit` bytes; no more than that is ever inflated.
+
+    The body itself tells which of the two containers it has, as in Triton. Raises UnsupportedEncoding,
+    BrokenCompression, and InvalidRequest for a body that is empty or too large.
+    """
+    name = encoding.strip().lower()
+    if name in (IDENTITY, ""):
+        return body
+    if name not in _CONTAINERS:
+        raise UnsupportedEncoding
+    if not body:
+        raise InvalidRequest("nothing to be decompressed")
+    stream = zlib.decompressobj(_EITHER_CONTAINER)
+    try:
+        content = stream.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise BrokenCompression(error) from error
+    if len(content) > limit:
+        raise InvalidRequest(
+            f"Decompressed data size exceeds the maximum allowed value of {limit} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    if not stream.eof:
+        raise BrokenCompression("it ends before the compressed data does")
+    if stream.unused_data:
+        raise BrokenCompression("there is more after the compressed data")
+    return content
+
+
+def compress(parts: Iterable[Buffer], encoding: str) -> bytes:
+    """The parts of a body, compressed as one stream. `encoding` is gzip or deflate."""
+    stream = zlib.compressobj(wbits=_CONTAINERS[encoding])
+    pieces = [stream.compress(part) for part in parts]
+    pieces.append(stream.flush())
+    return b"".join(pieces)
+
+
+@lru_cache(maxsize=64)
+def choose_encoding(accepted: str) -> str:
+    """The encoding that an Accept-Encoding header prefers, of identity, deflate and gzip; the first of equals.
+
+    Other items of the header are ignored.
+    """
+    best, highest = IDENTITY, 0.0
+    for item in accepted[:_LONGEST_HEADER].split(","):
+        name, _, parameter = item.partition(";")
+        name = name.strip().lower()
+        if name != IDENTITY and name not in _CONTAINERS:
+            continue
+        quality = _quality(parameter)
+        if quality > highest:
+            best, highest = name, quality
+    return best
+
+
+def _quality(parameter: str) -> float:
+    """The value of `q=`: 1 without it, 0 if it is not a number from 0 to 1."""
+    key, _, text = parameter.partition("=")
+    if not key.strip():
+        return 1.0
+    text = text.strip()
+    if key.strip().lower() != "q" or not text.replace(".", "", 1).isdecimal() or not text.isascii():
+        return 0.0
+    value = float(text)
+    return value if value <= 1.0 else 0.0
+
+
+# Source: docs/spec/http.md sections 1 (texts), 7 (limit) and 8.
+
+
+_RAISE_LIMIT = "Use --http-max-input-size to increase the limit."
+
+
+def read_body(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> bytes:
+    """The whole body. Raises InvalidRequest, whose text ends with `cure`, for more than `limit` bytes."""
+    announced = environ.get("CONTENT_LENGTH") or ""
+    if announced.isdigit() and len(announced) < 20 and int(announced) > limit:
+        raise too_large(announced, limit, cure)
+    content = read_input(environ, limit + 1)
+    if len(content) > limit:
+        raise too_large(f"more than {limit}", limit, cure)
+    return content
+
+
+def read_input(environ: Environ, most: int = -1) -> bytes:
+    """At most `most` bytes of the body in `wsgi.input`; -1: all of it. A server that does not end the input at the end
+    of the body announces its length."""
+    if "wsgi.input_terminated" not in environ:
+        announced = environ.get("CONTENT_LENGTH") or ""
+        length = int(announced[:19]) if announced.isdecimal() else 0
+        most = length if most < 0 else min(most, length)
+    content: bytes = environ["wsgi.input"].read(most)
+    return content
+
+
+def read_object(environ: Environ, limit: int, cure: str = _RAISE_LIMIT) -> dict[str, Any]:
+    """The JSON object in the body, {} for an empty body. Raises InvalidRequest with Triton's texts."""
+    content = read_body(environ, limit, cure)
+    if not content:
+        return {}
+    try:
+        document = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
+        reason = error.msg.partition(":")[0]
+        raise InvalidRequest(f"failed to parse the request JSON buffer: {reason} at {error.pos}") from error
+    if not isinstance(document, dict):
+        raise InvalidRequest("attempt to access JSON non-object as object")
+    return document
+
+
+def read_parameters(environ: Environ, limit: int) -> dict[str, Any]:
+    """The object under `parameters` in the body, {} without it."""
+    parameters = read_object(environ, limit).get("parameters", {})
+    if not isinstance(parameters, dict):
+        raise InvalidRequest("Unable to parse 'parameters': attempt to access JSON non-object as object")
+    return parameters
+
+
+def too_large(size: str, limit: int, cure: str = _RAISE_LIMIT) -> InvalidRequest:
+    return InvalidRequest(
+        f"request JSON size of {size} bytes exceeds the maximum allowed input size of {limit} bytes. {cure}"
+    )

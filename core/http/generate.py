@@ -1,0 +1,680 @@
+"""A flat JSON object to an InferenceRequest: members with the name of an input are tensors, all others parameters.
+
+The shape of a tensor follows from the number of its values and the shape in the model's metadata.
+Source: docs/spec/http.md section 9.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from math import prod
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+import numpy as np
+import orjson
+
+from core.config.spec import InputSpec, ModelSpec
+from core.engine.protocol import ServedModel
+from core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
+from core.frontend.request import LATEST, NON_STRING, set_custom_parameter, unable, version_number
+from core.frontend.response_stream import ResponseStream
+from core.http.body import IDENTITY, too_large
+from core.http.errors import AS_EVENT_KEY, EVENT_STREAM, REQUEST_ID_KEY, error_event, event, log_error
+from core.http.front_end import INFERENCE_KEY, TRACES_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
+from core.http.infer import CONTENT_ENCODING, begin, is_long, off_hub, read_whole, run, slicing_of
+from core.http.json import write_lenient
+from core.http.long_json import Fault, Outline, SlicedArray, Slicing, WrongElement, has_word, joined_array, outline_of
+from core.http.payloads.payload import error_in_slices, parse_json
+from core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
+from core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
+from core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
+from core.observability.metrics.snapshot import CustomFamilyMetrics
+from core.observability.switches import SWITCHES
+
+REQUEST_KEY = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
+RESPONSE_HEADER = "endpoint-load-metrics"
+
+_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
+_KIND = "kv_cache_block_type"
+
+
+def load_metrics(form: str, model: str, families: Iterable[CustomFamilyMetrics]) -> str | None:
+    """The value of the response header in `form`, "json" or "text"; None for another form, or without the metrics.
+
+    The metrics are those of `model` where they name a model.
+    """
+    blocks = {
+        series.labels.get(_KIND): series.value
+        for family in families
+        if family.name == _FAMILY
+        for series in family.series
+        if series.labels.get("model", model) == model
+    }
+    used, most, tokens = (blocks.get(kind) for kind in ("used", "max", "tokens_per"))
+    if used is None or tokens is None or not most:
+        return None
+    utilization, capacity = used / most, int(most * tokens)
+    if form.lower() == "json":
+        named = {"kv_cache_utilization": utilization, "max_token_capacity": capacity}
+        return f"JSON {orjson.dumps({'named_metrics': named}).decode()}"
+    if form.lower() == "text":
+        return f"TEXT named_metrics.kv_cache_utilization={utilization:.6f}, named_metrics.max_token_capacity={capacity}"
+    return None
+
+
+# The shape of a tensor follows from the number of its values and the shape in the model's metadata. Source:
+# docs/spec/http.md section 9.
+
+
+_PARAMETERS = "parameters"
+_NON_OBJECT = "attempt to access JSON non-object as object"
+_LENGTH_SIZE = 4
+_LONGEST_INTEGER = 20
+_BEYOND = 2**64
+# The reader of slices knows words that the one of whole objects does not.
+_WORDS = (b"NaN", b"Inf")
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object as its text has them, with those that are given twice."""
+
+
+Members = dict[str, Any] | _Members
+
+
+def decode_object(
+    body: Buffer, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing | None = None
+) -> InferenceRequest:
+    """The request in `body` for `version` of the model, -1 for the latest.
+
+    With `slicing`, long lists are read in slices. No memory is taken for tensors of more than `max_input_size` bytes.
+    Raises InvalidRequest with Triton's texts.
+    """
+    if slicing is not None:
+        sliced = _decode_slices(memoryview(body), version, spec, max_input_size, slicing)
+        if sliced is not None:
+            return sliced
+    request = InferenceRequest(spec.name, [], model_version=version)
+    return _decode(_parse(body, spec), _Reading(request, spec, max_input_size))
+
+
+def _decode_slices(
+    text: memoryview, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
+) -> InferenceRequest | None:
+    """The request whose object is `text`; None if it has no long list of values, or has to be read as a whole."""
+    names = b"|".join([re.escape(_key(name)) for name in spec.inputs])
+    member = re.compile(rb"(?:%b)\s*:\s*\[" % names)
+    outline = outline_of(text, member, slicing, whole_elements=True, may_be_broken=True)
+    fault: Fault | None = None
+    if outline is not None:
+        found: InvalidRequest | None = None
+        if type(outline.document) is dict and not _may_repeat(outline.text, spec):
+            request = InferenceRequest(spec.name, [], model_version=version)
+            try:
+                _decode(outline.document, _Reading(request, spec, max_input_size, outline.take))
+            except (InvalidRequest, ValueError) as error:
+                if outline.is_taken() and outline.is_read():
+                    raise
+                found = error if type(error) is WrongElement else None
+            else:
+                if outline.is_taken() and outline.is_read():
+                    return request
+        # What stops the reading of a slice may have another text and place in the whole document, whose syntax is
+        # judged before its content.
+        fault = outline.fault()
+        if found is not None and outline.is_read() and _is_flat(text, outline, slicing):
+            raise found
+    whole = error_in_slices(text, fault, slicing)
+    if whole is not None:
+        raise whole
+    return None
+
+
+def _is_flat(text: memoryview, outline: Outline, slicing: Slicing) -> bool:
+    """Whether all long lists have elements alone, and the text no word that the reader of whole objects refuses."""
+    lists = [text[array.begin + 1 : array.end] for array in outline.arrays]
+    return not has_word(_WORDS, text, slicing) and not any(has_word((b"[",), each, slicing) for each in lists)
+
+
+def _decode(members: Members, reading: _Reading) -> InferenceRequest:
+    request, spec = reading.request, reading.spec
+    request_id = next((value for key, value in _pairs(members) if key == "id"), None)
+    if request_id is not None and "id" not in spec.inputs and type(request_id) is not str:
+        raise unable("id", NON_STRING)
+    if type(request_id) is str:
+        request.id = request_id
+    for key, value in _pairs(members):
+        if key == _PARAMETERS:
+            reading.read_parameters(value)
+        elif key != "id" or value is not None:
+            reading.read(key, value)
+    return request
+
+
+def _nothing(value: Any) -> None:
+    """What a reader takes that knows of no long lists."""
+
+
+class _Reading:
+    """Fills `request`, member by member. `take` gives the long list for which a value stands."""
+
+    def __init__(
+        self,
+        request: InferenceRequest,
+        spec: ModelSpec,
+        max_input_size: int,
+        take: Callable[[Any], SlicedArray | None] = _nothing,
+    ) -> None:
+        self.request = request
+        self.spec = spec
+        self._inputs: list[InputTensor] = []
+        request.inputs = self._inputs
+        self._max_input_size = max_input_size
+        self._take = take
+        self._size = 0
+
+    def read(self, key: str, value: Any) -> None:
+        expected = self.spec.inputs.get(key)
+        if expected is None:
+            set_custom_parameter(self.request, key, value)
+        else:
+            self._add_tensor(expected, value)
+
+    def read_parameters(self, value: Any) -> None:
+        """The members of the object `parameters` count as members of the request; null means that it is absent."""
+        if _PARAMETERS in self.spec.inputs:
+            raise InvalidRequest(f"Keyword '{_PARAMETERS}' for nested schema also given as input tensor name")
+        if value is None:
+            return
+        if not isinstance(value, dict | _Members):
+            raise InvalidRequest(f"Expected JSON object for keyword: '{_PARAMETERS}': {_NON_OBJECT}")
+        try:
+            for key, each in _pairs(value):
+                self.read(key, each)
+        except InvalidRequest as error:
+            text = f"Converting keyword: '{_PARAMETERS}': {error.message}"
+            raise InvalidRequest(text, hint=error.hint) from None
+
+    def _add_tensor(self, expected: InputSpec, value: Any) -> None:
+        name, datatype = expected.name, expected.datatype
+        json_datatype(datatype.name, name)
+        long = self._take(value)
+        content = value if type(value) is list else [value]
+        if long is not None:
+            try:
+                array = _sliced(long, datatype, name, self._max_input_size)
+            except WrongElement:
+                if self._size + (long.end - long.begin) // 2 * datatype.size > self._max_input_size:
+                    raise ValueError("the list may be too long, which is another error") from None
+                raise
+            self._count(name, _wire_size(array) if datatype is BYTES else array.nbytes)
+            shape = self._shape(expected, array.size)
+        elif datatype is BYTES:
+            array = array_from_json(content, datatype, None, name)
+            self._count(name, _wire_size(array))
+            shape = self._shape(expected, len(content))
+        else:
+            self._count(name, len(content) * datatype.size)
+            shape = self._shape(expected, len(content))
+            array = array_from_json(content, datatype, len(content), name)
+        if any(tensor.name == name for tensor in self._inputs):
+            raise InvalidRequest(f"{self.request.log_prefix}input '{name}' already exists in request")
+        self._inputs.append(InputTensor(name, datatype.name, shape, array))
+
+    def _shape(self, expected: InputSpec, count: int) -> Shape:
+        """The shape of `count` values: the innermost variable dimension takes what the fixed ones leave."""
+        dims = (-1, *expected.dims) if self.spec.max_batch_size > 0 else expected.dims
+        shape: list[int] = []
+        rest = count
+        for dim in dims:
+            if dim > 0 and not rest % dim:
+                rest //= dim
+            elif dim != -1:
+                raise _no_shape(expected.name)
+        for dim in reversed(dims):
+            if dim == -1:
+                dim, rest = rest, 1
+            shape.append(dim)
+        if rest != 1:
+            raise _no_shape(expected.name)
+        return tuple(reversed(shape))
+
+    def _count(self, name: str, size: int) -> None:
+        self._size += size
+        if self._size > self._max_input_size:
+            raise InvalidRequest(
+                f"request size of {self._size} bytes with input '{name}' of size {size} bytes exceeds the maximum "
+                f"allowed input size of {self._max_input_size}. Use --http-max-input-size to increase the limit."
+            )
+
+
+def _no_shape(name: str) -> InvalidRequest:
+    return InvalidRequest(f"The schema can not convert input '{name}' to tensor with proper shape")
+
+
+def _key(name: str) -> bytes:
+    return b'"%b"' % name.encode()
+
+
+def _may_repeat(text: bytes, spec: ModelSpec) -> bool:
+    """Whether an input may be given twice in the text; a string may also be its name."""
+    return any(text.count(_key(name)) > 1 for name in spec.inputs)
+
+
+def _sliced(content: SlicedArray, datatype: Datatype, name: str, max_size: int) -> Array:
+    """The values of a flat list in slices. Raises InvalidRequest or ValueError, also for a list in the list, and for
+    more bytes than `max_size`.
+    """
+    parts: list[Array] = []
+    for text in content.texts():
+        if sum([part.nbytes for part in parts]) > max_size:
+            raise ValueError("the list is too long")
+        values = read_slice(text, datatype.name)
+        if text.count(b"[") > 1 and (datatype is not BYTES or list in map(type, values)):
+            raise ValueError("a list in the list")
+        parts.append(array_from_json(values, datatype, None, name))
+    return joined_array(parts)
+
+
+def _integer(digits: str) -> int | float:
+    """A number as the other parser reads it: a double beyond 64 bits."""
+    number = int(digits) if len(digits) <= _LONGEST_INTEGER else _BEYOND
+    return number if -(2**63) <= number < 2**64 else float(digits)
+
+
+def _wire_size(array: Array) -> int:
+    return sum(map(len, array.tolist())) + _LENGTH_SIZE * array.size
+
+
+def _pairs(members: Members) -> Iterable[tuple[str, Any]]:
+    return members.items() if isinstance(members, dict) else members
+
+
+def _parse(body: Buffer, spec: ModelSpec) -> Members:
+    """The members of the object in `body`, as pairs if an input may be given twice in it. Raises InvalidRequest."""
+    document = parse_json(body)
+    if type(document) is not dict:
+        raise InvalidRequest("attempt to get members for non-object", hint="send a JSON object with a value per input")
+    text = bytes(body)
+    if _may_repeat(text, spec):
+        # Only the second look tells a key from a string. A dict would keep the last value of a key.
+        try:
+            pairs: Members = json.loads(text, object_pairs_hook=_Members, parse_int=_integer)
+        except RecursionError:
+            raise InvalidRequest(NESTED_TOO_DEEP) from None
+        return pairs
+    return document
+
+
+# The responses of a stream are many and alike. What surrounds their values is written once. Source: docs/spec/http.md
+# section 9.
+
+
+_CODES = {**NUMBER_CODES, "BOOL": "?"}
+# numpy writes more numbers faster.
+_MOST_NUMBERS = 64
+_MOST_TEXTS = 16
+_LENGTH = Struct("<I")
+
+# The model, its version, the id, and the name, datatype and shape of each output.
+_Form = tuple[str, int, str, tuple[tuple[str, str, Shape], ...]]
+
+
+def encode_object(response: InferenceResponse) -> bytes:
+    """The object, with its members in alphabetical order. Raises InvalidRequest for an output that JSON cannot carry.
+
+    Of members with the same name, the first of these counts: id, model and version, a parameter, an output.
+    """
+    members: dict[str, Any] = {output.name: _value(output) for output in response.outputs}
+    members.update(response.parameters or {})
+    members.update(_own_members(response))
+    ordered = dict(sorted(members.items()))
+    try:
+        text = orjson.dumps(ordered, option=orjson.OPT_SERIALIZE_NUMPY)
+    except TypeError:  # strings that are not UTF-8
+        return write_lenient(ordered)
+    # NaN and infinities become null.
+    return write_lenient(ordered) if b"null" in text and not all(map(_is_finite, members.values())) else text
+
+
+class ObjectEncoder:
+    """Writes the objects of one stream as `encode_object` does. One thread at a time."""
+
+    __slots__ = ("_texts",)
+
+    def __init__(self) -> None:
+        self._texts: dict[_Form, _Text | None] = {}
+
+    def __call__(self, response: InferenceResponse) -> bytes:
+        """The object. Raises InvalidRequest for an output that JSON cannot carry."""
+        if not response.parameters:
+            outputs = response.outputs
+            described = tuple([(output.name, output.datatype, output.shape) for output in outputs])
+            form = (response.model_name, response.model_version, response.id, described)
+            try:
+                text = self._texts[form]
+            except KeyError:
+                text = self._text(form, response)
+            if text is not None:
+                try:
+                    return text.write(outputs)
+                except (ValueError, StructError):
+                    pass  # the slow way knows what to do, or says what is wrong
+        return encode_object(response)
+
+    def _text(self, form: _Form, response: InferenceResponse) -> _Text | None:
+        if len(self._texts) >= _MOST_TEXTS:
+            self._texts.clear()
+        text = self._texts[form] = _Text.of(response)
+        return text
+
+
+class _Text:
+    """The text before each value and behind the last one. `places` are the outputs in the order of the text, each with
+    the layout of its numbers, or None for one string."""
+
+    __slots__ = ("_end", "_places")
+
+    def __init__(self, places: list[tuple[bytes, int, Struct | None, bool]], end: bytes) -> None:
+        self._places = places
+        self._end = end
+
+    @staticmethod
+    def of(response: InferenceResponse) -> _Text | None:
+        """The text of responses like this one; None if their values have to be looked at more closely."""
+        own = _own_members(response)
+        numbers: dict[str, tuple[int, Struct | None, bool]] = {}
+        for index, output in enumerate(response.outputs):
+            count = prod(output.shape)
+            is_string = output.datatype == "BYTES" and count == 1
+            is_known = is_string or (output.datatype in _CODES and count <= _MOST_NUMBERS)
+            if type(output) is not ReceivedOutput or output.name in own or not is_known:
+                return None
+            struct = None if is_string else Struct(f"<{count}{_CODES[output.datatype]}")
+            numbers[output.name] = index, struct, count == 1
+        places: list[tuple[bytes, int, Struct | None, bool]] = []
+        text = b""
+        for name in sorted({*own, *numbers}):
+            text += (b"," if text or places else b"{") + orjson.dumps(name) + b":"
+            if name in numbers:
+                places.append((text, *numbers[name]))
+                text = b""
+            else:
+                text += orjson.dumps(own[name])
+        return _Text(places, text + b"}")
+
+    def write(self, outputs: Any) -> bytes:
+        """The object with the values of `outputs`. Raises ValueError or struct.error if one has to be looked at."""
+        pieces: list[bytes] = []
+        for text, index, struct, is_one in self._places:
+            content = outputs[index].content()
+            if struct is None:
+                if _LENGTH.unpack_from(content)[0] != len(content) - 4:
+                    raise ValueError("not one string")
+                value = orjson.dumps(str(content[4:], "utf-8"))
+            else:
+                numbers = struct.unpack(content)
+                value = orjson.dumps(numbers[0] if is_one else numbers)
+                if b"n" in value:
+                    raise ValueError("NaN or an infinity")
+            pieces += (text, value)
+        pieces.append(self._end)
+        return b"".join(pieces)
+
+
+def _own_members(response: InferenceResponse) -> dict[str, str]:
+    """The members of every response."""
+    own = {"model_name": response.model_name, "model_version": str(response.model_version)}
+    return {**own, "id": response.id} if response.id else own
+
+
+def _value(output: OutputTensor) -> Any:
+    """The values of an output as its member: one value stands alone."""
+    values = json_values(output.array, output.datatype)
+    return values[0] if len(values) == 1 else values
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float | np.ndarray | np.floating) or bool(np.isfinite(value).all())
+
+
+# Source: docs/spec/http.md section 9.
+
+
+class EventBody:
+    """An event for each response of `stream`; those that have arrived together are one part of the body.
+
+    `encode` makes the JSON of a response. An error of a response is an event, too, and a line in the log; `status_of`
+    gives the status for the line, and `hints` says how clients get an error's hint. Used by the thread or greenlet of
+    the stream.
+    """
+
+    def __init__(
+        self,
+        stream: ResponseStream,
+        environ: Environ,
+        status_of: Callable[[Exception], int],
+        encode: Callable[[InferenceResponse], bytes],
+        hints: ErrorHints,
+    ) -> None:
+        self._stream = stream
+        self._environ = environ
+        self._status_of = status_of
+        self._encode = encode
+        self._hints = hints
+        self._begun = b""
+
+    def begin(self) -> InferenceResponse:
+        """Wait for the first response and return it; afterwards the body can be sent.
+
+        Raises the error of the first response, as an event if the model has sent it.
+        """
+        responses = self._stream.take()
+        first = responses[0]
+        note_traces(self._environ, (first,))
+        self._environ[INFERENCE_KEY] = InferenceNote(first.model_name, first.model_version)
+        error = first.error
+        if error is not None:
+            # A request that was refused has one response, too.
+            if not first.final or isinstance(error, BackendFailed | OutOfMemory):
+                self._environ[AS_EVENT_KEY] = True
+            raise error
+        try:
+            text = b"" if is_empty(first) else event(self._encode(first))
+        except ServerError:
+            self._environ[AS_EVENT_KEY] = True
+            raise
+        self._begun = text + self._events(responses[1:])
+        self._note(responses[-1])
+        return first
+
+    def __iter__(self) -> EventBody:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._begun:
+            text, self._begun = self._begun, b""
+            return text
+        while responses := self._stream.take():
+            text = self._events(responses)
+            self._note(responses[-1])
+            if text:
+                return text
+        raise StopIteration
+
+    def close(self) -> None:
+        self._stream.cancel()
+
+    def _events(self, responses: list[InferenceResponse]) -> bytes:
+        return b"".join([self._event(response) for response in responses if not is_empty(response)])
+
+    def _event(self, response: InferenceResponse) -> bytes:
+        try:
+            if response.error is not None:
+                raise response.error
+            return event(self._encode(response))
+        except ServerError as error:
+            log_error(error, self._status_of(error), self._environ)
+            # No cycle: the traceback refers to this frame, which refers to the response.
+            error.__traceback__ = None
+            return error_event(error, self._hints)
+
+    def _note(self, last: InferenceResponse) -> None:
+        if last.final and last.times is not None:
+            note_inference(self._environ, (last,))
+
+
+def is_empty(response: InferenceResponse) -> bool:
+    """Whether the response only says that there are no more."""
+    return response.final and response.error is None and not response.outputs and not response.parameters
+
+
+# The steps that the platforms share with the routes are functions here: `read_identity`, `answer_object`,
+# `answer_events` and `stream_events`. Source: docs/spec/http.md section 9.
+
+
+# A proxy that collects what it passes on would delay the events.
+_UNBUFFERED = ("X-Accel-Buffering", "no")
+
+
+def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """Answer with one object. `version` is text, empty for the latest. Raises ServerError."""
+    number = version_number(version) if version else LATEST
+    found = front_end.engine.model(model, number)
+    return answer_object(front_end, environ, found, read_identity(front_end, environ), number)
+
+
+def generate_stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """Answer with an event for each response. Raises ServerError for what goes wrong before the first one."""
+    number = version_number(version) if version else LATEST
+    found = front_end.engine.model(model, number)
+    return answer_events(front_end, environ, found, read_identity(front_end, environ), number)
+
+
+def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
+    """The whole body, which has no encoding and is within the limit. Raises InvalidRequest."""
+    if environ.get(CONTENT_ENCODING, IDENTITY) != IDENTITY:
+        raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+    body = read_whole(front_end, environ)
+    limit = front_end.options.max_input_size
+    if len(body) > limit:
+        raise too_large(str(len(body)), limit)
+    return body
+
+
+def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
+    """Run the object in `body` on `model`; the reply has the object of its one response. Raises ServerError."""
+    request = _generate_decode(front_end, environ, model, body, version)
+    single = _only_response if model.spec.decoupled else _response
+    response = single(front_end, environ, model, request)
+    text = off_hub(front_end, response.nbytes, encode_object, response)
+    return text_reply(200, text, JSON, _response_headers(front_end, environ, response))
+
+
+def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
+    """Run the object in `body` on `model`; the reply has an event for each response.
+
+    Raises ServerError for what goes wrong before the first response, and for a first response that is an error.
+    """
+    request = _generate_decode(front_end, environ, model, body, version)
+    if model.spec.decoupled:
+        return stream_events(front_end, environ, model, request, ObjectEncoder())
+    try:
+        response = _response(front_end, environ, model, request)
+    except (BackendFailed, OutOfMemory):
+        environ[AS_EVENT_KEY] = True  # it is the model's response
+        raise
+    text = event(off_hub(front_end, response.nbytes, encode_object, response))
+    return text_reply(200, text, EVENT_STREAM, _event_headers(front_end, environ, response))
+
+
+def _generate_decode(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int
+) -> InferenceRequest:
+    limit, spec = front_end.options.max_input_size, model.spec
+    slicing = slicing_of(environ) if is_long(len(body), spec) else None
+    request = off_hub(front_end, len(body), decode_object, body, version, spec, limit, slicing)
+    front_end.adopt_headers(environ, request)
+    if request.id:
+        environ[REQUEST_ID_KEY] = request.id
+    return request
+
+
+def _response(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
+) -> InferenceResponse:
+    return run(front_end, environ, model, request, is_slow=request.has_many_strings)
+
+
+def _only_response(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
+) -> InferenceResponse:
+    """The response of a model that may send any number of them. Raises BackendFailed unless it sends one."""
+    begin(front_end, environ, model, request)
+    stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
+    only: InferenceResponse | None = None
+    try:
+        for response in stream:
+            if response.trace and TRACES_KEY not in environ:
+                note_traces(environ, (response,))
+            environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version, response.times)
+            if response.error is not None:
+                raise response.error
+            if not is_empty(response):
+                if only is not None:
+                    raise _not_one(model)
+                only = response
+    finally:
+        stream.cancel()
+    if only is None:
+        raise _not_one(model)
+    return only
+
+
+def _not_one(model: ServedModel) -> BackendFailed:
+    return BackendFailed(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses",
+        model=model.spec.name,
+    )
+
+
+def stream_events(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    request: InferenceRequest,
+    encode: Callable[[InferenceResponse], bytes],
+) -> Reply:
+    """Run `request` on `model`; the reply has an event for each response, with the JSON that `encode` makes of it.
+
+    Raises as `answer_events`.
+    """
+    begin(front_end, environ, model, request)
+    stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
+    body = EventBody(stream, environ, front_end.status_of, encode, front_end.options.error_hints)
+    try:
+        headers = _event_headers(front_end, environ, body.begin())
+    except BaseException:
+        stream.cancel()
+        raise
+    return Reply(200, [("Content-Type", EVENT_STREAM), *headers], body)
+
+
+def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
+    return [_UNBUFFERED, *_response_headers(front_end, environ, response)]
+
+
+def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
+    headers = front_end.parameter_headers(response.parameters) if response.parameters else []
+    if response.times is not None and SWITCHES.timing:
+        front_end.add_timing(response.times, headers)
+    form = environ.get(REQUEST_KEY)
+    load = None if form is None else load_metrics(form, response.model_name, front_end.engine.metrics().custom)
+    return headers if load is None else [*headers, (RESPONSE_HEADER, load)]

@@ -1,1 +1,0 @@
-"""Binary bodies: numpy's npy and npz files, sparse matrices and raw bytes."""

@@ -1,1 +1,0 @@
-"""CSV bodies: one instance or prediction on each row."""

@@ -1,1 +1,0 @@
-"""JSON bodies: documents with instances, JSON Lines, and lines that are requests."""

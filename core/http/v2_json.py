@@ -1,0 +1,405 @@
+"""The JSON of a request body as a Python dict, read by the parser that fits its size.
+
+In a large document the numbers under `inputs[].data` become flat numpy arrays, everything else Python values.
+Source: docs/spec/http.md sections 1 (texts) and 5; docs/architecture.md section 3 point 6 (why two parsers).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import orjson
+
+from core.errors import InvalidRequest
+from core.http.json import parse, simdjson
+from core.http.long_json import (
+    STRICT,
+    Judge,
+    Outline,
+    SlicedArray,
+    Slicing,
+    WrongElement,
+    has_word,
+    is_ascii,
+    is_utf8,
+    joined_array,
+    outline_of,
+)
+from core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
+
+MAX_DEPTH = 100
+NESTED_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"
+
+_IN_JSON = {name: row for name, row in BY_NAME.items() if name not in ("FP16", "BF16")}
+_PARSE = "Unable to parse 'data': "
+_PARSE_BYTES = "Unable to parse JSON bytes array: "
+_EXPECTED = {
+    "b": "attempt to access JSON non-boolean as boolean",
+    "i": "attempt to access JSON non-signed-integer as signed-integer",
+    "u": "attempt to access JSON non-unsigned-integer as unsigned-integer",
+    "f": "attempt to access JSON non-number as double",
+    "O": "attempt to access JSON non-string as string",
+}
+_ELEMENT_TYPES: dict[str, frozenset[type]] = {
+    "b": frozenset({bool}),
+    "i": frozenset({int}),
+    "u": frozenset({int}),
+    "f": frozenset({int, float}),
+    "O": frozenset({str}),
+}
+
+
+def json_datatype(name: str, input_name: str) -> Datatype:
+    """The datatype of an input whose data is JSON. Raises InvalidRequest for a datatype that JSON cannot carry."""
+    datatype = _IN_JSON.get(name)
+    if datatype is not None:
+        return datatype
+    if name in BY_NAME:
+        raise InvalidRequest(
+            f"receiving {name} data via JSON is not supported. Please use the binary data format for input {input_name}"
+        )
+    raise InvalidRequest(f"invalid datatype for input {input_name}", hint=f"one of: {', '.join(BY_NAME)}")
+
+
+def array_from_json(content: Any, datatype: Datatype, count: int | None, input_name: str) -> Array:
+    """The flat array of the `count` elements of `content`, a list or an array of the widest type of their kind.
+
+    With `count` None there may be any number of them. BYTES becomes an object array of `bytes` with all elements;
+    validation checks their number. Raises InvalidRequest.
+    """
+    if type(content) is list:
+        return _array_from_list(content, datatype, count, input_name)
+    if type(content) is np.ndarray:
+        return _array_from_numbers(content, datatype, count, input_name)
+    raise InvalidRequest(f"{_PARSE}attempt to access JSON non-array as array")
+
+
+def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, input_name: str) -> Array:
+    types = set(map(type, content))
+    if list in types:
+        content = _flatten(content, datatype.name)
+        types = set(map(type, content))
+    kind = datatype.kind
+    if not types <= _ELEMENT_TYPES[kind]:
+        raise WrongElement((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
+    if kind == "O":
+        return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
+    check_count(len(content), count)
+    if kind == "f":
+        return _narrowed(np.array(content, np.float64), datatype)
+    try:
+        return np.array(content, datatype.dtype)
+    except OverflowError:
+        raise _out_of_range(content, datatype, input_name) from None
+
+
+def _array_from_numbers(wide: Array, datatype: Datatype, count: int | None, input_name: str) -> Array:
+    check_count(wide.size, count)
+    if datatype.kind == "f":
+        return _narrowed(wide, datatype)
+    if datatype.size < 8:
+        limits = np.iinfo(datatype.dtype)
+        if wide.size and (wide.min() < limits.min or wide.max() > limits.max):
+            raise _out_of_range(wide.tolist(), datatype, input_name)
+    return wide.astype(datatype.dtype, copy=False)
+
+
+def _narrowed(wide: Array, datatype: Datatype) -> Array:
+    """Doubles as the datatype; a number too large for FP32 becomes an infinity, as in Triton."""
+    if datatype.size == 8:
+        return wide
+    with np.errstate(over="ignore"):
+        return wide.astype(datatype.dtype)
+
+
+def check_count(given: int, expected: int | None) -> None:
+    """Raise InvalidRequest unless `given` elements are as many as expected; None: any number is."""
+    if expected is None or given == expected:
+        return
+    hint = f"the shape has {expected} elements, 'data' has {given}"
+    if given < expected:
+        raise InvalidRequest("Failed to parse 'data' field: shape does not match true shape", hint=hint)
+    raise InvalidRequest(f"{_PARSE}Shape does not match true shape of 'data' field", hint=hint)
+
+
+def _out_of_range(content: list[int], datatype: Datatype, input_name: str) -> InvalidRequest:
+    largest = 2**64 if datatype.kind == "u" else 2**63
+    if min(content) < -(2**63) or max(content) >= largest:
+        return InvalidRequest(_PARSE + _EXPECTED[datatype.kind])
+    limits = np.iinfo(datatype.dtype)
+    index, value = next((i, v) for i, v in enumerate(content) if not limits.min <= v <= limits.max)
+    if datatype.kind == "u" and value < 0:
+        return InvalidRequest(_PARSE + _EXPECTED["u"])
+    return InvalidRequest(
+        f"{_PARSE}element {index} of input '{input_name}' is {value}, which {datatype.name} cannot hold "
+        f"({limits.min} to {limits.max})"
+    )
+
+
+def nested_too_deep(datatype_name: Any) -> InvalidRequest:
+    """The error for an input's data; Triton finds the depth of strings before it parses them as 'data'."""
+    return InvalidRequest(NESTED_TOO_DEEP if datatype_name == "BYTES" else _PARSE + NESTED_TOO_DEEP)
+
+
+def _flatten(content: list[Any], datatype_name: str) -> list[Any]:
+    """All elements of a nested list, row-major. The nesting need not agree with the shape."""
+    flat: list[Any] = []
+    stack = [iter(content)]
+    while stack:
+        for element in stack[-1]:
+            if type(element) is list:
+                if len(stack) >= MAX_DEPTH - 1:
+                    raise nested_too_deep(datatype_name)
+                stack.append(iter(element))
+                break
+            flat.append(element)
+        else:
+            stack.pop()
+    return flat
+
+
+def json_values(array: Array, datatype: str) -> Array | list[Any]:
+    """The values of a tensor for a JSON writer: a flat array, or a list of str for BYTES.
+
+    FP32 is written with the digits of a double, as in Triton. Bytes that are not UTF-8 become lone surrogates, which
+    only the lenient writer turns back into these bytes.
+    """
+    flat = array.reshape(-1)
+    if datatype == "FP32":
+        with np.errstate(invalid="ignore"):  # signalling NaNs become quiet ones
+            return flat.astype(np.float64)
+    if datatype == "BYTES":
+        return [element.decode("utf-8", "surrogateescape") for element in flat.tolist()]
+    if datatype in ("FP16", "BF16"):
+        raise InvalidRequest(
+            f"sending {datatype} data via JSON is not supported. Please use the binary data format for output"
+        )
+    return flat
+
+
+# Source: docs/spec/http.md section 5.
+
+
+def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, input_name: str) -> Array:
+    """As `array_from_json`. Raises InvalidRequest or ValueError.
+
+    An error within a slice may have another text than the same error has in the whole array.
+    """
+    parts = [array_from_json(read_slice(text, datatype.name), datatype, None, input_name) for text in content.texts()]
+    array = joined_array(parts)
+    if datatype is not BYTES:
+        check_count(array.size, count)
+    return array
+
+
+# In a large document the numbers under `inputs[].data` become flat numpy arrays, everything else Python values.
+# Source: docs/spec/http.md sections 1 (texts) and 5; docs/architecture.md section 3 point 6 (why two parsers).
+
+
+# From this size on simdjson and its buffers are faster (256 floats, 5 KB: 12 µs, orjson 31 µs).
+_LARGE = 1024
+# simdjson's names of the three number types, by numpy's kind, and the numpy type of the buffer that it fills.
+WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
+_DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
+_PREFIX = "failed to parse the request JSON buffer: "
+# A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
+_INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
+# What makes `_parse_lenient` look further than the strict parser.
+_BINARY_SIZE = b'"binary_data_size"'
+_LENIENT = (b"NaN", b"Inf", _BINARY_SIZE)
+BINARY_WITHOUT_HEADER = (
+    "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
+    "binary data format"
+)
+
+
+class NotStrict(Exception):
+    """A text is no JSON for the fast parsers, and only these were to read it."""
+
+
+def parse_document(text: Buffer, *, binary_follows: bool, is_strict: bool = False) -> dict[str, Any]:
+    """The document as a dict; {} for another kind of value, whose members are then missing, as in Triton.
+
+    `is_strict`: only the fast parsers read it, and raise NotStrict. The others take ten times as long.
+
+    `binary_follows`: the request announced binary data. If it did not and binary data follows the JSON, the error names
+    the missing header. Raises InvalidRequest with Triton's prefix, the parser's reason and the offset.
+    """
+    try:
+        is_large = len(text) > _LARGE and simdjson is not None
+        document = parse(text, _plain_document) if is_large else orjson.loads(text)
+    except (ValueError, RuntimeError):
+        if is_strict:
+            raise NotStrict from None
+        document = _parse_lenient(text, binary_follows)
+    return document if type(document) is dict else {}
+
+
+def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
+    """The outline of a document, with a SlicedArray in the place of each long array under `inputs[].data`.
+
+    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here. The
+    document is None if the text is found to be no JSON.
+    """
+    outline = outline_of(text, _DATA, slicing, whole_elements=False, may_be_broken=True)
+    if outline is None or outline.document is None:
+        return outline
+    if type(outline.document) is not dict:
+        return None
+    inputs = outline.document.get("inputs")
+    for item in inputs if type(inputs) is list else ():
+        array = outline.take(item.get("data")) if type(item) is dict else None
+        if array is not None:
+            item["data"] = array
+    return outline if outline.is_taken() else None
+
+
+def read_slice(text: bytes, datatype: str) -> Any:
+    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest."""
+    try:
+        return parse(text, lambda content: _numbers(content, datatype))
+    except (ValueError, RuntimeError):
+        return _parse_lenient(text, binary_follows=True)
+
+
+def error_in_slices(
+    text: memoryview, outline: Outline, slicing: Slicing, found: InvalidRequest | None = None
+) -> InvalidRequest | None:
+    """The error of the whole text, one of whose slices is no JSON or has the error `found`.
+
+    None if it cannot be told from the slices: then the whole text has to be parsed, during which nothing else runs.
+    """
+    if is_ascii(text, slicing) and not has_word(_LENIENT, text, slicing):
+        judge = STRICT
+    elif len(outline.arrays) == 1 and outline.document is not None and _is_judged_leniently(text, slicing):
+        judge = _LENIENT_JUDGE
+    else:
+        return None
+    fault = outline.fault(judge)
+    if fault is not None:
+        return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
+    return found if type(found) is WrongElement and outline.is_read() else None
+
+
+def _is_judged_leniently(text: memoryview, slicing: Slicing) -> bool:
+    """Whether the strict parser refuses a text before it looks at it, so that the lenient one has the last word."""
+    return not is_utf8(text, slicing) and not has_word((_BINARY_SIZE,), text, slicing)
+
+
+def _plain_document(document: Any) -> Any:
+    """The document as Python values and arrays. It holds no object of simdjson, whose parser is used again."""
+    if not isinstance(document, simdjson.Object):
+        return {}
+    plain = {key: document[key] if key == "inputs" else _plain(document[key]) for key in _keys(document)}
+    inputs = plain.get("inputs")
+    if isinstance(inputs, simdjson.Array):
+        plain["inputs"] = [_plain_input(i) if isinstance(i, simdjson.Object) else _plain(i) for i in inputs]
+    elif inputs is not None:
+        plain["inputs"] = _plain(inputs)
+    return plain
+
+
+def _plain_input(item: Any) -> dict[str, Any]:
+    plain = {key: item[key] if key == "data" else _plain(item[key]) for key in _keys(item)}
+    content = plain.get("data")
+    if isinstance(content, simdjson.Array):
+        plain["data"] = _numbers(content, plain.get("datatype"))
+    elif content is not None:
+        plain["data"] = _plain(content)
+    return plain
+
+
+def _numbers(content: Any, datatype: Any) -> Any:
+    """The numbers of a nested array as a flat array of the widest type of their kind; a list if one is of another kind.
+
+    simdjson does not tell which element does not fit: the code that reads the list finds it.
+    """
+    _check_depth(content, datatype)
+    row = BY_NAME.get(datatype) if type(datatype) is str else None
+    wide = WIDE.get(row.kind) if row is not None else None
+    if wide is None:
+        return content.as_list()
+    letter, dtype = wide
+    try:
+        return np.frombuffer(content.as_buffer(of_type=letter), dtype)
+    except (TypeError, ValueError):
+        return content.as_list()
+
+
+def _check_depth(content: Any, datatype: Any) -> None:
+    """Refuse an array that its first elements show to be nested too deep; the parser itself stops at 1024."""
+    depth = 1
+    while isinstance(content, simdjson.Array) and len(content):
+        if depth == MAX_DEPTH:
+            raise nested_too_deep(datatype)
+        content = content[0]
+        depth += 1
+
+
+def _keys(value: Any) -> list[str]:
+    """The keys of a simdjson object, for subscripts: `items` would turn every number into a Python object."""
+    keys = list(value.keys())
+    if len(set(keys)) != len(keys):
+        # simdjson would take the first value, orjson takes the last: the meaning must not depend on the size.
+        raise ValueError("a key is given twice")
+    if any("\0" in key for key in keys):
+        raise ValueError("a subscript ends at NUL: it would find another key's value")
+    return keys
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, simdjson.Object):
+        return value.as_dict()
+    return value.as_list() if isinstance(value, simdjson.Array) else value
+
+
+def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
+    """Parse what the fast parsers refuse and Triton accepts.
+
+    This is NaN, Inf and Infinity, strings that are not UTF-8, and integers beyond 64 bits, which simdjson lacks.
+    """
+    raw = bytes(text)
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        reason, offset = error.msg.partition(":")[0], error.pos
+    if "depth limit" in reason:
+        raise InvalidRequest(NESTED_TOO_DEEP)
+    if not binary_follows and _has_binary_size(raw):
+        raise InvalidRequest(BINARY_WITHOUT_HEADER)
+    if b"NaN" in raw or b"Inf" in raw or "UTF-8" in reason:
+        try:
+            return json.loads(_lenient_text(raw))
+        except RecursionError:
+            raise InvalidRequest(NESTED_TOO_DEEP) from None
+        except ValueError as error:
+            if isinstance(error, json.JSONDecodeError):
+                reason, offset = error.msg, error.pos
+    raise InvalidRequest(f"{_PREFIX}{reason} at {offset}")
+
+
+def _lenient_text(raw: bytes) -> str:
+    """What `json` reads of a text that begins outside strings."""
+    return _INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape")
+
+
+def _spell_out(found: re.Match[bytes]) -> bytes:
+    """`Inf` outside strings, as `json` spells it."""
+    return b"Infinity" if found[0] == b"Inf" else found[0]
+
+
+def _has_binary_size(raw: bytes) -> bool:
+    """Whether `raw` begins with a JSON document that gives binary sizes, and other bytes follow it."""
+    if _BINARY_SIZE not in raw:
+        return False
+    try:
+        _, end = json.JSONDecoder().raw_decode(raw.decode("latin-1"))
+    except (ValueError, RecursionError):
+        return False
+    return end < len(raw)
+
+
+_LENIENT_JUDGE = Judge(lambda raw: json.loads(_lenient_text(raw)), lambda raw: len(_lenient_text(raw)))

@@ -1,0 +1,405 @@
+"""Decodes the body of an infer request: JSON, with or without binary tensors after it.
+
+The checks are in Triton's order, and no memory is allocated from a size that the client only claims. Binary tensors are
+views of the body.
+Source: docs/spec/http.md sections 4 to 7.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import Any, Final
+
+from core.config.spec import ModelSpec
+from core.errors import InvalidRequest, ModelNotFound
+from core.frontend.request import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
+from core.http.long_json import SlicedArray, Slicing
+from core.http.payloads.formats import parse_media_type
+from core.http.v2_json import (
+    BINARY_WITHOUT_HEADER,
+    array_from_json,
+    array_from_slices,
+    error_in_slices,
+    json_datatype,
+    outline_document,
+    parse_document,
+)
+from core.http.v2_known import HeaderCache, JsonTemplates, RegionTexts
+from core.http.v2_response import ResponsePlan
+from core.inference.request import InferenceRequest, InputTensor
+from core.inference.response import RegionInput, RegionReference, RegionRequest
+from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
+
+SIZE = "json-header-size"
+
+
+class BinaryType:
+    """`essence` is the media type without its parameter, `prefix` the text before the number."""
+
+    def __init__(self, essence: str) -> None:
+        self.essence = essence
+        self.prefix = f"{essence};{SIZE}="
+        # Clients repeat a few types.
+        self.size_text = lru_cache(maxsize=256)(self._size_text)
+
+    def _size_text(self, content_type: str) -> str | None:
+        """The text of the length, valid or not; None for another type. Never raises.
+
+        "" if the header contains the type but is malformed: the request is then refused for a missing length.
+        """
+        if content_type.startswith(self.prefix):
+            return content_type[len(self.prefix) :]
+        if self.essence not in content_type.lower():
+            return None
+        try:
+            media_type = parse_media_type(content_type)
+        except InvalidRequest:
+            return ""
+        return media_type.parameters.get(SIZE, "") if media_type.essence == self.essence else ""
+
+    def missing_size(self) -> InvalidRequest:
+        """The error for a request of this type without a length."""
+        return InvalidRequest(f"Content-Type must be '{self.prefix}N', N being the length of the JSON in bytes")
+
+    def of(self, json_size: int) -> str:
+        return f"{self.prefix}{json_size}"
+
+
+# The checks are in Triton's order, and no memory is allocated from a size that the client only claims. Binary tensors
+# are views of the body. Source: docs/spec/http.md sections 4 to 7.
+
+
+_NON_UNSIGNED: Final = "attempt to access JSON non-unsigned-integer as unsigned-integer"
+_NON_ARRAY: Final = "attempt to access JSON non-array as array"
+_NON_OBJECT: Final = "attempt to access JSON non-object as object"
+_ONE_SOURCE: Final = (
+    "Input must set only one of the following fields: 'data', 'binary_data_size' in 'parameters', "
+    "'shared_memory_region' in 'parameters'. But "
+)
+_NOTHING: Final = memoryview(b"")
+_NO_FORM: Final = ((False, 0), None)
+_header_cache: Final = HeaderCache()
+_json_templates = JsonTemplates()
+_region_texts: Final = RegionTexts()
+
+
+Decoded = tuple[InferenceRequest, ResponsePlan]
+
+
+def decode_request(
+    body: Buffer,
+    header_length: int | None,
+    version: int,
+    spec: ModelSpec,
+    max_input_size: int,
+    slicing: Slicing | None = None,
+    *,
+    is_strict: bool = False,
+) -> Decoded:
+    """The request in `body`, whose first `header_length` bytes are JSON (None: all bytes; 0: raw tensor bytes).
+
+    With `slicing`, long arrays are read in slices. Raises InvalidRequest with Triton's texts, and with `is_strict`
+    NotStrict as `parse_document` does.
+    """
+    if header_length == 0 or (header_length is None and not body):
+        return _raw_request(body, version, spec, max_input_size), ResponsePlan(binary=True)
+    size = len(body) if header_length is None else header_length
+    if size > max_input_size:
+        raise InvalidRequest(
+            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {max_input_size} bytes. "
+            "Use --http-max-input-size to increase the limit."
+        )
+    if header_length is None:
+        if slicing is not None:
+            sliced = _decode_slices(memoryview(body), None, version, spec, max_input_size, slicing)
+            if sliced is not None:
+                return sliced
+        return _decode_json(body, version, spec, max_input_size, is_strict)
+    view = memoryview(body)
+    if slicing is not None:
+        sliced = _decode_slices(view[:size], view[size:], version, spec, max_input_size, slicing)
+        if sliced is not None:
+            return sliced
+    # A small body is `bytes`, whose slice costs less than one of a view.
+    header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
+    known = _header_cache.recall(spec.name, version, header, tail)
+    if known is not None:
+        return known
+    document = parse_document(header, binary_follows=True, is_strict=is_strict)
+    decoded = _decode(document, tail, version, spec, max_input_size)
+    request = decoded[0]
+    if type(request) is InferenceRequest and all(type(tensor.data) is memoryview for tensor in request.inputs):
+        _header_cache.remember(header, *decoded)
+    return decoded
+
+
+def _decode_slices(
+    text: memoryview, tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
+) -> Decoded | None:
+    """The request whose JSON is `text`; None if it has no long array, or has to be read as a whole."""
+    outline = outline_document(text, slicing)
+    if outline is None:
+        return None
+    decoded: Decoded | None = None
+    found: InvalidRequest | None = None
+    if outline.document is not None:
+        try:
+            decoded = _decode(outline.document, tail, version, spec, max_input_size)
+        except (InvalidRequest, ModelNotFound, ValueError) as error:
+            if outline.is_read():
+                raise
+            found = error if isinstance(error, InvalidRequest) else None
+    if outline.is_read():
+        return decoded
+    # What stops the reading of a slice may have another text and place in the whole document, whose syntax, too, is
+    # judged before its content.
+    whole = error_in_slices(text, outline, slicing, found)
+    if whole is not None:
+        raise whole
+    return None
+
+
+def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int, is_strict: bool) -> Decoded:
+    if type(body) is not bytes:  # a large body
+        document = parse_document(memoryview(body), binary_follows=False, is_strict=is_strict)
+        return _decode(document, None, version, spec, max_input_size)
+    known = _json_templates.recall(spec.name, version, body, max_input_size) or _region_texts.recall(
+        spec.name, version, body
+    )
+    if known is not None:
+        return known
+    document = parse_document(body, binary_follows=False, is_strict=is_strict)
+    decoded = _decode(document, None, version, spec, max_input_size)
+    request, plan = decoded
+    if isinstance(request, RegionRequest):
+        _region_texts.remember(body, request, plan)
+    else:
+        _json_templates.remember(body, request, plan)
+    return decoded
+
+
+def _decode(
+    document: dict[str, Any], tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int
+) -> Decoded:
+    request = InferenceRequest(spec.name, [], model_version=version)
+    request_id = document.get("id")
+    if request_id is not None:
+        if type(request_id) is not str:
+            raise unable("id", NON_STRING)
+        request.id = request_id
+    parameters = document.get("parameters")
+    binary = read_parameters(parameters, request) if parameters is not None else False
+    request.inputs = _read_inputs(document, tail, spec, max_input_size)
+    outputs = document.get("outputs")
+    regions: dict[str, RegionReference] = {}
+    if outputs is None or outputs == []:
+        plan = ResponsePlan(binary)
+    else:
+        # A listed output has its own form.
+        listed = _read_outputs(outputs, request, regions)
+        request.outputs = tuple(listed)
+        plan = ResponsePlan(False, listed, frozenset(regions))
+    if regions or any(type(tensor) is RegionInput for tensor in request.inputs):
+        request = RegionRequest.of(request, regions)
+    return request, plan
+
+
+def _missing(field: str) -> InvalidRequest:
+    return unable(field, f"attempt to access non-existing object member '{field}'")
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def _read_inputs(
+    document: dict[str, Any], tail: memoryview | None, spec: ModelSpec, max_input_size: int
+) -> list[InputTensor]:
+    if "inputs" not in document:
+        raise _missing("inputs")
+    items = document["inputs"]
+    if type(items) is not list:
+        raise unable("inputs", _NON_ARRAY)
+    inputs: list[InputTensor] = []
+    offset = 0
+    for item in items:
+        size = _data_source(item)
+        name, datatype, shape = _read_header(item)
+        if isinstance(size, RegionReference):
+            # Triton looks for no region if there is nothing to read.
+            is_empty = 0 in shape
+            inputs.append(
+                InputTensor(name, datatype, shape, _NOTHING) if is_empty else RegionInput(name, datatype, shape, size)
+            )
+            continue
+        if size is None:
+            inputs.append(_json_input(item["data"], name, datatype, shape, max_input_size))
+            continue
+        if tail is None:
+            raise InvalidRequest(BINARY_WITHOUT_HEADER)
+        end = offset + size
+        if end > len(tail):
+            raise InvalidRequest(
+                f"unexpected size for input '{name}', expecting {end - len(tail)} additional bytes "
+                f"for model '{spec.name}'"
+            )
+        inputs.append(InputTensor(name, datatype, shape, tail[offset:end]))
+        offset = end
+    if tail is not None and offset != len(tail):
+        raise InvalidRequest(f"unexpected additional input data for model '{spec.name}'")
+    return inputs
+
+
+def _data_source(item: Any) -> int | RegionReference | None:
+    """The binary size of an input, its place in shared memory, or None if its data is in the JSON.
+
+    Raises InvalidRequest unless one is given.
+    """
+    if type(item) is not dict:
+        raise InvalidRequest(_ONE_SOURCE + "no field is set")
+    parameters = item.get("parameters")
+    if parameters is None:
+        if "data" in item:
+            return None
+        raise InvalidRequest(_ONE_SOURCE + "no field is set")
+    if type(parameters) is not dict:
+        raise unable("parameters", _NON_OBJECT)
+    size = parameters.get("binary_data_size")
+    region = parameters.get("shared_memory_region")
+    given = ["'data'"] if "data" in item else []
+    if size is not None:
+        size = unsigned("binary_data_size", size)
+        given.append("'binary_data_size'")
+    if region is not None:
+        if type(region) is not str:
+            raise unable("shared_memory_region", NON_STRING)
+        given.append("'shared_memory_region'")
+    if len(given) != 1:
+        raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
+    return size if region is None else _place(region, parameters)
+
+
+def _place(region: str, parameters: dict[str, Any]) -> RegionReference:
+    offset, size = [
+        unsigned(key, parameters.get(key, 0)) for key in ("shared_memory_offset", "shared_memory_byte_size")
+    ]
+    return RegionReference(region, offset, size)
+
+
+def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
+    try:
+        name = item["name"]
+        if type(name) is not str:
+            raise unable("name", NON_STRING)
+        datatype = item["datatype"]
+        if type(datatype) is not str:
+            raise unable("datatype", NON_STRING)
+        dims = item["shape"]
+    except KeyError as error:
+        raise _missing(error.args[0]) from None
+    if type(dims) is not list:
+        raise unable("shape", _NON_ARRAY)
+    check_rank(len(dims))
+    for dim in dims:
+        if type(dim) is not int or dim < 0:
+            raise unable("shape", _NON_UNSIGNED)
+    return name, datatype, tuple(dims)
+
+
+def _json_input(content: Any, name: str, datatype_name: str, shape: Shape, max_input_size: int) -> InputTensor:
+    datatype = json_datatype(datatype_name, name)
+    count = prod(shape) if shape else 0  # Triton ignores a scalar's data, too
+    size = count * datatype.size
+    if count == 0 or max(count, size) > MAX_ELEMENTS:
+        # There is no data to read, or validation refuses the size.
+        return InputTensor(name, datatype_name, shape, _NOTHING)
+    if size > max_input_size:
+        raise InvalidRequest(
+            f"JSON input '{name}' has a byte_size ({size} bytes) that exceeds the maximum allowed value of "
+            f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
+        )
+    read = array_from_slices if type(content) is SlicedArray else array_from_json
+    return InputTensor(name, datatype_name, shape, read(content, datatype, count, name))
+
+
+# --- outputs ---------------------------------------------------------------------------------------------------------
+
+
+def _read_outputs(
+    outputs: Any, request: InferenceRequest, regions: dict[str, RegionReference]
+) -> dict[str, tuple[bool, int]]:
+    """The forms of the listed outputs. Adds to `regions` the places of those that shall lie in shared memory."""
+    if type(outputs) is not list:
+        raise unable("outputs", _NON_ARRAY)
+    listed: dict[str, tuple[bool, int]] = {}
+    for item in outputs:
+        if type(item) is not dict or "name" not in item:
+            raise _missing("name")
+        name = item["name"]
+        if type(name) is not str:
+            raise unable("name", NON_STRING)
+        if name in listed:
+            raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
+        parameters = item.get("parameters")
+        listed[name], place = _NO_FORM if parameters is None else _read_output_parameters(parameters)
+        if place is not None:
+            regions[name] = place
+    return listed
+
+
+def _read_output_parameters(parameters: Any) -> tuple[tuple[bool, int], RegionReference | None]:
+    """Whether the output is to be binary, how many classes of it are wanted, and its place in shared memory."""
+    if type(parameters) is not dict:
+        raise unable("parameters", _NON_OBJECT)
+    binary = parameters.get("binary_data")
+    classes = parameters.get("classification")
+    region = parameters.get("shared_memory_region")
+    if classes is not None:
+        classes = unsigned("classification", classes)
+    if binary is not None:
+        binary = boolean("binary_data", binary)
+    if region is not None:
+        if type(region) is not str:
+            raise unable("shared_memory_region", NON_STRING)
+        for field, value in (("classification", classes), ("binary_data", binary)):
+            if value:
+                raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")
+    return (bool(binary), classes or 0), None if region is None else _place(region, parameters)
+
+
+# --- raw tensor bytes without JSON -----------------------------------------------------------------------------------
+
+
+def _raw_request(body: Buffer, version: int, spec: ModelSpec, max_input_size: int) -> InferenceRequest:
+    """A request whose body is the bytes of its one input. The batch size is 1; the shape follows from their number."""
+    request = InferenceRequest(spec.name, [], model_version=version)
+    if len(body) > max_input_size:
+        raise InvalidRequest(
+            f"Raw input has a byte_size ({len(body)} bytes) that exceeds the maximum allowed value of "
+            f"{max_input_size} bytes. Use --http-max-input-size to increase the limit."
+        )
+    if len(spec.inputs) != 1:
+        raise InvalidRequest(
+            f"{request.log_prefix}Raw request must only have 1 input (found 1) to be deduced but got "
+            f"{len(spec.inputs)} inputs in '{spec.name}' model configuration"
+        )
+    (expected,) = spec.inputs.values()
+    dims = expected.dims
+    if expected.datatype is BYTES:
+        if dims != (1,):
+            raise InvalidRequest(
+                f"{request.log_prefix}For BYTE datatype raw input '{expected.name}', the model must have input "
+                "shape [1]"
+            )
+        body = len(body).to_bytes(4, "little") + bytes(body)
+    elif dims.count(-1) > 1:
+        raise InvalidRequest(
+            f"{request.log_prefix}The shape of the raw input '{expected.name}' can not be deduced because there are "
+            "more than one variable-sized dimension"
+        )
+    elif -1 in dims:
+        fixed = element_count(d for d in dims if d != -1) * expected.datatype.size
+        dims = tuple(len(body) // fixed if d == -1 else d for d in dims)
+    shape = (1, *dims) if spec.max_batch_size > 0 else dims
+    request.inputs = [InputTensor(expected.name, expected.datatype.name, shape, memoryview(body))]
+    return request

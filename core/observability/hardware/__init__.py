@@ -1,1 +1,0 @@
-"""The hardware that the server runs on: processors, memory, control groups and GPUs, and the thread that reads them."""

@@ -1,0 +1,351 @@
+"""What a model did in an interval: the difference of two snapshots, and the sum over versions and models."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol, TextIO
+
+from core.observability.hardware import HardwareReading
+from core.observability.latency_options import COMPUTE, QUEUE, REQUEST
+from core.observability.log import print_line, stdout
+from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
+from core.observability.metrics_report import Figure, Report
+from core.observability.statistics import FailureReason, StatisticsSnapshot
+
+_HISTOGRAMS = {"request": REQUEST, "queue": QUEUE, "compute": COMPUTE}
+_PERCENTILES = (50, 99)
+_NS_PER_MS = 1e6
+_MS_PER_S = 1000
+
+# How many requests there were between two bounds, in seconds.
+_Bucket = tuple[float, float]
+
+
+@dataclass(slots=True)
+class Activity:
+    """Counts and sums of an interval; `pending` is the number at its end. `+=` adds another one.
+
+    `durations_ns` are summed over the successful requests. `buckets` are the counts of a histogram by its bounds, empty
+    without histograms.
+    """
+
+    successes: int = 0
+    failures: dict[FailureReason, int] = field(default_factory=lambda: dict.fromkeys(FailureReason, 0))
+    inferences: int = 0
+    executions: int = 0
+    pending: int = 0
+    durations_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_HISTOGRAMS, 0))
+    buckets: dict[str, dict[_Bucket, int]] = field(default_factory=lambda: {part: {} for part in _HISTOGRAMS})
+
+    @classmethod
+    def since(cls, before: ModelMetrics | None, now: ModelMetrics) -> Activity:
+        """What a version did after `before`; all that it ever did if it was loaded again since then, or is new."""
+        total = cls._of(now)
+        if before is None or _is_another_load(before, now):
+            return total
+        earlier = cls._of(before)
+        total._add(earlier, -1)
+        total.pending = now.statistics.pending
+        for part, buckets in total.buckets.items():
+            if any(count < 0 for count in buckets.values()):  # the histograms were switched on anew
+                total.buckets[part] = cls._of(now).buckets[part]
+        return total
+
+    @classmethod
+    def _of(cls, entry: ModelMetrics) -> Activity:
+        statistics = entry.statistics
+        made = cls(
+            successes=statistics.request_success,
+            failures={reason: _failed(statistics, reason) for reason in FailureReason},
+            inferences=statistics.inference_count,
+            executions=statistics.execution_count,
+            pending=statistics.pending,
+            durations_ns={
+                "request": statistics.request_ns,
+                "queue": statistics.queue_ns,
+                "compute": statistics.compute_input_ns + statistics.compute_infer_ns + statistics.compute_output_ns,
+            },
+        )
+        for part, name in _HISTOGRAMS.items():
+            for histogram in entry.latencies.histograms:
+                if histogram.name == name:
+                    lower = (0.0, *histogram.bounds)
+                    upper = (*histogram.bounds, float("inf"))
+                    made.buckets[part] = dict(zip(zip(lower, upper, strict=True), histogram.counts, strict=True))
+        return made
+
+    def __iadd__(self, other: Activity) -> Activity:
+        self._add(other, 1)
+        return self
+
+    def _add(self, other: Activity, sign: int) -> None:
+        self.successes += sign * other.successes
+        self.inferences += sign * other.inferences
+        self.executions += sign * other.executions
+        self.pending += sign * other.pending
+        for reason, count in other.failures.items():
+            self.failures[reason] += sign * count
+        for part, duration_ns in other.durations_ns.items():
+            self.durations_ns[part] += sign * duration_ns
+        for part, buckets in other.buckets.items():
+            mine = self.buckets[part]
+            for bounds, count in buckets.items():
+                mine[bounds] = mine.get(bounds, 0) + sign * count
+
+    def figures(self) -> Iterator[Figure]:
+        """Counts are always there; durations only if there were requests, and percentiles only with histograms."""
+        yield Figure("request_success", self.successes)
+        yield Figure("request_failure", sum(self.failures.values()))
+        for reason, count in self.failures.items():
+            yield Figure(f"request_failure_{reason.value.lower()}", count)
+        yield Figure("inference_count", self.inferences)
+        yield Figure("execution_count", self.executions)
+        yield Figure("pending_request_count", self.pending)
+        if self.successes > 0:
+            for part in _HISTOGRAMS:
+                mean_ms = self.durations_ns[part] / self.successes / _NS_PER_MS
+                yield Figure(f"{part}_duration_mean", round(mean_ms, 4))
+                for percent in _PERCENTILES if any(self.buckets[part].values()) else ():
+                    value = quantile(self.buckets[part], percent / 100) * _MS_PER_S
+                    yield Figure(f"{part}_duration_p{percent}", round(value, 4))
+
+
+def quantile(buckets: dict[_Bucket, int], fraction: float) -> float:
+    """The value at `fraction` of the counts, which are not all 0: by proportion within its bucket, as in Prometheus.
+
+    Of the last bucket, which has no upper bound, it is the lower bound.
+    """
+    rank = fraction * sum(buckets.values())
+    for (lower, upper), count in sorted(buckets.items(), key=lambda item: (item[0][1], item[0][0])):
+        if rank <= count and count:
+            return lower if upper == float("inf") else lower + (upper - lower) * rank / count
+        rank -= count
+    raise ValueError("there is nothing in the buckets")
+
+
+def _failed(statistics: StatisticsSnapshot, reason: FailureReason) -> int:
+    """As on the metrics page: with the requests that the queue refused."""
+    return statistics.request_failures.get(reason, 0) + statistics.request_refusals.get(reason, 0)
+
+
+def _is_another_load(before: ModelMetrics, now: ModelMetrics) -> bool:
+    """Each load takes another time; the counts of a new one begin at 0."""
+    return (
+        before.load_duration_secs != now.load_duration_secs
+        or before.statistics.request_success > now.statistics.request_success
+    )
+
+
+# Source: docs/spec/metrics-log.md section 2.
+
+
+LOGGER = "trident.metrics"
+
+
+class CloudLogging:
+    """Writes reports as lines, with `labels` beside those of the report."""
+
+    def __init__(self, labels: Mapping[str, str]) -> None:
+        self._labels = dict(labels)
+
+    def line(self, report: Report, time_ns: int) -> str:
+        """The entry on one line; `time_ns` is the wall clock's time."""
+        labels = dict(self._labels)
+        if report.model is not None:
+            labels |= {"model": report.model}
+        if report.namespace:
+            labels |= {"namespace": report.namespace}
+        when = datetime.fromtimestamp(time_ns // 1000 / 1_000_000, UTC)
+        figures = {figure.name: figure.value for figure in report.figures}
+        of = "the server" if report.model is None else f"model '{report.model}'"
+        message = f"{of}: {figures['request_success']} requests answered, {figures['request_failure']} failed"
+        return json.dumps(
+            {
+                "severity": "INFO",
+                "time": f"{when:%Y-%m-%dT%H:%M:%S.%fZ}",
+                "message": message,
+                "logger": LOGGER,
+                "scope": "server" if report.model is None else "model",
+                "logging.googleapis.com/labels": labels,
+                "metrics": figures,
+            },
+            separators=(",", ":"),
+        )
+
+
+# Source: docs/spec/metrics-log.md section 1.
+
+
+class EmbeddedMetrics:
+    """Writes reports as lines for `namespace`, with `dimensions` beside those of the report."""
+
+    def __init__(self, namespace: str, dimensions: Mapping[str, str]) -> None:
+        self._namespace = namespace
+        self._dimensions = dict(dimensions)
+
+    def line(self, report: Report, time_ns: int) -> str:
+        """The document on one line; `time_ns` is the wall clock's time."""
+        dimensions = dict(self._dimensions)
+        if report.model is not None:
+            dimensions |= {"model": report.model}
+        if report.namespace:
+            dimensions |= {"namespace": report.namespace}
+        directive = {
+            "Namespace": self._namespace,
+            "Dimensions": [list(dimensions)],
+            "Metrics": [{"Name": figure.name, "Unit": figure.unit.value} for figure in report.figures],
+        }
+        return json.dumps(
+            {
+                "_aws": {"Timestamp": time_ns // 1_000_000, "CloudWatchMetrics": [directive]},
+                **{name: _ascii(value) for name, value in dimensions.items()},
+                **{figure.name: figure.value for figure in report.figures},
+            },
+            separators=(",", ":"),
+        )
+
+
+def _ascii(value: str) -> str:
+    """A value of a dimension is printable ASCII."""
+    return "".join(each if " " <= each <= "~" else each.encode("unicode_escape").decode() for each in value)
+
+
+_Version = tuple[str, str, int]
+
+
+class Intervals:
+    """Keeps the last snapshot. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._before: dict[_Version, ModelMetrics] = {}
+
+    def reports(self, snapshot: MetricsSnapshot, *, is_ready: bool) -> list[Report]:
+        """The report of the server, and one for each model that serves, since the last call or the start.
+
+        They are there although nothing has happened: an alarm on missing data must only mean that the server is gone.
+        """
+        total = Activity()
+        models: defaultdict[tuple[str, str], Activity] = defaultdict(Activity)
+        now = {_key(entry): entry for entry in snapshot.models}
+        for key, entry in now.items():
+            activity = Activity.since(self._before.get(key), entry)
+            total += activity
+            models[key[:2]] += activity
+        self._before = now
+        figures = (
+            Figure("ready", int(is_ready)),
+            *total.figures(),
+            *_hardware_figures(snapshot.hardware),
+        )
+        return [
+            Report(None, figures),
+            *(
+                Report(model, tuple(activity.figures()), namespace)
+                for (namespace, model), activity in sorted(models.items())
+            ),
+        ]
+
+
+def _key(entry: ModelMetrics) -> _Version:
+    return entry.namespace or "", entry.model, entry.version
+
+
+def _hardware_figures(hardware: HardwareReading) -> Iterator[Figure]:
+    if hardware.cpu is not None:
+        yield Figure("cpu_utilization", _percent(hardware.cpu.utilization))
+        yield Figure("cpu_memory_used_bytes", hardware.cpu.memory_used)
+        share = hardware.cpu.memory_used / max(1, hardware.cpu.memory_total)
+        yield Figure("cpu_memory_utilization", _percent(share))
+    utilizations = [gpu.utilization for gpu in hardware.gpus if gpu.utilization is not None]
+    if utilizations:
+        yield Figure("gpu_utilization", _percent(max(utilizations)))
+    shares = [gpu.memory_used / gpu.memory_total for gpu in hardware.gpus if gpu.memory_total and gpu.memory_used]
+    if shares:
+        yield Figure("gpu_memory_utilization", _percent(max(shares)))
+
+
+def _percent(share: float) -> float:
+    return round(share * 100, 2)
+
+
+# Source: docs/spec/metrics-log.md.
+
+
+_log = logging.getLogger("trident.observability")
+
+_CLOSE_WITHIN_S = 2.0
+
+
+class Format(Protocol):
+    def line(self, report: Report, time_ns: int) -> str:
+        """The report on one line without its end; `time_ns` is the wall clock's time."""
+
+
+class MetricsLog:
+    """Writes from `start` to `close`, on one native daemon thread. Made in the process that has the engine.
+
+    While nobody reads stdout, the thread waits, and nothing else; the next interval is as long as it has waited.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[], MetricsSnapshot],
+        is_ready: Callable[[], bool],
+        format: Format,
+        interval_s: float,
+        *,
+        out: TextIO | None = None,
+        wall_clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """`read` and `is_ready` are called on the thread. `out` is in place of stdout."""
+        self._read = read
+        self._is_ready = is_ready
+        self._format = format
+        self._interval_s = interval_s
+        self._out = out
+        self._wall_clock = wall_clock
+        self._intervals = Intervals()
+        self._is_broken = False
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trident-metrics-log", daemon=True)
+
+    def start(self) -> None:
+        """Begin the first interval; once only."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the last interval and write it. Call it while the models still have their counts; a second call, or one
+        without a start, does nothing.
+        """
+        if not self._closing.is_set() and self._thread.is_alive():
+            self._closing.set()
+            # A reader of stdout that has stopped to read would hold the thread up for ever.
+            self._thread.join(_CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        due = time.monotonic() + self._interval_s
+        while not self._closing.wait(max(0.0, due - time.monotonic())):
+            self._write()
+            # Without a drift, and without the intervals for which the process was stopped.
+            due = max(due + self._interval_s, time.monotonic())
+        self._write()
+
+    def _write(self) -> None:
+        reports = self._intervals.reports(self._read(), is_ready=self._is_ready())
+        now_ns = self._wall_clock()
+        try:
+            for report in reports:
+                print_line(self._format.line(report, now_ns), self._out or stdout())
+        except (OSError, ValueError) as error:  # a closed pipe, a full disk; a closed stream
+            if not self._is_broken:
+                _log.error("the metrics cannot be written to stdout: %s; they are lost until they can", error)
+            self._is_broken = True
+        else:
+            self._is_broken = False

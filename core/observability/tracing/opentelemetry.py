@@ -1,0 +1,240 @@
+"""Sends spans to a collector over OTLP/HTTP, with the batch processor of OpenTelemetry's SDK.
+
+A collector that is slow or gone delays nothing: spans wait in the processor's queue, and those that it has no room for,
+or that cannot be sent, are lost and counted. The imports are those of the mode `opentelemetry` alone.
+Source: docs/spec/trace-and-log.md section 4.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+
+from core.observability.tracing.settings import ExportOptions, Setting
+from core.observability.tracing.trace import Loss, Trace, TraceCounts, TraceEvent, TraceSpanContext
+
+ROOT = "InferRequest"
+COMPUTE = "compute"
+_MODEL_EVENTS = frozenset({"REQUEST_START", "QUEUE_START", "REQUEST_END"})
+_COMPLETE = "INFER_RESPONSE_COMPLETE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """`number` is the id of the span, 0 for one that nobody refers to, and `parent` that of the span above, 0 without
+    one. Times are nanoseconds of the monotonic clock.
+    """
+
+    name: str
+    context: TraceSpanContext
+    number: int
+    parent: int
+    start_ns: int
+    end_ns: int
+    events: tuple[TraceEvent, ...]
+    attributes: dict[str, str | int] = field(default_factory=dict)
+
+
+def spans_of(root: Trace) -> Iterator[Span]:
+    """The spans of a request and of those that it led to, each before those below it."""
+    context = root.context
+    assert context is not None
+    own = [event for event in root.events if event[0] == _COMPLETE]
+    yield _span(ROOT, context, context.root_span, context.parent_span, root, (*root.ahead, *own, *root.behind))
+    for trace in root.family():
+        above = context.root_span if trace.parent is None else trace.parent.span
+        events = tuple(event for event in trace.events if event[0] in _MODEL_EVENTS)
+        yield _span(trace.model_name, context, trace.span, above, trace, events, _attributes(trace))
+        computed = tuple(event for event in trace.events if event[0].startswith("COMPUTE_"))
+        if computed:
+            yield _span(COMPUTE, context, 0, trace.span, trace, computed)
+
+
+def _span(
+    name: str,
+    context: TraceSpanContext,
+    number: int,
+    parent: int,
+    trace: Trace,
+    events: tuple[TraceEvent, ...],
+    attributes: dict[str, str | int] | None = None,
+) -> Span:
+    times = [ns for _, ns in events] or [trace.begun_ns]
+    if name is ROOT:  # it lasts as long as its model's span, also without events of a front end
+        times += [ns for _, ns in trace.events]
+    return Span(
+        name=name,
+        context=context,
+        number=number,
+        parent=parent,
+        start_ns=min(times),
+        end_ns=max(times),
+        events=events,
+        attributes=attributes or {},
+    )
+
+
+def _attributes(trace: Trace) -> dict[str, str | int]:
+    attributes: dict[str, str | int] = {
+        "triton.model_name": trace.model_name,
+        "triton.model_version": trace.model_version,
+        "triton.trace_id": trace.number,
+        "triton.trace_parent_id": trace.parent.number if trace.parent is not None else 0,
+    }
+    if trace.request_id:
+        attributes["triton.request_id"] = trace.request_id
+    return attributes
+
+
+# A collector that is slow or gone delays nothing: spans wait in the processor's queue, and those that it has no room
+# for, or that cannot be sent, are lost and counted. The imports are those of the mode `opentelemetry` alone. Source:
+# docs/spec/trace-and-log.md section 4.
+
+
+_log = logging.getLogger("trident.trace")
+
+_SCOPE = InstrumentationScope("triton-server")
+# What is still to be sent when the server ends gets so many seconds.
+_LAST_SECONDS = 3.0
+_SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+class SpanExporter:
+    """Implements Destination."""
+
+    def __init__(self, options: ExportOptions, counts: TraceCounts) -> None:
+        self._counts = counts
+        self._resource = Resource.create(dict(options.resource))
+        self._sender = _CountingSender(options.url, counts)
+        self._room = options.queue_size
+        # The processor has its own thread. It calls `export` and `shutdown` of what it is given, and nothing else.
+        sender: Any = self._sender
+        self._processor = BatchSpanProcessor(
+            sender,
+            max_queue_size=options.queue_size,
+            schedule_delay_millis=options.delay_ms,
+            max_export_batch_size=min(options.batch_size, options.queue_size),
+        )
+
+    def write(self, traces: Sequence[Trace]) -> None:
+        # The clock may have been set since the last time.
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        for trace in traces:
+            for span in spans_of(trace):
+                self._put(self._readable(span, offset_ns))
+
+    def finish(self, setting: Setting) -> None:
+        """Nothing is kept for a setting."""
+
+    def close(self) -> None:
+        # The SDK would try for half a minute to reach a collector that is gone.
+        ending = threading.Timer(_LAST_SECONDS, self._sender.shutdown)
+        ending.daemon = True
+        ending.start()
+        self._processor.shutdown()
+        ending.cancel()
+        self._counts.add_lost(Loss.NOT_WRITTEN, self._sender.take_rest())
+
+    def _put(self, span: ReadableSpan) -> None:
+        if self._sender.waiting >= self._room:
+            # The processor drops the oldest one to make room.
+            self._counts.add_lost(Loss.QUEUE_FULL)
+            self._sender.note_dropped()
+        self._sender.note_put()
+        self._processor.on_end(span)
+
+    def _readable(self, span: Span, offset_ns: int) -> ReadableSpan:
+        context = span.context
+        state = TraceState.from_header([context.state]) if context.state else TraceState()
+
+        def place(number: int) -> SpanContext:
+            return SpanContext(context.trace, number, is_remote=False, trace_flags=_SAMPLED, trace_state=state)
+
+        return ReadableSpan(
+            span.name,
+            context=place(span.number or random.getrandbits(64) or 1),
+            parent=place(span.parent) if span.parent else None,
+            resource=self._resource,
+            attributes=span.attributes,
+            events=[Event(name, timestamp=ns + offset_ns) for name, ns in span.events],
+            kind=SpanKind.SERVER,
+            start_time=span.start_ns + offset_ns,
+            end_time=span.end_ns + offset_ns,
+            instrumentation_scope=_SCOPE,
+        )
+
+
+class _CountingSender:
+    """The SDK's exporter, with what the SDK does not tell: how many spans wait for it, and which it could not send.
+
+    `waiting` counts those that were put and that the processor has neither dropped nor given to `export`.
+    """
+
+    def __init__(self, url: str, counts: TraceCounts) -> None:
+        self._url = url
+        self._counts = counts
+        self._exporter = OTLPSpanExporter(endpoint=url)
+        self._reasons = _Reasons()
+        self._lock = threading.Lock()
+        self._is_failing = False
+        self.waiting = 0
+
+    def note_put(self) -> None:
+        with self._lock:
+            self.waiting += 1
+
+    def note_dropped(self) -> None:
+        with self._lock:
+            self.waiting -= 1
+
+    def take_rest(self) -> int:
+        with self._lock:
+            rest, self.waiting = self.waiting, 0
+        return rest
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Send a batch. On the processor's thread."""
+        count = len(spans)
+        with self._lock:
+            self.waiting -= count
+        result = self._exporter.export(spans)
+        if result is SpanExportResult.SUCCESS:
+            self._counts.add_written(count)
+            if self._is_failing:
+                self._is_failing = False
+                _log.info("spans are sent to %s again", self._url)
+            return result
+        self._counts.add_lost(Loss.NOT_WRITTEN, count)
+        if not self._is_failing:
+            self._is_failing = True
+            _log.error("spans cannot be sent to %s: %s; they are lost until they can", self._url, self._reasons.last)
+        return result
+
+    def shutdown(self) -> None:
+        self._exporter.shutdown()
+
+
+class _Reasons(logging.Handler):
+    """Keeps the last message of the SDK, which would fill the log with one for each attempt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = "no answer"
+        logger = logging.getLogger("opentelemetry")
+        logger.propagate = False
+        logger.addHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.last = record.getMessage()

@@ -1,0 +1,463 @@
+"""The values of the Engine protocol as JSON, and the values of JSON by the type hints of the protocol.
+
+    dataclass     a list of its fields, in order           Enum        its value
+    tuple, list   a list                                   Datatype    its name
+    mapping       an object; int keys as texts             bytes       {"base64": text}
+    float         a number; nan, inf and -inf as texts     others      unchanged
+
+The hint alone decides how a value is read: no class is looked up by a name in the JSON, and nothing in it is executed.
+Where the hint is Any or object a value stays as JSON has it: a tuple is a list, a key is a text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from inspect import Parameter, Signature, signature
+from itertools import repeat
+from types import GenericAlias, NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import orjson
+
+from core import errors
+from core.config.problem import InvalidModelConfig, Problem
+from core.engine.protocol import CallMark, Engine, mark_of
+from core.errors import ErrorCode, ServerError
+from core.inference.tensors import BY_NAME, Buffer, Datatype
+from core.interprocess.frames import ALIGNMENT
+
+_Read = Callable[[Any], Any]
+
+_BYTES = "base64"
+_UNCHANGED = frozenset((NoneType, bool, int, str))
+_NOT_FINITE = frozenset(("nan", "inf", "-inf"))
+_LENIENT = b" "
+_INT_KEY = re.compile(r"0|-?[1-9][0-9]{0,19}")
+_SHOWN = 60
+
+
+class _Misfit(ValueError):
+    """A value of another type than its hint. `path` grows from the inside out while the error passes the containers."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path = ""
+
+    def within(self, outer: str) -> _Misfit:
+        self.path = outer + self.path
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.path.lstrip('.') or 'the value'} is no {self.args[0]}"
+
+
+def to_plain(value: object) -> Any:
+    """`value` as orjson can write it. Raises TypeError for a type that cannot be sent."""
+    if type(value) in _UNCHANGED:
+        return value
+    if isinstance(value, Enum):
+        return to_plain(value.value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, dict | Mapping):
+        return {_plain_key(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, Datatype):
+        return value.name
+    if is_dataclass(value) and not isinstance(value, type):
+        return [to_plain(getattr(value, name)) for name in _field_names(type(value))]
+    if isinstance(value, bytes):
+        return {_BYTES: b64encode(value).decode()}
+    if isinstance(value, str | int):
+        return value
+    raise TypeError(f"a {type(value).__name__} cannot be sent to another process")
+
+
+def from_plain(plain: Any, hint: Any) -> Any:
+    """The value of type `hint` that `plain` stands for. Raises ValueError that names the part that does not fit."""
+    return reader_of(hint)(plain)
+
+
+def write_plain(plain: Any) -> bytes:
+    """JSON, also of values that orjson refuses: half a surrogate pair, an integer of more than 64 bits."""
+    try:
+        return orjson.dumps(plain)
+    except TypeError:
+        # A file name that is not UTF-8 must not make a list of models unreadable. The blank says which parser to use.
+        return _LENIENT + json.dumps(plain, separators=(",", ":")).encode()
+
+
+def read_plain(content: Buffer) -> Any:
+    """The value that `write_plain` wrote, perhaps followed by a frame's padding. Raises ValueError."""
+    text = memoryview(content)
+    end, padded = len(text), max(0, len(text) - ALIGNMENT + 1)
+    while end > padded and text[end - 1] == 0:
+        end -= 1
+    text = text[:end]
+    if text[:1] != _LENIENT:
+        return orjson.loads(text)
+    try:
+        return json.loads(bytes(text).decode())
+    except RecursionError:
+        raise ValueError("the JSON is nested too deep") from None
+
+
+def _plain_key(key: object) -> str:
+    if isinstance(key, Enum):
+        return _plain_key(key.value)
+    if isinstance(key, str):
+        return key
+    if isinstance(key, int) and not isinstance(key, bool):
+        return str(key)
+    raise TypeError(f"a {type(key).__name__} cannot be a key in a message to another process")
+
+
+@cache
+def _field_names(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+@cache
+def reader_of(hint: Any) -> _Read:
+    """The function that `from_plain` uses for one hint. Callers with many values keep it: each lookup hashes the hint.
+
+    Raises TypeError for a hint whose values cannot be sent.
+    """
+    if hint is Any or hint is object:
+        return _unchanged
+    if hint in _READERS:
+        return _READERS[hint]
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _one_of({member.value: member for member in hint}, hint.__name__)
+    if isinstance(hint, type) and is_dataclass(hint):
+        return _dataclass_reader(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _union_reader(hint, list(arguments))
+    if origin is list or arguments[1:] == (...,):
+        return _list_reader(repeat(reader_of(arguments[0])), None, origin)
+    if origin is tuple:
+        return _list_reader([reader_of(each) for each in arguments], len(arguments), tuple)
+    if origin in (dict, Mapping):
+        return _mapping_reader(_key_reader(arguments[0]), reader_of(arguments[1]))
+    raise TypeError(f"values of {hint} cannot be sent to another process")
+
+
+def _unchanged(plain: Any) -> Any:
+    return plain
+
+
+def _exactly(kind: type[Any], name: str) -> _Read:
+    def read(plain: Any) -> Any:
+        if type(plain) is not kind:
+            raise _Misfit(name)
+        return plain
+
+    return read
+
+
+def _read_float(plain: Any) -> float:
+    if type(plain) is str and plain in _NOT_FINITE:
+        return float(plain)
+    if type(plain) is not float and type(plain) is not int:
+        raise _Misfit("float")
+    return plain
+
+
+def _read_bytes(plain: Any) -> bytes:
+    text = plain.get(_BYTES) if type(plain) is dict and len(plain) == 1 else None
+    if type(text) is not str:
+        raise _Misfit("bytes")
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise _Misfit("bytes") from None
+
+
+def _one_of(members: Mapping[Any, Any], name: str) -> _Read:
+    def read(plain: Any) -> Any:
+        # The type is checked because True is equal to 1 and has its hash.
+        if type(plain) not in (str, int) or plain not in members:
+            raise _Misfit(name)
+        return members[plain]
+
+    return read
+
+
+_READERS: dict[Any, _Read] = {
+    str: _exactly(str, "str"),
+    int: _exactly(int, "int"),
+    bool: _exactly(bool, "bool"),
+    NoneType: _exactly(NoneType, "null"),
+    float: _read_float,
+    bytes: _read_bytes,
+    Datatype: _one_of(BY_NAME, "datatype"),
+}
+
+
+def _dataclass_reader(kind: type[Any]) -> _Read:
+    hints = get_type_hints(kind)
+    steps = [(field.name, reader_of(hints[field.name])) for field in fields(kind)]
+
+    def read(plain: Any) -> Any:
+        if type(plain) is not list or len(plain) != len(steps):
+            raise _Misfit(f"list of the {len(steps)} fields of {kind.__name__}")
+        values: dict[str, Any] = {}
+        name = ""
+        try:
+            for (name, read_field), value in zip(steps, plain, strict=True):
+                values[name] = read_field(value)
+        except _Misfit as misfit:
+            raise misfit.within(f".{name}") from None
+        return kind(**values)
+
+    return read
+
+
+def _list_reader(readers: Iterable[_Read], length: int | None, kind: type[Any]) -> _Read:
+    """A list of `length` items; of any number if `length` is None, for which `readers` must be endless."""
+
+    def read(plain: Any) -> Any:
+        if type(plain) is not list or length not in (None, len(plain)):
+            raise _Misfit("list" if length is None else f"list of {length}")
+        items: list[Any] = []
+        try:
+            for read_item, item in zip(readers, plain, strict=False):
+                items.append(read_item(item))
+        except _Misfit as misfit:
+            raise misfit.within(f"[{len(items)}]") from None
+        return items if kind is list else tuple(items)
+
+    return read
+
+
+def _mapping_reader(read_key: _Read, read_value: _Read) -> _Read:
+    def read(plain: Any) -> Any:
+        if type(plain) is not dict:
+            raise _Misfit("object")
+        found: dict[Any, Any] = {}
+        text = ""
+        try:
+            for text, value in plain.items():
+                found[read_key(text)] = read_value(value)
+        except _Misfit as misfit:
+            raise misfit.within(f"[{text[:_SHOWN]!r}]") from None
+        return found
+
+    return read
+
+
+def _key_reader(hint: Any) -> _Read:
+    """Reads a key, which JSON has as a text."""
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _one_of({_plain_key(member): member for member in hint}, f"key of type {hint.__name__}")
+    return _read_int_key if hint is int else reader_of(hint)
+
+
+def _read_int_key(text: str) -> int:
+    if not _INT_KEY.fullmatch(text):
+        raise _Misfit("key of type int")
+    return int(text)
+
+
+def _union_reader(hint: Any, members: list[Any]) -> _Read:
+    readers = [reader_of(member) for member in members if member is not NoneType]
+    optional = len(readers) < len(members)
+
+    def read(plain: Any) -> Any:
+        if plain is None and optional:
+            return None
+        if len(readers) == 1:
+            return readers[0](plain)
+        for read_member in readers:
+            with suppress(_Misfit):
+                return read_member(plain)
+        raise _Misfit(str(hint))
+
+    return read
+
+
+# A call is [name, arguments], a result is [true, value] or [false, error]. The annotations of the protocol give the
+# types of the arguments and the value. Source: docs/architecture.md section 5.
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One method. `parameters` and `result` are type hints; the last `keywords` parameters are keyword-only."""
+
+    name: str
+    mark: CallMark
+    parameters: tuple[Any, ...]
+    result: Any
+    keywords: tuple[str, ...]
+    _signature: Signature
+
+    @staticmethod
+    def of(name: str, mark: CallMark) -> Call:
+        method = getattr(Engine, name)
+        hints = get_type_hints(method)
+        taken = signature(method)
+        parameters = list(taken.parameters.values())[1:]
+        return Call(
+            name=name,
+            mark=mark,
+            parameters=tuple(hints[each.name] for each in parameters),
+            result=hints["return"],
+            keywords=tuple(each.name for each in parameters if each.kind is Parameter.KEYWORD_ONLY),
+            _signature=taken.replace(parameters=parameters),
+        )
+
+    def bind(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> list[Any]:
+        """All arguments of the method in order, defaults included. Raises TypeError if they do not fit it."""
+        bound = self._signature.bind(*arguments, **keywords)
+        bound.apply_defaults()
+        return list(bound.arguments.values())
+
+    def ask(self, engine: Engine, arguments: Sequence[Any]) -> Any:
+        """Call the method with all of its arguments in order. Raises what the method raises."""
+        positional = len(self.parameters) - len(self.keywords)
+        named = dict(zip(self.keywords, arguments[positional:], strict=True))
+        return getattr(engine, self.name)(*arguments[:positional], **named)
+
+
+CALLS: dict[str, Call] = {
+    name: Call.of(name, mark) for name, method in vars(Engine).items() if (mark := mark_of(method)) is not None
+}
+
+
+def encode_call(name: str, arguments: Sequence[object]) -> bytes:
+    """A call with all arguments of the method in order. Raises TypeError if there are more or fewer."""
+    if len(arguments) != len(CALLS[name].parameters):
+        raise TypeError(f"{name} takes {len(CALLS[name].parameters)} arguments, not {len(arguments)}")
+    return write_plain([name, to_plain(arguments)])
+
+
+def decode_call(content: Buffer) -> tuple[Call, list[Any]]:
+    """Raises ValueError for an unknown name, and for arguments of the wrong number or types."""
+    name, plain = _pair(content)
+    call = CALLS.get(name) if type(name) is str else None
+    if call is None:
+        raise ValueError(f"there is no call {str(name)[:_SHOWN]!r}")
+    try:
+        return call, list(from_plain(plain, GenericAlias(tuple, call.parameters)))
+    except ValueError as error:
+        raise ValueError(f"the arguments of {call.name}: {error}") from None
+
+
+def encode_result(call: Call, value: object) -> bytes:
+    """Raises TypeError for a value that cannot be sent."""
+    return write_plain([True, to_plain(value)])
+
+
+def encode_failure(error: BaseException) -> bytes:
+    """Like `error_to_plain`, logs an error that is no ServerError."""
+    return write_plain([False, error_to_plain(error)])
+
+
+def decode_result(call: Call, content: Buffer) -> Any:
+    """The value that the call returned. Raises the ServerError that it raised, ValueError for malformed content."""
+    went_well, plain = _pair(content)
+    if went_well is False:
+        raise error_of(plain)
+    if went_well is not True:
+        raise ValueError(f"the result of {call.name} does not say whether it is one")
+    try:
+        return from_plain(plain, call.result)
+    except ValueError as error:
+        raise ValueError(f"the result of {call.name}: {error}") from None
+
+
+def decode_failure(content: Buffer) -> ServerError:
+    """The error that `encode_failure` wrote. Raises ValueError for other content."""
+    went_well, plain = _pair(content)
+    if went_well is not False:
+        raise ValueError("a result, not a failure")
+    return error_of(plain)
+
+
+def _pair(content: Buffer) -> tuple[Any, Any]:
+    plain = read_plain(content)
+    if type(plain) is not list or len(plain) != 2:
+        raise ValueError("neither a call nor a result")
+    return plain[0], plain[1]
+
+
+#     EngineGone    UNAVAILABLE    the engine ended while it had the request, or does not run
+#
+# The front end raises EngineGone itself; all other errors are sent by the engine. An unknown class becomes a plain
+# ServerError of the same code, so that the answer has the same status. Source: the tree in core/errors.py.
+
+
+_log = logging.getLogger("trident.engine")
+
+_UNFORESEEN = "unexpected error in the server, its log says more"
+
+
+class EngineGone(ServerError):
+    code = ErrorCode.UNAVAILABLE
+    retry_after_s = 1
+
+
+class _Unforeseen(ServerError):
+    code = ErrorCode.INTERNAL
+
+
+# Class, code, message, hint, model, and the problems of a model configuration.
+_read = reader_of(tuple[str, ErrorCode, str, str | None, str | None, tuple[Problem, ...]])
+_CLASSES: dict[str, type[ServerError]] = {
+    kind.__name__: kind
+    for kind in (*vars(errors).values(), EngineGone)
+    if isinstance(kind, type) and issubclass(kind, ServerError)
+}
+
+
+def error_to_plain(error: BaseException) -> list[Any]:
+    """The error as `error_of` reads it, ready for orjson.
+
+    Of an error that is no ServerError the client learns only that it happened; the log has it with its traceback.
+    """
+    if not isinstance(error, ServerError):
+        _log.error("unexpected error in the server", exc_info=error)
+        error = _Unforeseen(_UNFORESEEN)
+    return [
+        type(error).__name__,
+        error.code.value,
+        _unicode(error.message),
+        None if error.hint is None else _unicode(error.hint),
+        None if error.model is None else _unicode(error.model),
+        _problems(error),
+    ]
+
+
+def error_of(plain: Any) -> ServerError:
+    """The error, to be raised. Raises ValueError for anything that `error_to_plain` does not make."""
+    name, code, message, hint, model, problems = _read(plain)
+    if name == InvalidModelConfig.__name__ and problems:
+        return InvalidModelConfig(problems, model=model)
+    kind = _CLASSES.get(name, ServerError)
+    if kind.code is code:
+        return kind(message, hint=hint, model=model)
+    error = ServerError(message, hint=hint, model=model)
+    error.code = code
+    return error
+
+
+def _problems(error: ServerError) -> list[Any]:
+    if not isinstance(error, InvalidModelConfig):
+        return []
+    return [[_unicode(each.path), _unicode(each.message), _unicode(each.hint)] for each in error.problems]
+
+
+def _unicode(text: str) -> str:
+    """`text` as valid Unicode: it may quote a client's bytes or a file name."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,355 @@
+"""The Engine protocol over a socket: the engine as a front end in another process sees it.
+
+Source: docs/architecture.md section 5.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+
+from core.config.spec import ModelSpec
+from core.engine.protocol import Engine
+from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
+from core.inference.pending_request import PendingRequest
+from core.inference.response import InferenceResponse
+from core.inference.tensors import Array, Buffer
+from core.lifecycle.state import Phase, ServingPhase
+from core.observability.log import change_log, log_levels
+from core.observability.tracing.trace import TraceEvent, TraceGate
+from core.remote.calls import CALLS, Call, EngineGone, decode_result, encode_call
+from core.remote.connection import ENOUGH, LOST, Connection, Link, NoRoom, gone
+from core.remote.engine_server import EngineState, engine_down
+from core.waiting.waiting import Waiter
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log = logging.getLogger("trident.engine")
+
+# How long a request with large inputs waits for room in shared memory.
+_ROOM_SECONDS = 1.0
+# A call that does not block is answered at once unless the engine is in trouble.
+_CALL_SECONDS = 60.0
+_LATEST = -1
+_SOON = "it is being started again; send the request again in a few seconds"
+_NOT_YET = "it has not started yet"
+_STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
+
+
+def _asked(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
+    """The method of the client that sends a call of the protocol and waits for its result. Raises as `_ask` does."""
+    call = CALLS[method.__name__]
+
+    def ask(self: RemoteEngine, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        answer: R = self._ask(call, call.bind(args, kwargs))
+        return answer
+
+    return ask
+
+
+class _WaitsForRoom(NamedTuple):
+    until: float
+    pending: PendingRequest
+
+
+class Asked(NamedTuple):
+    """A call that was sent. Its result is awaited where it was sent, once."""
+
+    call: Call
+    subject: object
+    connection: Connection
+    number: int
+    waiter: Waiter
+    was_recovering: bool
+
+    def result(self) -> Any:
+        """Wait for the result. Raises the ServerError that the engine raised, or EngineGone."""
+        timeout_s = None if self.call.mark.blocks else _CALL_SECONDS
+        try:
+            result = self.waiter.wait(timeout_s)
+            if result is None:
+                raise EngineGone(f"the engine did not answer '{self.call.name}' within {timeout_s:g} seconds")
+            if result is LOST:
+                raise EngineGone(f"the engine ended while it had to answer '{self.call.name}'")
+            return decode_result(self.call, result)
+        except ModelNotFound as error:
+            if not self.was_recovering:
+                raise
+            raise EngineGone(
+                f"the engine has been started again and has not loaded '{self.subject}' yet", hint=_SOON
+            ) from error
+        finally:
+            self.connection.forget(self.number)
+
+
+class RemoteModel(NamedTuple):
+    """A model of the engine. It is the ServedModel for all requests until other versions serve."""
+
+    spec: ModelSpec
+    submit: Callable[[PendingRequest], None]
+    handover: int = ENOUGH
+    answer_at_hand: None = None
+
+
+class RemoteEngine:
+    """The engine that listens at `path`. Any thread may call any method; a call blocks only its own thread or greenlet.
+
+    It connects by itself, and again after each loss. `memory_bytes` is the size of the shared memory, for requests and
+    responses together. Between the loss of an engine and the end of the next one's loading an unknown model counts as
+    one that is not loaded yet.
+    """
+
+    def __init__(self, path: str, link: Link, memory_bytes: int, on_change: Callable[[], None] | None = None) -> None:
+        """`on_change` is called on the link's thread after each change of the engine's state, and after its loss."""
+        self._path = path
+        self._on_change = on_change
+        self._link = link
+        self._memory_bytes = memory_bytes
+        self._connection: Connection | None = None
+        self._state = engine_down(_NOT_YET)
+        self._models: dict[tuple[str, int], RemoteModel] = {}
+        self._waiting: deque[_WaitsForRoom] = deque()
+        self._is_exiting = False
+        self._is_recovering = False
+        self.trace_gate = TraceGate()
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._link.start(self)
+
+    def begin_exit(self) -> None:
+        """Become neither live nor ready; requests are still served."""
+        self._is_exiting = True
+
+    def close(self) -> None:
+        """End the connection; every request and call that still waits gets EngineGone."""
+        self._is_exiting = True
+        self._link.close()
+        self._lose("this server stops")
+
+    def allocate(self, size: int) -> Array | None:
+        """Shared memory for a body of `size` bytes, which the engine reads in place; None if there is no room now."""
+        connection = self._connection
+        return connection.allocate(size) if connection is not None else None
+
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that no request uses; it takes milliseconds."""
+        connection = self._connection
+        if connection is not None:
+            connection.release_memory()
+
+    @property
+    def connection(self) -> Connection | None:
+        """The present connection, None while there is no engine."""
+        return self._connection
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests of this front end the engine has; more than any engine can have while there is none."""
+        connection = self._connection
+        return connection.in_flight if connection is not None else sys.maxsize
+
+    def process_ids(self) -> list[int]:
+        """The process of the engine; none while it is not there."""
+        connection = self._connection
+        return [connection.process_id] if connection is not None else []
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether an engine was lost, and the next one has not loaded its models yet."""
+        return self._is_recovering
+
+    def has_in_memory(self, content: Buffer | Array) -> bool:
+        """Whether `content` lies in the memory that is shared with the engine."""
+        connection = self._connection
+        return connection is not None and connection.has_in_memory(content)
+
+    # --- driven by the link
+
+    @property
+    def sock(self) -> Any:
+        return self._connection.sock if self._connection is not None else None
+
+    @property
+    def wants_to_write(self) -> bool:
+        return self._connection is not None and self._connection.wants_to_write
+
+    def read(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.read()
+        except ValueError as error:  # BadFrame, or a malformed state or error
+            _log.error("the engine was disconnected, it sent %s", error)
+            self._lose("it could not be understood")
+        except OSError:
+            self._lose("it has ended")
+        if self._waiting:
+            self._submit_waiting()
+
+    def flush(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._waiting:
+            self._submit_waiting()
+        connection.flush()
+
+    def look(self) -> None:
+        if self._connection is None:
+            self._connect()
+        if self._waiting:
+            self._submit_waiting()
+
+    def _connect(self) -> None:
+        try:
+            self._connection = Connection(self._path, self._memory_bytes, self._learn, self._link.wake)
+        except OSError as error:
+            _log.debug("no engine at %s: %s", self._path, error)
+        except ServerError as error:
+            if self._state.phase.failures.get("engine") != error.message:
+                _log.error("no connection to the engine: %s", error.message)
+                self._state = engine_down(error.message)
+
+    def _lose(self, reason: str) -> None:
+        connection, self._connection = self._connection, None
+        self._models = {}
+        self._state = engine_down(reason)
+        self._is_recovering = True
+        if connection is not None:
+            if not self._is_exiting:
+                _log.error("the connection to the engine is lost: %s", reason)
+            connection.lose(reason)
+        while self._waiting:
+            _, pending = self._waiting.popleft()
+            pending.on_response(gone(pending.request, reason))
+        if self._on_change is not None:
+            self._on_change()
+
+    def _learn(self, state: EngineState) -> None:
+        if state.generation != self._state.generation:
+            self._models = {}
+        self._state = state
+        if state.log is not None and state.log != log_levels():
+            change_log(state.log)
+        self.trace_gate.is_open = state.is_tracing
+        self.trace_gate.reads_context = state.reads_trace_context
+        if state.phase.name not in _STILL_LOADING:
+            self._is_recovering = False
+        if self._on_change is not None:
+            self._on_change()
+
+    def _submit_waiting(self) -> None:
+        """Submit the requests that wait for room, in their order; answer those that have waited too long."""
+        while self._waiting:
+            until, pending = self._waiting[0]
+            connection = self._connection
+            try:
+                if pending.cancelled:
+                    raise RequestCancelled("the client went away")
+                if connection is None:
+                    raise self.no_engine()
+                connection.submit(pending)
+            except NoRoom:
+                if time.monotonic() < until:
+                    return
+                pending.on_response(InferenceResponse.failed(pending.request, _no_room()))
+            except ServerError as error:
+                pending.on_response(InferenceResponse.failed(pending.request, error))
+            self._waiting.popleft()
+
+    # --- the Engine protocol
+
+    def model(self, name: str, version: int = -1) -> RemoteModel:
+        found = self._models.get((name, version))
+        if found is None:
+            models = self._models
+            found = RemoteModel(self.model_spec(name, version), self._submit)
+            if version >= _LATEST:  # the number of a hold may mean another version soon
+                models[name, version] = found  # into the models of the generation in which it was asked for
+        return found
+
+    def model_at_hand(self, name: str, version: int = -1) -> RemoteModel | None:
+        return self._models.get((name, version))
+
+    def _submit(self, pending: PendingRequest) -> None:
+        connection = self._connection
+        if connection is None:
+            pending.on_response(gone(pending.request, self._state.phase.failures.get("engine", _NOT_YET)))
+            return
+        try:
+            connection.submit(pending)
+        except NoRoom:
+            self._waiting.append(_WaitsForRoom(time.monotonic() + _ROOM_SECONDS, pending))
+            self._link.wake()
+        except ServerError as error:
+            pending.on_response(InferenceResponse.failed(pending.request, error))
+
+    model_spec = _asked(Engine.model_spec)
+    hold_version = _asked(Engine.hold_version)
+    release_version = _asked(Engine.release_version)
+    server_metadata = _asked(Engine.server_metadata)
+    model_metadata = _asked(Engine.model_metadata)
+    model_config = _asked(Engine.model_config)
+    model_statistics = _asked(Engine.model_statistics)
+    slowest_requests = _asked(Engine.slowest_requests)
+    repository_index = _asked(Engine.repository_index)
+    load_model = _asked(Engine.load_model)
+    load_directory = _asked(Engine.load_directory)
+    unload_model = _asked(Engine.unload_model)
+    is_model_ready = _asked(Engine.is_model_ready)
+    change_log = _asked(Engine.change_log)
+    system_regions = _asked(Engine.system_regions)
+    cuda_regions = _asked(Engine.cuda_regions)
+    register_system_region = _asked(Engine.register_system_region)
+    register_cuda_region = _asked(Engine.register_cuda_region)
+    unregister_regions = _asked(Engine.unregister_regions)
+    trace_settings = _asked(Engine.trace_settings)
+    change_trace = _asked(Engine.change_trace)
+    metrics = _asked(Engine.metrics)
+
+    def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
+        connection = self._connection
+        if connection is not None:  # otherwise the trace has ended with its engine
+            connection.trace_answered(number, ahead, behind)
+
+    def is_live(self) -> bool:
+        return self._state.live and not self._is_exiting
+
+    def is_ready(self) -> bool:
+        return self._state.ready and not self._is_exiting
+
+    def phase(self) -> ServingPhase:
+        return ServingPhase(name=Phase.EXITING) if self._is_exiting else self._state.phase
+
+    def begin(self, call: Call, arguments: Sequence[object]) -> Asked:
+        """Send a call. Raises EngineGone if there is no engine."""
+        connection = self._connection
+        if connection is None:
+            raise self.no_engine()
+        was_recovering = self._is_recovering
+        waiter = self._link.waiter()
+        number = connection.call(encode_call(call.name, arguments), waiter.settle)
+        return Asked(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
+
+    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
+        """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
+        return self.begin(call, arguments).result()
+
+    def no_engine(self) -> EngineGone:
+        """The error of what needs the engine while there is none."""
+        reason = self._state.phase.failures.get("engine", _NOT_YET)
+        return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
+
+
+def _no_room() -> QueueFull:
+    return QueueFull(
+        f"there was no room for the request's tensors within {_ROOM_SECONDS:g} s, as other requests have it",
+        hint="send fewer large requests at once, or give more with --http-worker-memory-bytes",
+    )

@@ -1,0 +1,291 @@
+"""The engine's end of the socket: accepts front ends, reads their requests and calls, and sends them its state.
+
+Source: docs/architecture.md section 5.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from core.engine.in_process import InferenceEngine
+from core.engine.protocol import HoldChange
+from core.interprocess.frames import BadFrame, frame
+from core.lifecycle.state import Phase, ServingPhase
+from core.observability.log import LogLevels, log_levels
+from core.remote.calls import Call, decode_call, encode_failure, encode_result, to_plain, write_plain
+from core.remote.control_log import Change
+from core.remote.front_end import FrontEnd
+from core.remote.wire import STATE
+
+_log = logging.getLogger("trident.engine")
+
+_LOOK_SECONDS = 0.05
+_CALLS_AT_ONCE = 64
+# More than any server has. Connections that never greet must not use up all descriptors.
+_MOST_FRONT_ENDS = 256
+_GREETING_SECONDS = 5.0
+# A front end that cannot start must not keep the others from serving.
+_GATHERING_SECONDS = 10.0
+_PATIENCE_SECONDS = 60.0
+_PEER = struct.Struct("3i")
+
+OnChange = Callable[[Change], None]
+
+
+class EngineServer:
+    """Serves `engine` to the front ends that connect to `listener`, a listening Unix socket of this user.
+
+    `on_change` is called with every successful load and unload, on the thread of the call, and `after_change` after
+    each of them, also one that failed, before the caller has its answer. The server is not ready
+    while `is_restoring()` is true, because the models of the last engine are still being loaded. Nor is it ready until
+    `expected` front ends have connected or `gathering_s` seconds have passed: a client that one front end told that the
+    server is ready may reach another one next.
+    A front end is disconnected if it does not greet within `greeting_s` seconds, or if it takes nothing of what is sent
+    to it for `patience_s` seconds.
+    """
+
+    def __init__(
+        self,
+        engine: InferenceEngine,
+        listener: socket.socket,
+        *,
+        on_change: OnChange | None = None,
+        after_change: Callable[[], object] = lambda: None,
+        is_restoring: Callable[[], bool] = lambda: False,
+        expected: int = 0,
+        gathering_s: float = _GATHERING_SECONDS,
+        greeting_s: float = _GREETING_SECONDS,
+        patience_s: float = _PATIENCE_SECONDS,
+    ) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._on_change = on_change
+        self._after_change = after_change
+        self._is_restoring = is_restoring
+        self._missing = expected
+        self._gathered_by = time.monotonic() + gathering_s
+        self._greeting_s = greeting_s
+        self._patience_s = patience_s
+        self._poll = select.epoll()
+        self._front_ends: dict[int, FrontEnd] = {}
+        self._blocking = ThreadPoolExecutor(_CALLS_AT_ONCE, thread_name_prefix="trident-call")
+        # One thread, because it keeps the order, and several would not be faster: they share the interpreter.
+        self._slow = ThreadPoolExecutor(1, thread_name_prefix="trident-slow-requests")
+        self._pushing = threading.Lock()
+        self._pushed: EngineState | None = None
+        self._is_stopping = False
+        # Monotonic seconds when something last arrived.
+        self.last_work = 0.0
+        self._own_thread = threading.Thread(target=self._serve, name="trident-front-ends", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve, on a new thread."""
+        self._listener.setblocking(False)
+        self._poll.register(self._listener.fileno(), select.EPOLLIN)
+        self._own_thread.start()
+
+    def stop(self) -> None:
+        """Send what the sockets still take, and end all connections. Blocks until the thread has ended."""
+        self._is_stopping = True
+        self._own_thread.join()
+        self._listener.close()  # first: a disconnected front end must not reach this server again
+        self._blocking.shutdown(wait=False, cancel_futures=True)
+        self._slow.shutdown(wait=False, cancel_futures=True)
+        for front_end in list(self._front_ends.values()):
+            front_end.flush()
+            self._end(front_end)
+        self._poll.close()
+
+    def push_state(self) -> None:
+        """Send the state to all front ends if it has changed. Any thread."""
+        engine = self._engine
+        with self._pushing:  # from the look on: no thread may send an older state after this one
+            must_wait = self._is_restoring() or self.is_gathering
+            phase = engine.phase()
+            state = EngineState(
+                live=engine.is_live(),
+                ready=engine.is_ready() and not must_wait,
+                generation=engine.generation,
+                phase=replace(phase, name=Phase.LOADING) if must_wait and phase.name == Phase.READY else phase,
+                log=log_levels(),
+                is_tracing=engine.trace_gate.is_open,
+                reads_trace_context=engine.trace_gate.reads_context,
+            )
+            if state == self._pushed:
+                return
+            self._pushed = state
+            content = _state_frame(state)
+            for front_end in list(self._front_ends.values()):
+                if front_end.has_greeted:
+                    front_end.send(content)
+
+    def release_memory(self) -> None:
+        """Return to the system the shared memory that no response uses. Any thread; it takes milliseconds."""
+        for front_end in list(self._front_ends.values()):
+            front_end.release_memory()
+
+    # --- the thread
+
+    def _serve(self) -> None:
+        poll, listener = self._poll, self._listener.fileno()
+        next_look = 0.0
+        while not self._is_stopping:
+            ready = poll.poll(_LOOK_SECONDS)
+            for descriptor, events in ready:
+                if descriptor == listener:
+                    self._accept()
+                    continue
+                front_end = self._front_ends.get(descriptor)
+                if front_end is None:
+                    continue
+                if events & select.EPOLLOUT:
+                    front_end.flush()
+                if events & ~select.EPOLLOUT:
+                    self._read(front_end)
+            now = time.monotonic()
+            if ready:
+                self.last_work = now
+            if now >= next_look:
+                next_look = now + _LOOK_SECONDS
+                poll.modify(listener, select.EPOLLIN)
+                self._end_silent(now)
+                self.push_state()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:  # no descriptor is left: the thread must not spin until one is
+            _log.error("a front end could not be accepted: %s", error)
+            self._poll.modify(self._listener.fileno(), 0)
+            return
+        _, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        if user not in (os.getuid(), 0):
+            _log.warning("a connection of user %d was refused: front ends run as user %d", user, os.getuid())
+            sock.close()
+            return
+        if len(self._front_ends) >= _MOST_FRONT_ENDS:
+            _log.warning("a connection was refused: %d front ends are connected already", _MOST_FRONT_ENDS)
+            sock.close()
+            return
+        sock.setblocking(False)
+        front_end = FrontEnd(sock, self._engine, self._called, self._watch, self._slow.submit)
+        self._front_ends[sock.fileno()] = front_end
+        self._poll.register(sock.fileno(), select.EPOLLIN)
+
+    def _read(self, front_end: FrontEnd) -> None:
+        had_greeted = front_end.has_greeted
+        try:
+            goes_on = front_end.read()
+        except BadFrame as error:
+            # A text and not the error, which refers to the shared memory through its traceback.
+            _log.error("a front end was disconnected, it sent %s", str(error))
+            goes_on = False
+        except Exception:  # the request boundary: the other front ends are still served
+            _log.exception("a front end was disconnected, its message caused an unexpected error")
+            goes_on = False
+        if not goes_on:
+            self._end(front_end)
+        elif front_end.has_greeted and not had_greeted:
+            with self._pushing:
+                if self._pushed is not None:
+                    front_end.send(_state_frame(self._pushed))
+            self._missing -= 1
+            self.push_state()
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether front ends are still awaited. Any thread."""
+        return self._missing > 0 and time.monotonic() < self._gathered_by
+
+    def _end(self, front_end: FrontEnd) -> None:
+        descriptor = front_end.sock.fileno()
+        self._front_ends.pop(descriptor, None)
+        self._poll.unregister(descriptor)
+        front_end.close()
+
+    def _end_silent(self, now: float) -> None:
+        """End the connections of front ends that do not greet, or that take nothing of what is sent to them."""
+        for front_end in list(self._front_ends.values()):
+            if not front_end.has_greeted and now - front_end.since > self._greeting_s:
+                _log.error("a front end was disconnected, it did not greet within %g s", self._greeting_s)
+                self._end(front_end)
+            elif front_end.is_blocked and now - front_end.since > self._patience_s:
+                _log.error("a front end was disconnected, it took nothing of what was sent for %g s", self._patience_s)
+                self._end(front_end)
+
+    def _watch(self, front_end: FrontEnd, blocked: bool) -> None:
+        """Have the server's thread send the rest. Any thread.
+
+        It does not read from the front end meanwhile, so one that takes no answers cannot ask for more of them.
+        """
+        with contextlib.suppress(OSError):  # the connection is ending
+            self._poll.modify(front_end.sock.fileno(), select.EPOLLOUT if blocked else select.EPOLLIN)
+
+    # --- calls
+
+    def _called(self, front_end: FrontEnd, number: int, content: memoryview) -> None:
+        try:
+            call, arguments = decode_call(content)
+        except ValueError as error:
+            raise BadFrame(f"an invalid call: {error}") from None
+        if call.mark.blocks:
+            self._blocking.submit(self._run, front_end, number, call, arguments)
+        else:
+            self._run(front_end, number, call, arguments)
+
+    def _run(self, front_end: FrontEnd, number: int, call: Call, arguments: list[Any]) -> None:
+        try:
+            value = call.ask(self._engine, arguments)
+            if call.mark.hold is HoldChange.TAKE:
+                front_end.holds.add((arguments[0], value))
+            elif call.mark.hold is HoldChange.RELEASE:
+                front_end.holds.discard((arguments[0], arguments[1]))
+            if call.mark.change is not None and self._on_change is not None:
+                self._on_change(Change(call, arguments))
+            content = encode_result(call, value)
+        except Exception as error:  # the caller waits for an answer, whatever went wrong
+            content = encode_failure(error)
+        if call.mark.change is not None:
+            self._after_change()
+        if call.mark.changes_state:
+            # The other front ends must know of the change, or of a failed load, before the caller does.
+            self.push_state()
+        front_end.result(number, content)
+
+
+def _state_frame(state: EngineState) -> bytes:
+    return frame(STATE, 0, (write_plain(to_plain(state)),))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """`generation` changes whenever another set of model versions serves. `log` is None if nothing is known
+    of it. `is_tracing` and `reads_trace_context` are the flags of TraceGate.
+    """
+
+    live: bool
+    ready: bool
+    generation: int
+    phase: ServingPhase
+    log: LogLevels | None = None
+    is_tracing: bool = False
+    reads_trace_context: bool = False
+
+
+def engine_down(reason: str) -> EngineState:
+    """The state without an engine: live, because it is being restarted, but not ready."""
+    phase = ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": reason})
+    return EngineState(live=True, ready=False, generation=-1, phase=phase)

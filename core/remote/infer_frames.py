@@ -1,0 +1,431 @@
+"""An inference request as a frame.
+
+The meta document is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence end,
+parameters, inputs, trace], an input is [name, datatype, shape, bytes, whether it is in shared memory], and the trace
+null or the W3C context of the client as [traceparent, tracestate]. If tensors are in the client's shared memory, the
+document has two more elements: the places of the inputs, null for one that is in the request, and the places of outputs
+by their names. A place is [region, offset, bytes]. The moment when the request arrived stands after the tensors, if the
+front end has noted it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+
+from core.inference.request import (
+    CloseReason,
+    InferenceRequest,
+    InferenceTimes,
+    Inputs,
+    InputTensor,
+    PackedInputs,
+    Parameter,
+    RequestTrace,
+)
+from core.inference.response import (
+    InferenceResponse,
+    Outputs,
+    PackedOutputs,
+    ReceivedOutput,
+    RegionInput,
+    RegionReference,
+    RegionRequest,
+)
+from core.inference.tensors import BY_NAME, Array, Buffer, Shape, TensorLayout, wire_bytes
+from core.interprocess.frames import BadFrame
+from core.memo import Memo
+from core.remote.calls import error_of, error_to_plain, write_plain
+from core.remote.wire import (
+    FAILED,
+    FINAL,
+    LARGE,
+    REQUEST,
+    RESPONSE,
+    TIMED,
+    BlockReader,
+    Described,
+    ViewOf,
+    block_head,
+    contents_of,
+    layout_in_frame,
+    write_block,
+)
+
+# Puts the bytes of a large input into shared memory and returns their offset; None if they go into the frame.
+Share = Callable[[Buffer], int | None]
+# `Described` as the document has it, where JSON has no named tuples.
+_Entry = tuple[str, str, Shape, int, bool]
+_MOMENT = struct.Struct("<Q")
+
+
+class RequestWriter:
+    """Makes frames of requests. Any thread."""
+
+    def __init__(self) -> None:
+        # The meta document that similar requests share, and the head of the block for those without an id.
+        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
+
+    def write(self, request: InferenceRequest, number: int, share: Share, flags: int = 0) -> bytes:
+        """The frame. Raises what `share` raises."""
+        inputs = request.inputs
+        if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not _is_plain(request):
+            return _write(request, number, share, flags)
+        layout = inputs.layout
+        key = (
+            layout,
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+        )
+        known = self._known.get(key)
+        if known is None:
+            meta = _meta(
+                request,
+                [(name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries],
+            )
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        if request.id:
+            head = block_head(meta, _text(request.id))
+        if not request.arrived_ns:
+            return write_block(REQUEST, number, head, (inputs.content,), flags=flags)
+        moment = _MOMENT.pack(request.arrived_ns)
+        return write_block(REQUEST, number, head, (inputs.content, moment), flags=flags | TIMED)
+
+
+def _is_plain(request: InferenceRequest) -> bool:
+    """Whether only its id and its tensors differ from other requests of its kind."""
+    if type(request) is not InferenceRequest:
+        return False
+    return not (
+        request.parameters or request.correlation_id or request.sequence_start or request.sequence_end or request.trace
+    )
+
+
+def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> bytes:
+    tensors: list[Buffer] = []
+    offsets: list[int] = []
+    inputs: list[_Entry] = []
+    for tensor in request.inputs:
+        if type(tensor) is RegionInput:
+            inputs.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
+            continue
+        content = tensor.data
+        if type(content) is not memoryview:
+            content = memoryview(wire_bytes(np.ascontiguousarray(content)))
+        size = content.nbytes
+        offset = share(content) if size >= LARGE else None
+        if offset is None:
+            tensors.append(content)
+        else:
+            offsets.append(offset)
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, size, offset is not None))
+    if request.arrived_ns:
+        tensors.append(_MOMENT.pack(request.arrived_ns))
+        flags |= TIMED
+    head = block_head(_meta(request, inputs), _text(request.id), offsets)
+    return write_block(REQUEST, number, head, tensors, flags=flags, shared=len(offsets))
+
+
+def _text(request_id: str) -> bytes:
+    return request_id.encode("utf-8", "surrogatepass")
+
+
+def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
+    places: tuple[Any, ...] = ()
+    if isinstance(request, RegionRequest):
+        of_inputs = [tuple(each.reference) if isinstance(each, RegionInput) else None for each in request.inputs]
+        places = (of_inputs, {name: tuple(place) for name, place in request.output_regions.items()})
+    return write_plain(
+        (
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.sequence_start,
+            request.sequence_end,
+            request.parameters,
+            inputs,
+            None if request.trace is None else (request.trace.traceparent, request.trace.tracestate),
+            *places,
+        )
+    )
+
+
+class _Places(NamedTuple):
+    inputs: tuple[RegionReference | None, ...]
+    outputs: dict[str, RegionReference]
+
+
+class _Pattern(NamedTuple):
+    """The decoded meta document, which similar requests have in common."""
+
+    model_name: str
+    model_version: int
+    outputs: tuple[str, ...]
+    priority: int
+    timeout_us: int
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    parameters: dict[str, Parameter] | None
+    inputs: tuple[Described, ...]
+    layout: TensorLayout  # of the inputs that are in the frame
+    trace: RequestTrace | None
+    places: _Places | None  # of tensors in the client's shared memory
+
+
+def _pattern(meta: Any) -> _Pattern:
+    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, context, *places = meta
+    inputs = tuple(_input(*entry) for entry in listed)
+    if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
+        raise ValueError("a field of the request has the wrong type")
+    if type(correlation_id) not in (int, str) or not (parameters is None or type(parameters) is dict):
+        raise ValueError("a field of the request has the wrong type")
+    return _Pattern(
+        name,
+        version,
+        tuple(map(str, outputs)),
+        priority,
+        timeout,
+        correlation_id,
+        bool(start),
+        bool(end),
+        parameters,
+        inputs,
+        layout_in_frame(inputs),
+        None if context is None else RequestTrace(0, False, *map(str, context)),
+        _places(*places, count=len(inputs)) if places else None,
+    )
+
+
+def _places(of_inputs: Any, of_outputs: Any, *, count: int) -> _Places:
+    inputs = tuple(None if place is None else _place(*place) for place in of_inputs)
+    if len(inputs) != count or type(of_outputs) is not dict:
+        raise ValueError("there are not as many places of inputs as inputs, or places of outputs without names")
+    return _Places(inputs, {str(name): _place(*place) for name, place in of_outputs.items()})
+
+
+def _place(region: Any, offset: Any, size: Any) -> RegionReference:
+    if not (type(region) is str and type(offset) is int and type(size) is int and offset >= 0 and size >= 0):
+        raise ValueError("a place in shared memory is not a name and two numbers")
+    return RegionReference(region, offset, size)
+
+
+def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
+    # An unknown datatype passes: validation refuses it with Triton's text.
+    if not (type(name) is str and type(datatype) is str and type(is_shared) is bool):
+        raise ValueError("a field of an input has the wrong type")
+    if not (type(size) is int and size >= 0):
+        raise ValueError("the size of an input is not a number")
+    dims = tuple(shape)
+    if not all(type(dim) is int for dim in dims):
+        raise ValueError("the shape of an input is not a list of numbers")
+    return Described(name, datatype, dims, size, is_shared)
+
+
+class RequestReader:
+    """Makes requests of frames, on one thread. Their inputs are views of the frame or of shared memory."""
+
+    def __init__(self, view_of: ViewOf) -> None:
+        self._view_of = view_of
+        self._blocks = BlockReader(_pattern)
+
+    def read(self, content: memoryview, shared: int, flags: int = 0) -> InferenceRequest:
+        """Raises BadFrame."""
+        pattern, request_id, offsets, at = self._blocks.read(content, shared)
+        end = at + pattern.layout.size
+        if end + (_MOMENT.size if flags & TIMED else 0) > len(content):
+            raise BadFrame("a request that is shorter than its inputs")
+        inputs: Inputs
+        if len(pattern.layout.entries) == len(pattern.inputs) and not shared:
+            inputs = PackedInputs(pattern.layout, content[at:end])
+        else:
+            contents = contents_of(pattern.inputs, content, at, offsets, self._view_of)
+            inputs = [InputTensor(*i[:3], data) for i, data in zip(pattern.inputs, contents, strict=True)]
+        request = InferenceRequest(
+            pattern.model_name,
+            inputs,
+            model_version=pattern.model_version,
+            id=request_id,
+            outputs=pattern.outputs,
+            parameters=None if pattern.parameters is None else pattern.parameters.copy(),
+            priority=pattern.priority,
+            timeout_us=pattern.timeout_us,
+            correlation_id=pattern.correlation_id,
+            sequence_start=pattern.sequence_start,
+            sequence_end=pattern.sequence_end,
+        )
+        if flags & TIMED:
+            (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
+        request.trace = pattern.trace
+        return request if pattern.places is None else _in_regions(request, pattern.places)
+
+
+def _in_regions(request: InferenceRequest, places: _Places) -> RegionRequest:
+    request.inputs = [
+        tensor if place is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, place)
+        for tensor, place in zip(request.inputs, places.inputs, strict=True)
+    ]
+    return RegionRequest.of(request, places.outputs)
+
+
+# The meta document is [model, version, parameters, outputs], where an output is [name, datatype, shape, bytes, whether
+# it is in shared memory]. The document of a failed response is [model, version, error]. The text after the document
+# has numbers with blanks between them: the times of the response, six numbers, if the engine noted any (-1 stands for
+# no reason), and the number of its trace, if it is traced.
+
+
+# Puts the bytes of a large output into shared memory and returns their offset; None if they go into the frame.
+# Shared memory by its offset and its size in bytes; the engine gets it back when the array is gone.
+Borrow = Callable[[int, int], Array]
+# How many numbers a response has that is traced: that of its trace alone, or after its times.
+_TRACED = (1, 7)
+
+
+class ResponseWriter:
+    """Makes frames of responses. Any thread."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        # The meta document that the responses of a batch share, and the head of the block for those without times.
+        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
+
+    def write(self, response: InferenceResponse, number: int) -> bytes:
+        """The frame. Raises TypeError for a value that JSON cannot hold."""
+        if response.error is not None:
+            return failed_response(response, response.error, number)
+        flags = FINAL if response.final else 0
+        packed = response.outputs
+        if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
+            return write_block(
+                RESPONSE, number, self._packed_head(response, packed.layout), (packed.content,), flags=flags
+            )
+        tensors: list[Buffer] = []
+        offsets: list[int] = []
+        outputs: list[tuple[str, str, Shape, int, bool]] = []
+        for output in response.outputs:
+            content = output.content()
+            size = len(content)
+            offset = self._share(content) if size >= LARGE else None
+            if offset is None:
+                tensors.append(content)
+            else:
+                offsets.append(offset)
+            outputs.append((output.name, output.datatype, output.shape, size, offset is not None))
+        head = block_head(_response_message_meta(response, outputs), _notes(response), offsets)
+        return write_block(RESPONSE, number, head, tensors, flags=flags, shared=len(offsets))
+
+    def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
+        key = (layout, response.model_name, response.model_version)
+        known = self._known.get(key)
+        if known is None:
+            outputs = [
+                (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
+            ]
+            meta = _response_message_meta(response, outputs)
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        return head if response.times is None and not response.trace else block_head(meta, _notes(response))
+
+
+def _notes(response: InferenceResponse) -> bytes:
+    times = response.times
+    numbers: tuple[int, ...] = ()
+    if times is not None:
+        numbers = (*times.numbers, -1 if times.close_reason is None else times.close_reason)
+    if response.trace:
+        numbers = (*numbers, response.trace)
+    return b" ".join([b"%d" % number for number in numbers])
+
+
+def _note(response: InferenceResponse, text: str) -> None:
+    """Give `response` what `_notes` made of it. Raises BadFrame."""
+    try:
+        numbers = [int(word) for word in text.split()]
+        if len(numbers) in _TRACED:
+            response.trace = numbers.pop()
+        if numbers:
+            *durations, reason = numbers
+            response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
+    except (ValueError, TypeError):
+        raise BadFrame("a response whose times cannot be read") from None
+
+
+def _response_message_meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
+    return orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
+
+
+def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
+    """The frame that carries `error` instead of the outputs of `response`."""
+    meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
+    flags = FAILED | (FINAL if response.final else 0)
+    return write_block(RESPONSE, number, block_head(meta, _notes(response)), (), flags=flags)
+
+
+class _ResponseMessagePattern(NamedTuple):
+    """The decoded meta document, which similar responses have in common."""
+
+    model_name: str
+    model_version: int
+    parameters: dict[str, Parameter] | None
+    outputs: tuple[Described, ...]
+    error: Any
+    layout: TensorLayout  # of the outputs that are in the frame
+
+
+def _response_message_pattern(meta: Any) -> _ResponseMessagePattern:
+    if len(meta) == 3:
+        return _ResponseMessagePattern(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
+    name, version, parameters, described = meta
+    outputs = tuple(_output(*entry) for entry in described)
+    return _ResponseMessagePattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
+
+
+def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
+    return Described(name, BY_NAME[datatype].name, tuple(shape), size, is_shared)
+
+
+class ResponseReader:
+    """Makes responses of frames, on one thread. Their outputs are views of the frame or of shared memory."""
+
+    def __init__(self, borrow: Borrow) -> None:
+        self._borrow = borrow
+        self._blocks = BlockReader(_response_message_pattern)
+
+    def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
+        """Raises BadFrame."""
+        pattern, times, offsets, at = self._blocks.read(content, shared)
+        end = at + pattern.layout.size
+        if end > len(content):
+            raise BadFrame("a response that is shorter than its outputs")
+        outputs: Outputs
+        if len(pattern.layout.entries) == len(pattern.outputs) and not shared:
+            outputs = PackedOutputs(pattern.layout, content[at:end])
+        else:
+            contents = contents_of(pattern.outputs, content, at, offsets, self._view_of)
+            outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(pattern.outputs, contents, strict=True)]
+        response = InferenceResponse(
+            pattern.model_name,
+            pattern.model_version,
+            outputs,
+            id=request_id,
+            parameters=pattern.parameters.copy() if pattern.parameters else None,
+            error=error_of(pattern.error) if flags & FAILED else None,
+            final=bool(flags & FINAL),
+        )
+        if times:
+            _note(response, times)
+        return response
+
+    def _view_of(self, offset: int, size: int) -> memoryview:
+        return self._borrow(offset, size).data

@@ -1,0 +1,451 @@
+"""The folder that keeps models from object stores, shared by processes and kept for the next start.
+
+    blobs/<id>                 the content of an object, read-only; complete or absent
+    parts/<id>.part, .ranges   a download in progress, under an exclusive lock (../download/partial_file.py)
+    models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` has a shared lock while in use
+
+Symbolic links would not work: ONNX Runtime refuses external data behind a link that leaves the model's folder. A blob
+is named by its digest if its content was verified against that digest, otherwise by object and tag.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from core.errors import RepositoryUnavailable
+from core.repository.disk import disk_failure, free_bytes, lock_shared, make_private, no_space, try_lock_exclusive
+from core.repository.partial_file import PartialFile, digest_checksum, journal_path
+from core.repository.stores.object_store import StoredObject
+
+
+def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject]) -> str:
+    """The identity of these objects under these paths of this repository.
+
+    It includes the location, although locations share blobs: one storage's tags say nothing about another storage's
+    objects. The additional tree of links takes no space.
+    """
+    listed = sorted((path, stored.size, stored.tag) for path, stored in contents.items())
+    return hashlib.sha256(json.dumps([location, model, listed]).encode()).hexdigest()
+
+
+class Snapshot:
+    """A folder in `models/` that eviction spares until `release`; `holds` says whether its files exist."""
+
+    def __init__(self, models: Path, identity: str, model: str) -> None:
+        """Wait until no process is removing the folder. Raises OSError."""
+        self._folder = models / identity
+        self._model = model
+        self.path = self._folder / model
+        self._lock = lock_shared(models / f"{identity}{LOCK_SUFFIX}")
+        try:
+            os.utime(self._lock.fd)  # eviction removes the least recently used first
+        except OSError:
+            self._lock.release()
+            raise
+
+    def holds(self, contents: Mapping[str, StoredObject]) -> bool:
+        """Whether all files exist with their listed sizes, and are verified; a path that ends with `/` is a folder."""
+        try:
+            return self.path.is_dir() and all(
+                (self.path / path).is_dir() if path.endswith("/") else _is_verified(self.path / path, stored.size)
+                for path, stored in contents.items()
+            )
+        except OSError:  # missing or unreadable; staging it again reports the error
+            return False
+
+    @contextmanager
+    def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Staging]:
+        """A folder for `contents`, which becomes the snapshot when the block ends, or before if the block says so.
+
+        It is removed if the block fails. Raises RepositoryUnavailable for a disk failure.
+        """
+        aside = self._aside()
+        staging = Staging(aside / self._model, self.path, lambda: self._publish(aside, contents))
+        complete = False
+        try:
+            staging.make()
+            yield staging
+            staging.publish()
+            complete = True
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+            if staging.is_published and not complete and not self.holds(contents):
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def release(self) -> None:
+        """End this use of the snapshot; a second call does nothing."""
+        self._lock.release()
+
+    def _publish(self, aside: Path, contents: Mapping[str, StoredObject]) -> None:
+        # Another thread or process may have published first and may be using its folder, so that folder stays.
+        if _rename(aside, self._folder) or self.holds(contents):
+            return
+        old = self._aside()
+        with suppress(FileNotFoundError):
+            self._folder.rename(old)
+        _rename(aside, self._folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _aside(self) -> Path:
+        return self._folder.with_name(f"{self._folder.name}.{secrets.token_hex(8)}")
+
+
+class Staging:
+    """A folder that is being filled. Methods, called by one thread at a time, raise RepositoryUnavailable."""
+
+    def __init__(self, folder: Path, published: Path, publish: Callable[[], None]) -> None:
+        self.folder = folder
+        self.is_published = False
+        self._published = published
+        self._publish = publish
+        self._cache = published.parent.parent.parent
+
+    def make(self) -> None:
+        with self._disk_failures():
+            self.folder.mkdir(parents=True, mode=0o700)
+
+    def publish(self) -> None:
+        """Make the folder the snapshot, once: `folder` is that from now on, and what changes in it changes there."""
+        if not self.is_published:
+            with self._disk_failures():
+                self._publish()
+            self.folder, self.is_published = self._published, True
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        with self._disk_failures():
+            (self.folder / path).unlink(missing_ok=True)
+
+    @contextmanager
+    def _disk_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise disk_failure(error, self._cache, 0) from error
+
+
+def _is_verified(path: Path, size: int) -> bool:
+    """Whether a file has its size and is read-only, which it becomes when its content was verified."""
+    status = path.stat()
+    return status.st_size == size and not status.st_mode & 0o222
+
+
+def _rename(source: Path, target: Path) -> bool:
+    """Rename a folder; False if `target` already exists."""
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+            raise
+        return False
+    return True
+
+
+# Other processes may use the cache at the same time. A snapshot in use has a shared lock, and a part file being
+# written has an exclusive one. A blob that is evicted while another process links it is only downloaded again.
+
+
+LOCK_SUFFIX = ".lock"
+PART_SUFFIX = ".part"
+
+
+class CacheContents:
+    """The contents of a cache directory when this was made. `used`: the bytes of its blobs and part files.
+
+    Methods raise OSError. They ignore files that another process has removed in the meantime.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._models = directory / "models"
+        self._blobs: dict[int, tuple[Path, os.stat_result]] = {}
+        self._parts: list[tuple[Path, os.stat_result]] = []
+        for path, status in _entries(directory / "blobs"):
+            self._blobs[status.st_ino] = path, status
+        for path, status in _entries(directory / "parts"):
+            if path.suffix == PART_SUFFIX:
+                self._parts.append((path, status))
+        self.used = sum(status.st_size for _, status in self._blobs.values())
+        self.used += sum(_allocated(status) for _, status in self._parts)
+
+    def shrink(self, limit: int) -> None:
+        """Remove the least recently used entries until `used` is at most `limit` or no entry may be removed."""
+        if self.used <= limit:
+            return
+        for _, remove in sorted(self._candidates(), key=lambda candidate: candidate[0]):
+            remove()
+            if self.used <= limit:
+                return
+
+    def _candidates(self) -> Iterator[tuple[int, Callable[[], None]]]:
+        """The entries that may be removed: the time of the last use (ns), and a function that removes the entry."""
+        snapshots: dict[str, int] = {}
+        for path, status in _entries(self._models):
+            identity = path.name.partition(".")[0]
+            locked = status.st_mtime_ns if path.suffix == LOCK_SUFFIX else 0
+            snapshots[identity] = max(locked, snapshots.get(identity, 0))
+        for identity, used_at in snapshots.items():
+            yield used_at, partial(self._remove_snapshot, identity)
+        for inode, (_, status) in self._blobs.items():
+            if status.st_nlink == 1:
+                # Its change time is when it lost its last other link, or when it was made.
+                yield status.st_ctime_ns, partial(self._remove_blob, inode)
+        for path, status in self._parts:
+            yield status.st_mtime_ns, partial(self._remove_part, path, status)
+
+    def _remove_snapshot(self, identity: str) -> None:
+        lock = try_lock_exclusive(self._models / f"{identity}{LOCK_SUFFIX}")
+        if lock is None:
+            return
+        try:
+            inodes: set[int] = set()
+            for path, _ in _entries(self._models):
+                if path.name.partition(".")[0] == identity and path != lock.path:
+                    inodes |= _remove_tree(path)
+            lock.path.unlink()
+        finally:
+            lock.release()
+        for inode in inodes & self._blobs.keys():
+            self._remove_blob(inode)
+
+    def _remove_blob(self, inode: int) -> None:
+        path, _ = self._blobs[inode]
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            if status.st_nlink > 1 or status.st_ino != inode:  # another snapshot links it, or it was replaced
+                return
+            path.unlink()
+        self.used -= self._blobs.pop(inode)[1].st_size
+
+    def _remove_part(self, path: Path, status: os.stat_result) -> None:
+        lock = try_lock_exclusive(path)
+        if lock is None:
+            return
+        try:
+            journal_path(path).unlink(missing_ok=True)
+            path.unlink()
+        finally:
+            lock.release()
+        self.used -= _allocated(status)
+
+
+def _remove_tree(path: Path) -> set[int]:
+    """Remove a folder and return the inodes that were in it. It is renamed first, so that nobody sees half of it."""
+    aside = path.with_name(f"{path.name.partition('.')[0]}.{secrets.token_hex(8)}")
+    path.rename(aside)
+    inodes = {os.lstat(os.path.join(folder, name)).st_ino for folder, _, names in os.walk(aside) for name in names}
+    shutil.rmtree(aside)
+    return inodes
+
+
+def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):
+                yield Path(entry.path), entry.stat(follow_symlinks=False)
+
+
+def _allocated(status: os.stat_result) -> int:
+    return status.st_blocks * 512
+
+
+#         blobs/<id>                 the content of an object, read-only; complete or absent
+#         parts/<id>.part, .ranges   a download in progress, under an exclusive lock (../download/partial_file.py)
+#         models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` has a shared lock while in use
+#
+# Symbolic links would not work: ONNX Runtime refuses external data behind a link that leaves the model's folder. A
+# blob is named by its digest if its content was verified against that digest, otherwise by object and tag.
+
+
+_log = logging.getLogger("trident.repository")
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS})
+# Seconds after which the cache's size is measured again, because other processes add to the cache as well.
+_LOOK_AGAIN = 30.0
+
+
+class ModelCache:
+    """A cache directory; any thread, several processes at once. Methods raise RepositoryUnavailable for a disk failure.
+
+    `max_bytes` limits the size of the blobs; 0 means no limit. Eviction removes entries that are not in use, least
+    recently used first. On a disk without hard links, copies replace the links and are not counted.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        max_bytes: int = 0,
+        *,
+        free: Callable[[Path], int] = free_bytes,
+        link: Callable[[Path, Path], object] = os.link,
+    ) -> None:
+        """Make `directory` for this user alone. Raises RepositoryUnavailable if other users could write to it."""
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self._free = free
+        self._link = link
+        self._blobs = directory / "blobs"
+        self._parts = directory / "parts"
+        self._models = directory / "models"
+        self._evicting = threading.Lock()
+        self._used = 0
+        self._looked_at = float("-inf")
+        self._warned = False
+        make_private(directory)
+        for folder in (self._blobs, self._parts, self._models):
+            make_private(folder)
+
+    def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
+        """The snapshot for a model's files, by path. It may have them already; otherwise the caller stages them."""
+        try:
+            return Snapshot(self._models, snapshot_id(location, model, contents), model)
+        except OSError as error:
+            raise disk_failure(error, self.directory, 0) from error
+
+    def take(self, location: str, stored: StoredObject, target: Path) -> bool:
+        """Put the content of `stored` at `target`; False if the cache does not have it."""
+        try:
+            return any(self._take(blob, stored.size, target) for blob in _names(location, stored))
+        except OSError as error:
+            raise disk_failure(error, self.directory, stored.size) from error
+
+    def make_folder(self, path: Path) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise disk_failure(error, self.directory, 0) from error
+
+    def try_part(self, location: str, stored: StoredObject, part_bytes: int) -> PartialFile | None:
+        """The partial file of `stored`, for this caller alone; None while another thread or process holds it."""
+        try:
+            lock = try_lock_exclusive(self._part_path(location, stored))
+        except OSError as error:
+            raise disk_failure(error, self.directory, stored.size) from error
+        return None if lock is None else PartialFile(lock, stored.size, part_bytes)
+
+    def link_part(self, part: PartialFile, target: Path) -> bool:
+        """Put `part`, which has all bytes and is not verified yet, at `target`; False on a disk without hard links."""
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._link(part.path, target)
+        except OSError:  # `admit` finds the same fault, and says so
+            return False
+        return True
+
+    def admit(
+        self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool, linked: bool = False
+    ) -> None:
+        """Turn a complete `part` into a blob and put it at `target`, unless it is `linked` there already.
+
+        `named`: its content was verified against the digest of `stored`.
+        """
+        names = _names(location, stored)
+        try:
+            if not linked:  # before it becomes a blob, because one with a single link may be evicted
+                self._place(part.path, target)
+            part.move_to(self._blobs / (names[0] if named else names[-1]))
+        except OSError as error:
+            raise disk_failure(error, self.directory, stored.size) from error
+        with self._evicting:
+            self._used += stored.size
+
+    def make_room(self, location: str, wanted: Mapping[str, StoredObject]) -> None:
+        """Evict entries to make room for `wanted`. Raises RepositoryUnavailable if the disk is too small for it."""
+        try:
+            needed = sum(stored.size - self._has(location, stored) for stored in wanted.values())
+            with self._evicting:
+                self._shrink(self.max_bytes - needed)
+                missing = needed - self._free(self.directory)
+                if missing > 0:
+                    contents = CacheContents(self.directory)
+                    contents.shrink(contents.used - missing)
+                    free = self._free(self.directory)
+                    if free < needed:
+                        raise no_space(self.directory, needed, free)
+        except OSError as error:
+            raise disk_failure(error, self.directory, 0) from error
+
+    def trim(self) -> None:
+        """Evict entries until the cache is within `max_bytes`, except those in use."""
+        try:
+            with self._evicting:
+                self._shrink(self.max_bytes)
+                excess = self.max_bytes and self._used > self.max_bytes
+                warn = excess and not self._warned
+                self._warned = bool(excess)
+        except OSError as error:  # the downloaded model is complete and usable
+            _log.warning("failed to evict from the model cache in %s: %s", self.directory, error.strerror)
+            return
+        if warn:
+            _log.warning(
+                "the model cache in %s holds %d bytes that are in use, more than its bound of %d",
+                self.directory,
+                self._used,
+                self.max_bytes,
+            )
+
+    def _shrink(self, limit: int) -> None:
+        if not self.max_bytes:
+            return
+        if self._used > limit or time.monotonic() - self._looked_at > _LOOK_AGAIN:
+            contents = CacheContents(self.directory)
+            contents.shrink(max(0, limit))
+            self._used = contents.used
+            self._looked_at = time.monotonic()
+
+    def _take(self, blob: str, size: int, target: Path) -> bool:
+        path = self._blobs / blob
+        try:
+            status = path.stat()
+            if status.st_size != size:  # the disk has lost some of it, or somebody has changed it
+                path.unlink()
+                return False
+            if status.st_mode & 0o222:  # the process that made it a blob ended at that moment
+                path.chmod(0o400)
+            self._place(path, target)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _place(self, source: Path, target: Path) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._link(source, target)
+        except FileExistsError as error:
+            raise RepositoryUnavailable(
+                f"two objects have names that this disk does not tell apart, '{target.name}' is one of them"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            with open(source, "rb") as content, open(target, "xb") as copy:
+                shutil.copyfileobj(content, copy, 1 << 20)
+            target.chmod(0o400)
+
+    def _part_path(self, location: str, stored: StoredObject) -> Path:
+        return self._parts / (_names(location, stored)[-1] + PART_SUFFIX)
+
+    def _has(self, location: str, stored: StoredObject) -> int:
+        """The bytes of `stored` that an earlier download has already allocated."""
+        try:
+            return min(stored.size, self._part_path(location, stored).stat().st_blocks * 512)
+        except FileNotFoundError:
+            return 0
+
+
+def _names(location: str, stored: StoredObject) -> list[str]:
+    """The possible names of the blob of `stored`: by its digest, if it has one, and by its place in the storage."""
+    names = [["object", location, stored.key, stored.tag, stored.size]]
+    if digest_checksum(stored.digest):
+        names.insert(0, ["digest", stored.digest.lower(), stored.size])
+    return [hashlib.sha256(json.dumps(name).encode()).hexdigest() for name in names]

@@ -1,1 +1,0 @@
-"""The cache on the local disk for models from object stores."""

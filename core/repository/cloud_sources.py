@@ -1,0 +1,243 @@
+"""A model repository in an object store: listed there, used from a cache on the local disk.
+
+Names in the store are not trusted. A model whose name cannot be a folder's is left out of `scan` and logged. A model
+with a file whose name cannot be a file's fails when it is fetched; the other models are not affected.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from core.errors import RepositoryUnavailable
+from core.repository.cache import ModelCache, Snapshot
+from core.repository.download import Downloader
+from core.repository.location import Location, Scheme
+from core.repository.progress import DownloadProgress
+from core.repository.repository import ModelDirectory, version_number
+from core.repository.sources import Fetched, SourceFile, UsableNames
+from core.repository.stores.object_store import (
+    GcsCredential,
+    ObjectStore,
+    RenewedStore,
+    S3Credential,
+    StoredObject,
+    name_problem,
+    paths_problem,
+    read_cloud_credentials,
+    without_markers,
+)
+
+if TYPE_CHECKING:
+    from core.repository.sources import SourceOptions
+    from core.repository.stores.gcs import GcsStore
+    from core.repository.stores.s3 import S3Store
+
+
+# Of 1000 names each. More folders beside a misspelled prefix are not compared with it.
+_PAGES_ABOVE = 10
+_LEAST_SIMILARITY = 0.6
+_SHOWN = 10
+
+
+class ObjectStoreSource:
+    """The Source of a prefix in an object store.
+
+    `parent` is a store of the folder in which the prefix is; None for the root of a bucket.
+    """
+
+    def __init__(self, store: ObjectStore, downloader: Downloader, parent: ObjectStore | None = None) -> None:
+        self.location = store.location
+        self._store = store
+        self._parent = parent
+        self._downloader = downloader
+        self._lock = threading.Lock()
+        # The last listing by model and path: it has the digests, which a SourceFile does not have.
+        self._listed: dict[str, dict[str, StoredObject]] = {}
+        self._names = UsableNames(self.location, name_problem)
+
+    def models(self) -> Sequence[str]:
+        return self._names.of(self._folders(self._store))
+
+    def check_exists(self) -> None:
+        """Names the folder with the most similar name. Takes one listing, of the folder above the prefix."""
+        if self._parent is None:
+            return
+        try:
+            beside = self._folders(self._parent, _PAGES_ABOVE)
+        except RepositoryUnavailable:  # an identity may be restricted to the prefix
+            beside = set()
+        above, _, name = self.location.rpartition("/")
+        if name in beside:
+            return
+        near = get_close_matches(name, beside, n=1, cutoff=_LEAST_SIMILARITY)
+        shown = ", ".join(map(repr, sorted(beside)[:_SHOWN]))
+        if near:
+            hint = f"did you mean {above}/{near[0]}?"
+        elif beside:
+            hint = f"the folders in {above} are {shown}{', …' if len(beside) > _SHOWN else ''}"
+        else:
+            hint = f"there is no folder in {above} either"
+        raise RepositoryUnavailable(f"there is nothing in {self.location}", hint=hint)
+
+    def scan(self) -> Mapping[str, Sequence[SourceFile]]:
+        by_model: dict[str, dict[str, StoredObject]] = {}
+        for stored in self._list(""):
+            model, slash, path = stored.key.partition("/")
+            if slash:
+                by_model.setdefault(model, {})[path] = stored
+        usable = {model: without_markers(by_model[model]) for model in self._names.of(by_model)}
+        with self._lock:
+            self._listed = usable
+        return {model: _files(listed) for model, listed in usable.items()}
+
+    def files(self, model: str) -> Sequence[SourceFile] | None:
+        if name_problem(model):
+            return None
+        prefix = f"{model}/"
+        found = {stored.key.removeprefix(prefix): stored for stored in self._list(prefix)}
+        listed = without_markers(found)
+        with self._lock:
+            if found:
+                self._listed[model] = listed
+            else:
+                self._listed.pop(model, None)
+        return _files(listed) if found else None
+
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        problem = name_problem(model)
+        problem = f"'{model}' has {problem}" if problem else paths_problem([file.path for file in files])
+        if problem:
+            raise RepositoryUnavailable(f"model '{model}' in {self.location} cannot be stored: {problem}", model=model)
+        wanted = [file for file in files if _version_of(file.path) in (None, version)]
+        arrival = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
+        directory = ModelDirectory(model, arrival.snapshot.path, _folders(files))
+        return Fetched(directory, arrival.release, arrival.verify)
+
+    def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
+        """The objects of the last listing that are `files`. Raises RepositoryUnavailable if it lacks one."""
+        with self._lock:
+            listed = self._listed.get(model, {})
+        contents = {}
+        for file in files:
+            stored = listed.get(file.path)
+            if stored is None or (stored.tag, stored.size) != (file.tag, file.size):
+                raise RepositoryUnavailable(
+                    f"'{file.path}' of model '{model}' in {self.location} has changed since it was listed",
+                    hint="list the repository again",
+                    model=model,
+                )
+            contents[file.path] = stored
+        return contents
+
+    def _folders(self, store: ObjectStore, pages: int | None = None) -> set[str]:
+        listing = f"list {store.location}"
+        return self._downloader.backoff.call(lambda: set(store.folders(pages)), listing, threading.Event())
+
+    def _list(self, prefix: str) -> list[StoredObject]:
+        listing = f"list {self.location}"
+        return self._downloader.backoff.call(lambda: list(self._store.list(prefix)), listing, threading.Event())
+
+
+def _files(listed: Mapping[str, StoredObject]) -> tuple[SourceFile, ...]:
+    return tuple(SourceFile(path, stored.size, stored.tag) for path, stored in sorted(listed.items()))
+
+
+def _version_of(path: str) -> int | None:
+    """The version that a file belongs to; None for a file of the whole model."""
+    folder, slash, _ = path.partition("/")
+    return version_number(folder) if slash else None
+
+
+def _folders(files: Iterable[SourceFile]) -> dict[str, frozenset[str]]:
+    """Every folder of the model, with the names in it."""
+    found: dict[str, set[str]] = {}
+    for file in files:
+        folder, slash, rest = file.path.partition("/")
+        if slash:
+            found.setdefault(folder, set()).update(rest.split("/")[:1] if rest else [])
+    return {folder: frozenset(names) for folder, names in found.items()}
+
+
+class ObjectFolder:
+    """All objects of `store`. Any thread, several at once. Methods block, and raise RepositoryUnavailable."""
+
+    def __init__(self, store: ObjectStore, downloader: Downloader) -> None:
+        self.location = store.location
+        self._store = store
+        self._downloader = downloader
+
+    def objects(self, prefix: str = "", stop: threading.Event | None = None) -> dict[str, StoredObject]:
+        """The objects whose path in the folder begins with `prefix`, by path.
+
+        Raises GivenUp if `stop` is set while it waits for another attempt.
+        """
+        listing = f"list {self.location}"
+        found = self._downloader.backoff.call(
+            lambda: list(self._store.list(prefix)), listing, stop or threading.Event()
+        )
+        return without_markers({stored.key: stored for stored in found})
+
+    def fetch(self, name: str, objects: Mapping[str, StoredObject]) -> Snapshot:
+        """A folder called `name` with `objects`, from `objects`, held until its `release`."""
+        problem = paths_problem(list(objects))
+        if problem:
+            raise RepositoryUnavailable(f"the objects in {self.location} cannot be stored: {problem}")
+        return self._downloader.fetch(self._store, name, None, objects).verified()
+
+
+class CloudOpener:
+    """Opens places in object stores, which share one cache. It imports an SDK when a store is asked. Any thread."""
+
+    def __init__(self, options: SourceOptions, progress: DownloadProgress) -> None:
+        """Makes the cache directory. Raises RepositoryUnavailable if it is unusable."""
+        self._credential_path = options.credential_path
+        self._downloader = Downloader(ModelCache(options.cache_directory, options.cache_bytes), progress)
+
+    def open(self, location: Location) -> ObjectStoreSource:
+        """The source at `location`. Raises what `SourceOpener.open` raises."""
+        return self._open(location, location)
+
+    def open_above(self, location: Location) -> ObjectStoreSource:
+        """The source at the folder that contains `location`, with the credentials for `location`."""
+        return self._open(_above(location), location)
+
+    def open_folder(self, location: Location) -> ObjectFolder:
+        return ObjectFolder(self._store(location, location), self._downloader)
+
+    def stop(self) -> None:
+        """End the running downloads soon; none starts again."""
+        self._downloader.stop()
+
+    def _open(self, location: Location, credited: Location) -> ObjectStoreSource:
+        parent = self._store(_above(location), credited) if location.prefix else None
+        return ObjectStoreSource(self._store(location, credited), self._downloader, parent)
+
+    def _store(self, location: Location, credited: Location) -> ObjectStore:
+        return RenewedStore(
+            location.text, lambda: self._credential(credited), lambda credential: open_store(location, credential)
+        )
+
+    def _credential(self, location: Location) -> S3Credential | GcsCredential | None:
+        return read_cloud_credentials(self._credential_path).credentials_for(location)
+
+
+def _above(location: Location) -> Location:
+    """The folder that contains the prefix of `location`, which is not empty."""
+    outer, _, folder = location.prefix.rpartition("/")
+    return replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
+
+
+def open_store(location: Location, credential: S3Credential | GcsCredential | None) -> S3Store | GcsStore:
+    """The store of a cloud location, without asking its storage. Raises what S3Store and GcsStore raise."""
+    # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
+    if location.scheme is Scheme.S3:
+        from core.repository.stores.s3 import S3Store
+
+        return S3Store(location, credential if isinstance(credential, S3Credential) else None)
+    from core.repository.stores.gcs import GcsStore
+
+    return GcsStore(location, credential if isinstance(credential, GcsCredential) else None)

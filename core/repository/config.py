@@ -1,0 +1,399 @@
+"""Every problem and every warning of a model directory, found without serving the model.
+
+Source: docs/spec/model-config.md sections 2.2 and 2.4.
+"""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from core.config.autocomplete import BackendFacts, fill_identity, groups_on_cpu_instead, needs_signature, normalize
+from core.config.autocomplete import auto_complete as complete_config
+from core.config.golden import GoldenRequest, golden_requests
+from core.config.parse import decode_config, parse_model_config
+from core.config.platforms import is_ensemble
+from core.config.problem import InvalidModelConfig, ModelSignature, Problem
+from core.config.resolve import resolve_model_spec
+from core.config.schema import ModelConfig, copy_of
+from core.config.spec import ModelSpec
+from core.config.validate import (
+    agent_problems,
+    batching_problem,
+    log_batching_problem,
+    settings_without_effect,
+    tensor_problems,
+    validate_against_signature,
+    validate_model_config,
+)
+from core.config.warmup import warmup_problems
+from core.errors import ConfigInvalid, ModelNotFound, NotInstalled, ServerError
+from core.repository.checksums import check_checksums
+from core.repository.layout_mistakes import layout_hint
+from core.repository.repository import (
+    CONFIG_FILE,
+    ModelDirectory,
+    available_versions,
+    config_path,
+    detection_files,
+    read_labels,
+    select_versions,
+    version_path,
+)
+
+# Bytes: far more than any real configuration has. Parsing this much takes half a minute.
+LARGEST_CONFIG = 8 << 20
+
+_log = logging.getLogger("trident.config")
+
+
+def read_config(directory: ModelDirectory, *, config_name: str = "", required: bool = False) -> ModelConfig:
+    """The configuration as written; an empty one without a file, unless it is `required`.
+
+    Raises InvalidModelConfig, or ModelNotFound for a missing required one.
+    """
+    path = config_path(directory, config_name)
+    if path is None:
+        if not required:
+            return ModelConfig()
+        missing = directory.path / CONFIG_FILE
+        _log.error("failed to open text file for read %s: No such file or directory", missing)
+        raise ModelNotFound(
+            f"model configuration is not provided for model '{directory.name}'",
+            hint=f"write {missing}, or let auto-complete make it from the model file",
+            model=directory.name,
+        )
+    try:
+        content = _read(path)
+    except OSError as error:
+        message = f"failed to open text file for read {path}: {error.strerror}"
+        raise InvalidModelConfig([Problem(str(path), message)], model=directory.name) from error
+    config = parse_model_config(decode_config(content, str(path)), str(path))
+    if directory.is_renamed:
+        config.name = directory.name
+    return config
+
+
+def _read(path: Path) -> bytes:
+    """Raises OSError, and InvalidModelConfig for anything but a regular file of at most LARGEST_CONFIG bytes."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # reading a pipe could take for ever
+        message = f"failed to open text file for read {path}: it is not a regular file"
+        raise InvalidModelConfig([Problem(str(path), message)])
+    if found.st_size > LARGEST_CONFIG:
+        message = (
+            f"failed to read text proto from {path}: it has {found.st_size} bytes, a model configuration may have "
+            f"{LARGEST_CONFIG}"
+        )
+        raise InvalidModelConfig([Problem(str(path), message)])
+    return path.read_bytes()
+
+
+#     parsed -> fill identity -> normalise -> auto-complete from the graph -> normalise -> validate
+#
+# Source: docs/spec/model-config.md sections 2.2 and 2.4; docs/spec/repository.md section 1.2.
+
+
+@dataclass(slots=True)
+class Completion:
+    """The result of completing a configuration.
+
+    `failure` is the error that stopped it, other than a problem of the text; `path` is the file or directory that it
+    concerns. `validated` tells whether inputs and outputs were checked. `signature` is that of the graph that the
+    configuration was completed from; None if nothing was missing. `is_by_model`: the model completed it itself.
+    """
+
+    config: ModelConfig
+    path: Path
+    versions: list[int] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    failure: ServerError | None = None
+    validated: bool = False
+    signature: ModelSignature | None = None
+    is_by_model: bool = False
+
+    @property
+    def is_of_one_version(self) -> bool:
+        """Whether a version was asked, so that the configuration holds only for that version."""
+        return self.signature is not None or self.is_by_model or self.failure is not None
+
+
+def load_config(
+    directory: ModelDirectory,
+    written: ModelConfig,
+    backends: BackendFacts,
+    *,
+    auto_complete: bool = True,
+    version: int | None = None,
+) -> ModelConfig:
+    """The complete, normalised and validated configuration of the model in `directory`; `written` stays unchanged.
+
+    A graph is inspected only if auto-complete needs it: that of `version`, or without it of the highest version that
+    the version policy selects. Raises InvalidModelConfig with every problem, and what `backends` raise.
+    """
+    done = complete(directory, written, backends, auto_complete=auto_complete, version=version)
+    if done.problems:
+        raise InvalidModelConfig(done.problems, model=directory.name)
+    for group in groups_on_cpu_instead(written, done.config):
+        _log.warning(
+            "instance group %s of model %s runs on the CPU, although it asks for a GPU: there is none for it, and "
+            "--gpu-missing is cpu",
+            group,
+            directory.name,
+        )
+    failure, done.failure = done.failure, None
+    if failure is not None:
+        try:
+            raise failure
+        finally:
+            # The exception references the frames that it passes through. If one of these frames referenced it in turn,
+            # the cycle would keep the callers' objects alive, such as the files of a load request, until the garbage
+            # collector runs.
+            del failure
+    if done.signature is not None:
+        log_batching_problem(done.config, done.signature)
+    return done.config
+
+
+def check_config(
+    directory: ModelDirectory, written: ModelConfig, backends: BackendFacts, *, auto_complete: bool
+) -> None:
+    """Raise InvalidModelConfig for the problems of `written` that do not depend on the graph; it stays unchanged.
+
+    With auto-complete inputs and outputs are not checked, even if none is missing: a problem with them fails a version,
+    not the model.
+    """
+    config = copy_of(written)
+    fill_identity(config, directory.name, detection_files(directory))
+    gpu_ids = backends.gpu_ids(config)
+    normalize(config, gpu_ids)
+    problems = validate_model_config(
+        config,
+        directory.name,
+        gpu_ids=gpu_ids,
+        completed=not auto_complete,
+        layout_hint="" if _has_backend(config) else layout_hint(directory, config),
+    )
+    if problems:
+        raise InvalidModelConfig(problems, model=directory.name)
+
+
+def complete(
+    directory: ModelDirectory,
+    written: ModelConfig,
+    backends: BackendFacts,
+    *,
+    auto_complete: bool,
+    version: int | None = None,
+) -> Completion:
+    """Complete a copy of `written` as far as possible; arguments as in `load_config`."""
+    config = copy_of(written)
+    fill_identity(config, directory.name, detection_files(directory))
+    gpu_ids = backends.gpu_ids(config)
+    normalize(config, gpu_ids)
+    done = Completion(config, directory.path)
+    missing_version: list[Problem] = []
+    try:
+        available = available_versions(config, directory)
+        hint = "" if available else layout_hint(directory, config)
+        done.versions = select_versions(config, available, directory.name, hint)
+    except ConfigInvalid as error:
+        missing_version = [Problem.of("version_policy", error)]
+    if not _has_backend(config):
+        hint = layout_hint(directory, config)
+        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, layout_hint=hint)
+        # One mistake is one problem: a folder without versions tells no backend either.
+        done.problems += [each for each in missing_version if each.hint != hint]
+        done.validated = True
+        return done
+    try:
+        done.is_by_model = auto_complete and not is_ensemble(config) and backends.completes(config)
+    except ServerError as error:
+        done.failure = error
+        return done
+    if done.is_by_model or (auto_complete and not is_ensemble(config) and needs_signature(config)):
+        done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids, completed=False)
+        done.problems += missing_version
+        if done.problems:
+            return done
+        done.path = version_path(directory, done.versions[-1] if version is None else version)
+        try:
+            if done.is_by_model:
+                backends.complete(done.path, config)
+            else:
+                done.signature = backends.inspect(done.path, config)
+            if done.signature is not None:
+                complete_config(config, done.signature, backends.default_max_batch_size(config))
+        except ServerError as error:
+            done.failure = error
+            return done
+        normalize(config, gpu_ids)
+    done.problems = validate_model_config(config, directory.name, gpu_ids=gpu_ids) + missing_version
+    done.validated = True
+    return done
+
+
+def _has_backend(config: ModelConfig) -> bool:
+    """Whether it could be told what runs the model."""
+    return bool(config.backend) or is_ensemble(config)
+
+
+# Source: docs/spec/model-config.md sections 2.2 and 2.4.
+
+
+# Tries the version in a directory, and runs its golden requests.
+RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
+NoteValid = Callable[[ModelConfig, ModelSpec], None]
+# Takes the directory of a version that was checked without its framework, and what is missing.
+NoteUnchecked = Callable[[Path, NotInstalled], None]
+NoteWarning = Callable[[Problem], None]
+
+
+def problems_of(
+    directory: ModelDirectory,
+    backends: BackendFacts,
+    *,
+    config_name: str = "",
+    auto_complete: bool = True,
+    run_golden: RunGolden | None = None,
+    note_valid: NoteValid = lambda config, spec: None,
+    note_unchecked: NoteUnchecked = lambda path, error: None,
+    note_warning: NoteWarning = lambda warning: None,
+) -> list[Problem]:
+    """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
+
+    Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
+    reads labels, warmup files and golden requests. `run_golden` tries the model and runs the golden requests if nothing
+    else is wrong; None runs none. `backends` check each version's complete configuration. `note_valid` is called with
+    each version of a model without problems, `note_unchecked` with those whose framework is missing: that is no problem
+    of a model. `note_warning` is called with what lets a version load, but makes its answers wrong.
+    """
+    valid: dict[int, Completion] = {}
+    try:
+        problems = _problems_of(
+            directory, backends, config_name, auto_complete, run_golden, valid, note_unchecked, note_warning
+        )
+    except OSError as error:
+        path = str(error.filename or directory.path)
+        hint = "the server's user must be able to read every file and enter every folder of a model"
+        return [Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)]
+    for version, each in valid.items() if not problems else ():
+        note_valid(each.config, resolve_model_spec(each.config, version, {}))
+    return problems
+
+
+def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Problem]:
+    """The settings of the model's configuration that have no effect; empty if it cannot be read."""
+    try:
+        return settings_without_effect(read_config(directory, config_name=config_name))
+    except ServerError:  # a problem of the model
+        return []
+
+
+def _problems_of(
+    directory: ModelDirectory,
+    backends: BackendFacts,
+    config_name: str,
+    auto_complete: bool,
+    run_golden: RunGolden | None,
+    valid: dict[int, Completion],
+    note_unchecked: NoteUnchecked,
+    note_warning: NoteWarning,
+) -> list[Problem]:
+    """As `problems_of`. Raises OSError for a file or folder that cannot be read.
+
+    Puts the versions whose configuration is valid into `valid`.
+    """
+    try:
+        written = read_config(directory, config_name=config_name, required=not auto_complete)
+        if not agent_problems(written):
+            check_checksums(directory, written)
+    except InvalidModelConfig as error:
+        return list(error.problems)
+    except ServerError as error:
+        return [Problem.of(str(directory.path), error)]
+
+    completed = partial(complete, directory, written, backends, auto_complete=auto_complete)
+    try:
+        latest = completed()
+    except ServerError as error:  # the backend cannot be imported
+        return [Problem.of(str(directory.path), error)]
+    if not latest.versions:
+        return _config_problems(latest)
+    by_version = dict.fromkeys(latest.versions, latest)
+    if latest.is_of_one_version:
+        by_version |= {version: completed(version=version) for version in latest.versions[:-1]}
+    problems: list[Problem] = []
+    for each in by_version.values():
+        problems += _config_problems(each)
+    valid |= {version: each for version, each in by_version.items() if not _config_problems(each)}
+    for version, each in valid.items():
+        problems += _version_problems(directory, version, each, backends, note_unchecked, note_warning)
+    run = None if problems else run_golden
+    for version, each in valid.items():
+        # Those of an ensemble need the models of its steps.
+        problems += _golden_problems(directory, version, each, None if is_ensemble(each.config) else run)
+    # A problem that concerns several versions is listed once.
+    return list(dict.fromkeys(problems))
+
+
+def _config_problems(done: Completion) -> list[Problem]:
+    """The problems of a configuration, including those of inputs and outputs that were not validated."""
+    problems = list(done.problems)
+    if not done.validated:
+        problems += tensor_problems(done.config, done.config.name, completed=False)
+    if done.failure is not None:
+        problems.append(Problem.of(str(done.path), done.failure))
+    return problems
+
+
+def _version_problems(
+    directory: ModelDirectory,
+    version: int,
+    done: Completion,
+    backends: BackendFacts,
+    note_unchecked: NoteUnchecked,
+    note_warning: NoteWarning,
+) -> list[Problem]:
+    """What keeps a version from being loaded as configured, except its golden requests."""
+    config, path = done.config, version_path(directory, version)
+    problems: list[Problem] = []
+    try:
+        read_labels(directory, config)
+    except ServerError as error:
+        problems.append(Problem.of("output.label_filename", error))
+    if is_ensemble(config):
+        return problems
+    problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
+    try:
+        signature = done.signature or backends.inspect(path, config)
+    except InvalidModelConfig as error:
+        return [*problems, *error.problems]
+    except ServerError as error:
+        return [*problems, Problem.of(str(path), error)]
+    if signature is not None:
+        problems += validate_against_signature(config, signature, directory.name)
+        warning = batching_problem(config, signature)
+        if warning is not None:
+            note_warning(warning)
+    try:
+        backends.check(config)
+    except NotInstalled as error:
+        note_unchecked(path, error)
+    except ServerError as error:
+        problems.append(Problem.of(str(path), error))
+    return problems
+
+
+def _golden_problems(directory: ModelDirectory, version: int, done: Completion, run: RunGolden | None) -> list[Problem]:
+    """The problems of the golden requests; the files are checked even if `run` is None."""
+    spec = resolve_model_spec(done.config, version, {})
+    try:
+        golden = golden_requests(directory.path, spec, version)
+    except InvalidModelConfig as error:
+        return list(error.problems)
+    return [] if run is None else list(run(version_path(directory, version), done.config, spec, golden))

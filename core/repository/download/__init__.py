@@ -1,1 +1,0 @@
-"""Downloads of models from object stores into the cache: parallel, resumable, verified."""

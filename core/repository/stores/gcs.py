@@ -1,0 +1,402 @@
+"""Authenticated requests to Cloud Storage; the only module that imports Google's SDK.
+
+google-cloud-storage supplies the endpoint and the credentials; google-auth supplies a session that uses them and renews
+tokens. This module makes the requests itself. The SDK's `list_blobs` starts a thread that asks for the bucket, which
+costs a request and needs a permission that nothing else here needs. Its downloads can only push into a file; a range
+has to be pulled piece by piece, never held whole, and exactly as stored (an object with `Content-Encoding: gzip` stays
+compressed, so that its size is the listed one).
+
+The credentials are the SDK's default ones (GOOGLE_APPLICATION_CREDENTIALS, gcloud's user, the metadata server or
+workload identity). Access is anonymous if the SDK finds none, and always if STORAGE_EMULATOR_HOST names an emulator.
+Without an emulator the SDK looks for a metadata server before it gives up, which may take some seconds.
+
+Source: docs/spec/repository.md section 1.10.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import google_crc32c
+import requests
+import urllib3
+from google.api_core import exceptions as api_errors
+from google.auth import exceptions as auth_errors
+from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import AuthorizedSession
+from google.cloud.storage import Client
+from google.cloud.storage.retry import DEFAULT_RETRY
+from google.oauth2 import credentials as user_account
+from google.oauth2 import service_account
+
+from core.errors import AccessRefused, RepositoryUnavailable
+from core.repository.location import Location
+from core.repository.stores.http_body import body_pieces
+from core.repository.stores.object_store import Checksum, GcsCredential, StorageAccess, StoredObject, TransientError
+
+_MD5_BYTES = 16
+_CRC32C_BYTES = 4
+
+
+class Crc32c:
+    """A running CRC32C with the interface of hashlib; the package's own class returns its hexdigest as bytes."""
+
+    def __init__(self) -> None:
+        self._running = google_crc32c.Checksum()
+
+    def update(self, content: bytes | memoryview, /) -> None:
+        self._running.update(bytes(content))  # it accepts only bytes
+
+    def hexdigest(self) -> str:
+        return str(self._running.digest().hex())
+
+
+def content_digest(md5: str | None) -> str:
+    """The digest of a listed object, `md5:<hex>`, from its `md5Hash`; empty without a valid one."""
+    value = _hex(md5, _MD5_BYTES)
+    return f"md5:{value}" if value else ""
+
+
+def md5_checksum(digest: str) -> Checksum:
+    """The checksum that a digest from `content_digest` names."""
+    # Not for security: an interpreter in FIPS mode would refuse it otherwise.
+    return Checksum("md5", digest.removeprefix("md5:"), partial(hashlib.md5, usedforsecurity=False))
+
+
+def crc32c_checksum(crc32c: str | None) -> Checksum | None:
+    """The checksum from an object's `crc32c` field; None without a valid one."""
+    value = _hex(crc32c, _CRC32C_BYTES)
+    return Checksum("crc32c", value, Crc32c) if value else None
+
+
+def _hex(encoded: str | None, size: int) -> str:
+    """A base64 checksum in hex; empty if it is missing, malformed or not `size` bytes long."""
+    try:
+        value = base64.b64decode(encoded or "", validate=True)
+    except binascii.Error:
+        return ""
+    return value.hex() if len(value) == size else ""
+
+
+@dataclass(frozen=True, slots=True)
+class GcsCall:
+    """A call as its error messages name it.
+
+    `name` is the API method, which is also the name of the permission that it needs. `target` is the URI that the call
+    is about. `missing` is the message for a 404.
+    """
+
+    name: str
+    target: str
+    missing: str
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.target}"
+
+    def failed(self, cause: str) -> RepositoryUnavailable:
+        return RepositoryUnavailable(f"{self} failed: {cause}")
+
+    def refused(self, identity: str, status: int, hint: str) -> AccessRefused:
+        """The error for an identity that lacks the permission, or for missing credentials."""
+        return AccessRefused(
+            f"{self} was refused to {identity} (HTTP {status}): it needs the permission {self.name}", hint=hint
+        )
+
+    def gone(self) -> RepositoryUnavailable:
+        """The error for an object or a bucket that does not exist, or no longer exists as it was listed."""
+        return RepositoryUnavailable(self.missing)
+
+
+# google-cloud-storage supplies the endpoint and the credentials; google-auth supplies a session that uses them and
+# renews tokens. This module makes the requests itself. The SDK's `list_blobs` starts a thread that asks for the
+# bucket, which costs a request and needs a permission that nothing else here needs. Its downloads can only push into a
+# file; a range has to be pulled piece by piece, never held whole, and exactly as stored (an object with
+# `Content-Encoding: gzip` stays compressed, so that its size is the listed one).
+#
+# The credentials are the SDK's default ones (GOOGLE_APPLICATION_CREDENTIALS, gcloud's user, the metadata server or
+# workload identity). Access is anonymous if the SDK finds none, and always if STORAGE_EMULATOR_HOST names an emulator.
+# Without an emulator the SDK looks for a metadata server before it gives up, which may take some seconds.
+#
+# Source: docs/spec/repository.md section 1.10.
+
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
+_TIMEOUT_S = (10.0, 30.0)  # to connect, and between two reads
+# More than the downloader's connections; with a smaller pool, requests discards the connections that do not fit.
+_POOL_SIZE = 64
+# Only for JSON answers; the downloader resumes a content where it broke off.
+_RETRY = DEFAULT_RETRY.with_timeout(2.0).with_delay(initial=0.1, maximum=1.0, multiplier=2.0)
+_FAILURES = (api_errors.GoogleAPIError, auth_errors.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
+_TRANSIENT_ERRORS = (
+    api_errors.RetryError,  # raised only after failures that the SDK itself considers transient
+    auth_errors.TransportError,
+    urllib3.exceptions.HTTPError,
+    requests.exceptions.ConnectionError,
+    requests.exceptions.Timeout,
+    requests.exceptions.ChunkedEncodingError,
+    requests.exceptions.JSONDecodeError,  # a proxy answered in place of the storage
+)
+_TRANSIENT_STATUSES = (408, 429)
+_REFUSALS = (401, 403)
+_GONE = (404, 412, 416)
+_LONGEST_CAUSE = 300
+
+
+class GcsClient:
+    """Makes requests with one identity; any thread, several at once.
+
+    Making one reads key files and may ask the metadata server, but not the storage. `credential` replaces the SDK's
+    default credentials. Raises RepositoryUnavailable for an unusable key file, TransientError if credentials could not
+    be fetched this time.
+    """
+
+    def __init__(self, location: Location, credential: GcsCredential | None) -> None:
+        self._key_file = credential.key_file if credential else ""
+        # Why access is anonymous, if that is for lack of credentials.
+        self._no_credentials = ""
+        client = self._sdk_client(location)
+        self._endpoint = client.api_endpoint
+        self._credentials = client._credentials
+        # An AuthorizedSession would "renew" anonymous credentials after a 401, which fails and leaves the answer open.
+        self._session = requests.Session() if self._is_anonymous else AuthorizedSession(self._credentials)
+        for scheme in ("https://", "http://"):
+            self._session.mount(scheme, requests.adapters.HTTPAdapter(pool_maxsize=_POOL_SIZE))
+
+    @property
+    def identity(self) -> str:
+        """Who the storage sees: an e-mail address if known. A metadata server's is known after its first token."""
+        if self._is_anonymous:
+            return "anonymous"
+        email = getattr(self._credentials, "service_account_email", None)
+        if email:
+            return f"service account {email}"
+        user = getattr(self._credentials, "account", None)
+        if user:
+            return f"user {user}"
+        kind = "a user" if isinstance(self._credentials, user_account.Credentials) else "an external account"
+        return f"{kind} of {self._key_file or 'the default credentials'}"
+
+    def access(self) -> StorageAccess:
+        """The access of every request. A metadata server's identity is known after its first token."""
+        credentials = "" if self._is_anonymous else type(self._credentials).__module__
+        return StorageAccess(self.identity, credentials, self._endpoint)
+
+    def ask(self, call: GcsCall, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """The JSON answer to `path` with `query`, after a few retries. Raises RepositoryUnavailable, TransientError."""
+        with self._failures_of(call):
+            answer: dict[str, Any] = _RETRY(self._ask_once)(path, query)
+            return answer
+
+    def read(
+        self, call: GcsCall, path: str, query: Mapping[str, str], start: int, stop: int, size: int
+    ) -> Iterator[bytes]:
+        """The bytes [start, stop) of a content of `size` bytes, in pieces of up to 256 KiB; `start` is below `stop`.
+
+        Raises RepositoryUnavailable, TransientError; the latter also for a body that ends early.
+        """
+        headers = {"Range": f"bytes={start}-{stop - 1}", "Accept-Encoding": "gzip"}
+        with (
+            self._failures_of(call),
+            self._session.get(
+                self._endpoint + path, params=query, headers=headers, timeout=_TIMEOUT_S, stream=True
+            ) as response,
+        ):
+            _check_range(response, call, f"bytes {start}-{stop - 1}/{size}")
+            yield from body_pieces(response.raw, stop - start, str(call))
+
+    @property
+    def _is_anonymous(self) -> bool:
+        return isinstance(self._credentials, AnonymousCredentials)
+
+    def _sdk_client(self, location: Location) -> Client:
+        # Only making buckets needs a project; None keeps the SDK from looking for one.
+        if self._key_file:
+            return Client(project=None, credentials=_from_key_file(self._key_file))
+        try:
+            return Client(project=None)
+        except auth_errors.DefaultCredentialsError as error:
+            self._no_credentials = _cause(error)
+            return Client.create_anonymous_client()
+        except auth_errors.GoogleAuthError as error:
+            if _is_transient(error):
+                raise TransientError(f"no credentials for {location.text}: {_cause(error)}") from error
+            raise RepositoryUnavailable(f"the default credentials cannot be used for {location.text}") from error
+
+    def _ask_once(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
+        response = self._session.get(
+            self._endpoint + path, params={**query, "prettyPrint": "false"}, timeout=_TIMEOUT_S
+        )
+        if not response.ok:
+            reason = response.content.decode("utf-8", "replace") or response.reason
+            raise api_errors.from_http_status(response.status_code, reason)
+        answer: dict[str, Any] = response.json()
+        return answer
+
+    @contextmanager
+    def _failures_of(self, call: GcsCall) -> Iterator[None]:
+        """Turn exceptions of the SDK and its transport into RepositoryUnavailable or TransientError."""
+        try:
+            yield
+        except _FAILURES as error:
+            raise self._failure(error, call) from error
+
+    def _failure(self, error: Exception, call: GcsCall) -> Exception:
+        if _is_transient(error):
+            return TransientError(f"{call}: {_cause(error)}")
+        status = error.code if isinstance(error, api_errors.GoogleAPICallError) else None
+        if status in _REFUSALS:
+            hint = "grant it the role roles/storage.objectViewer on the bucket"
+            if self._no_credentials:
+                hint = f"{self._no_credentials} Give credentials, or make the bucket public"
+            return call.refused(self.identity, status, hint)
+        if status in _GONE:
+            return call.gone()
+        if isinstance(error, auth_errors.GoogleAuthError):
+            # Without the error's text, which may quote the answer of a token endpoint.
+            return RepositoryUnavailable(
+                f"no access token for {self.identity}, needed for {call}",
+                hint="its key or login has expired or was revoked: renew it",
+            )
+        return call.failed(_cause(error))
+
+
+def _from_key_file(path: str) -> Any:
+    """The credentials in a key file. Raises RepositoryUnavailable, which names the path but none of the contents."""
+    try:
+        info = json.loads(Path(path).read_bytes())
+        if info["type"] == "authorized_user":
+            return user_account.Credentials.from_authorized_user_info(info, [_SCOPE])
+        if info["type"] == "service_account":
+            return service_account.Credentials.from_service_account_info(info, scopes=[_SCOPE])
+    except OSError as error:
+        raise RepositoryUnavailable(f"cannot read the key file {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, auth_errors.GoogleAuthError):
+        # Not chained: the exceptions of the parsers may contain the text.
+        raise RepositoryUnavailable(f"the key file {path} is damaged or incomplete") from None
+    raise RepositoryUnavailable(
+        f"the key file {path} is of an unknown type", hint="give the file of a service_account or an authorized_user"
+    )
+
+
+def _check_range(response: requests.Response, call: GcsCall, expected: str) -> None:
+    """Check that a response is the requested range of the listed object; `expected` is its Content-Range.
+
+    Raises RepositoryUnavailable for another content, an exception that `_failures_of` knows for an error status.
+    """
+    if response.status_code == 206:
+        if response.headers.get("Content-Range") != expected:
+            raise call.gone()
+    elif response.ok:
+        raise RepositoryUnavailable(f"{call}: the storage does not answer with ranges")
+    else:
+        # The body is not read: its length has no limit, and the status says enough.
+        raise api_errors.from_http_status(response.status_code, response.reason or "")
+
+
+def _is_transient(error: Exception) -> bool:
+    if isinstance(error, _TRANSIENT_ERRORS):
+        return True
+    if isinstance(error, api_errors.GoogleAPICallError):
+        return error.code is not None and (error.code in _TRANSIENT_STATUSES or error.code >= 500)
+    if isinstance(error, auth_errors.GoogleAuthError):
+        # A metadata server that did not answer is a RefreshError around the TransportError.
+        return error.retryable or isinstance(error.__cause__, auth_errors.TransportError)
+    return False
+
+
+def _cause(error: Exception) -> str:
+    """The error's text, on one line."""
+    text = " ".join(str(error.cause if isinstance(error, api_errors.RetryError) else error).split())
+    return text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}…"
+
+
+# Source: docs/spec/repository.md section 1.10; Cloud Storage's JSON API, `objects.list` and `objects.get`.
+
+
+class GcsStore:
+    """The ObjectStore of a `gs://` location; `credential` replaces the SDK's default credentials.
+
+    Making one does not ask the storage. Raises what GcsClient raises.
+    """
+
+    def __init__(self, location: Location, credential: GcsCredential | None) -> None:
+        self.location = location.text
+        self._bucket = location.bucket
+        self._prefix = f"{location.prefix}/" if location.prefix else ""
+        self._client = GcsClient(location, credential)
+
+    def access(self) -> StorageAccess:
+        """The access that this store has."""
+        return self._client.access()
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        fields = "items(name,size,generation,md5Hash),nextPageToken"
+        for page in self._pages(prefix=self._prefix + prefix, fields=fields):
+            for item in page.get("items", ()):
+                if not item["name"].endswith("/"):  # a marker that makes a folder visible in a console
+                    yield self._stored(item)
+
+    def folders(self, pages: int | None = None) -> Iterator[str]:
+        listing = self._pages(prefix=self._prefix, delimiter="/", fields="prefixes,nextPageToken")
+        for page in islice(listing, pages):
+            names = (prefix.removeprefix(self._prefix).rstrip("/") for prefix in page.get("prefixes", ()))
+            yield from filter(None, names)
+
+    def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
+        if start >= stop:
+            return
+        # A generation never changes its content. With object versioning it stays readable after it is overwritten.
+        query = {"alt": "media", "generation": wanted.tag}
+        path = f"/download{self._object_path(wanted)}"
+        yield from self._client.read(self._get_call(wanted), path, query, start, stop, wanted.size)
+
+    def checksum(self, wanted: StoredObject) -> Checksum | None:
+        """The MD5 if the listing had it; otherwise, as for composed objects, the CRC32C, which takes a request."""
+        if wanted.digest:
+            return md5_checksum(wanted.digest)
+        query = {"generation": wanted.tag, "fields": "crc32c"}
+        answer = self._client.ask(self._get_call(wanted), self._object_path(wanted), query)
+        return crc32c_checksum(answer.get("crc32c"))
+
+    def _pages(self, **query: str) -> Iterator[dict[str, Any]]:
+        call = self._list_call(query["prefix"])
+        while True:
+            page = self._client.ask(call, f"{self._bucket_path}/o", query)
+            yield page
+            if not page.get("nextPageToken"):
+                return
+            query["pageToken"] = page["nextPageToken"]
+
+    def _stored(self, item: Mapping[str, str]) -> StoredObject:
+        return StoredObject(
+            key=item["name"].removeprefix(self._prefix),
+            size=int(item["size"]),
+            tag=item["generation"],
+            digest=content_digest(item.get("md5Hash")),
+        )
+
+    @property
+    def _bucket_path(self) -> str:
+        return f"/storage/v1/b/{quote(self._bucket, safe='')}"
+
+    def _object_path(self, wanted: StoredObject) -> str:
+        return f"{self._bucket_path}/o/{quote(self._prefix + wanted.key, safe='')}"
+
+    def _list_call(self, prefix: str) -> GcsCall:
+        target = f"gs://{self._bucket}/{prefix}"
+        return GcsCall("storage.objects.list", target, f"there is no bucket gs://{self._bucket}")
+
+    def _get_call(self, wanted: StoredObject) -> GcsCall:
+        target = f"gs://{self._bucket}/{self._prefix}{wanted.key}"
+        return GcsCall("storage.objects.get", target, f"{target} was changed or removed after it was listed")

@@ -1,1 +1,0 @@
-"""Amazon S3 and storages that speak its protocol."""

@@ -1,1 +1,0 @@
-"""The scheduler of ensembles: which steps run, when, and what passes between them."""

@@ -1,0 +1,426 @@
+"""The rate limiter of a server.
+
+Source: docs/spec/schedulers.md section 3.6.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import NamedTuple
+
+from core.backends.backend import BackendInstance
+from core.config.placement import Placement, ResourceNeed
+from core.errors import ConfigInvalid
+from core.observability.metrics.snapshot import ResourceMetrics
+from core.scheduling.resource_limit import ResourceLimit
+
+
+class Resource(NamedTuple):
+    """A name in lower case, because case does not count, and a device; None for all devices together.
+
+    Instances on a CPU count as those of device 0, as in Triton.
+    """
+
+    name: str
+    device: int | None
+
+    @property
+    def place(self) -> str:
+        """The device as a label of metrics; empty for a global resource."""
+        return "" if self.device is None else str(self.device)
+
+
+# How many copies of each resource an execution holds, at least one of each.
+Needs = Mapping[Resource, int]
+
+
+def resource_of(need: ResourceNeed, placement: Placement) -> Resource:
+    return Resource(need.name.lower(), None if need.is_global else placement.device_id)
+
+
+def needs_of(placement: Placement) -> dict[Resource, int]:
+    """What each execution of the instance holds. Of a resource that is named twice the last count is taken."""
+    return {resource_of(need, placement): need.count for need in placement.limit.needs}
+
+
+# Source: docs/spec/schedulers.md section 3.6.
+
+
+class Bid(NamedTuple):
+    """An instance that waits. The smallest `turn` is first; of equal ones, the smallest `arrival`."""
+
+    turn: int
+    arrival: int
+    needs: Needs
+
+
+def admitted(bids: Sequence[Bid], free: Mapping[Resource, int]) -> list[int]:
+    """The indices of `bids` that may run now, in their order, if there are `free` copies of the resources.
+
+    One that cannot run yet keeps what it needs from those behind it, so that it is never overtaken for good by others
+    that need less. It does not hold up those that need other resources.
+    """
+    left = dict(free)
+    chosen: list[int] = []
+    for index in sorted(range(len(bids)), key=lambda index: bids[index][:2]):
+        needs = bids[index].needs
+        if all(left.get(resource, 0) >= count for resource, count in needs.items()):
+            chosen.append(index)
+        for resource, count in needs.items():
+            left[resource] = left.get(resource, 0) - count
+    return chosen
+
+
+# IDLE    -> WAITING, HELD     its instance has work
+# WAITING -> HELD              its turn has come
+#                 -> IDLE              its instance has no work any more
+# HELD    -> IDLE              the execution has ended, or there was no work after all
+#                 -> WAITING           the execution has ended, and there is more work
+
+
+class ClaimState(Enum):
+    """`next` are the states that may follow."""
+
+    next: tuple[ClaimState, ...]
+
+    IDLE = "wants nothing"
+    WAITING = "waits for its turn"
+    HELD = "holds its resources"
+
+
+IDLE, WAITING, HELD = ClaimState
+
+IDLE.next = (WAITING, HELD)
+WAITING.next = (HELD, IDLE)
+HELD.next = (IDLE, WAITING)
+
+
+def _never() -> bool:
+    return False
+
+
+class Claim:
+    """Any thread, one at a time except for `interrupt`. Every attribute is guarded by the limiter's lock.
+
+    `turn` is the instance's place among those that wait: it grows with each execution by the priority, so an instance
+    of priority 2 gets half the turns of one of priority 1. `arrival` orders equal turns. `has_more` tells, when an
+    execution ends, whether the instance has more work: then it waits again at once, and is not overtaken by one with a
+    later turn.
+    """
+
+    def __init__(self, name: str, needs: Needs, priority: int, lock: threading.Lock, line: Line) -> None:
+        self.name = name
+        self.needs = needs
+        self.priority = priority
+        self.line = line
+        self.turn = 0
+        self.arrival = 0
+        self.state = IDLE
+        self.has_more: Callable[[], bool] = _never
+        self._lock = lock
+        self._changed = threading.Condition(lock)
+
+    def request(self) -> bool:
+        """Take the resources now, or wait for the turn, which `wait` tells. Returns whether they are held."""
+        with self._lock:
+            if self.state is IDLE:
+                self.line.stage(self)
+                self.line.admit()
+            return self.state is HELD
+
+    def try_take(self) -> bool:
+        """Take the resources now, or not at all. Returns whether they are held."""
+        with self._lock:
+            if self.state is IDLE:
+                self.line.stage(self)
+                self.line.admit()
+                if self.state is WAITING:
+                    self._abandon()
+            return self.state is HELD
+
+    def wait(self) -> bool:
+        """Block until the turn has come, or until `interrupt`. Returns whether the resources are held."""
+        with self._lock:
+            self._changed.wait_for(lambda: self.state is not WAITING)
+            return self.state is HELD
+
+    def interrupt(self) -> None:
+        """Have a `wait` of another thread return now."""
+        with self._lock:
+            if self.state is WAITING:
+                self._abandon()
+
+    def withdraw(self) -> None:
+        """Want nothing any more: there is no work."""
+        with self._lock:
+            if self.state is WAITING:
+                self._abandon()
+            elif self.state is HELD:
+                self.move(IDLE)
+                self.line.admit()
+
+    def end(self) -> None:
+        """Give back the resources after an execution."""
+        with self._lock:
+            self.turn += self.priority
+            if self.has_more():
+                self.line.stage(self)
+            else:
+                self.move(IDLE)
+            self.line.admit()
+
+    def move(self, state: ClaimState) -> None:
+        """Under the lock. Raises RuntimeError for a move that the states do not allow, which is a bug."""
+        if state not in self.state.next:
+            raise RuntimeError(f"the claim of '{self.name}' cannot go from {self.state} to {state}")
+        was_waiting = self.state is WAITING
+        self.state = state
+        if was_waiting:
+            self._changed.notify_all()
+
+    def _abandon(self) -> None:
+        self.move(IDLE)
+        self.line.admit()  # what it kept from those behind it
+
+
+# Instances that share nothing stand in different lines, so that the turns of one line say nothing about another's.
+
+
+class Line:
+    """Every method is called under the limiter's lock. `limits` are those of the resources of its claims.
+
+    `clock` is the latest turn that has come. A claim that comes anew begins there, so that an instance that was loaded
+    or idle for long does not make up for all the turns that others had meanwhile (start-time fair queueing).
+    """
+
+    def __init__(self, claims: Iterable[Claim] = (), clock: int = 0) -> None:
+        self.claims = list(claims)
+        self.limits: Mapping[Resource, int] = {}
+        self.clock = clock
+        self._arrivals = max((claim.arrival for claim in self.claims), default=0)
+        for claim in self.claims:
+            claim.line = self
+
+    def stage(self, claim: Claim) -> None:
+        """IDLE or HELD -> WAITING"""
+        self._arrivals += 1
+        claim.arrival = self._arrivals
+        claim.turn = max(claim.turn, self.clock)
+        claim.move(WAITING)
+
+    def admit(self) -> None:
+        """WAITING -> HELD for the claims whose turn has come."""
+        waiting = [claim for claim in self.claims if claim.state is WAITING]
+        if not waiting:
+            return
+        for index in admitted([Bid(claim.turn, claim.arrival, claim.needs) for claim in waiting], self.free()):
+            claim = waiting[index]
+            self.clock = max(self.clock, claim.turn)
+            claim.move(HELD)
+
+    def free(self) -> dict[Resource, int]:
+        """The copies that nobody holds; below zero where a limit sank while more was held."""
+        free = dict(self.limits)
+        for claim in self.claims:
+            if claim.state is HELD:
+                for resource, count in claim.needs.items():
+                    free[resource] = free.get(resource, 0) - count
+        return free
+
+
+# Source: docs/spec/schedulers.md section 3.6, docs/spec/server-options.md (rate-limit-resource).
+
+
+def explicit_limit(resource: Resource, options: Iterable[ResourceLimit]) -> int | None:
+    """The limit that the options set; None if none of them names the resource.
+
+    Of several options that apply the largest counts. A device that no option covers has no copies of a resource that
+    others name.
+    """
+    named = [limit for limit in options if limit.name.lower() == resource.name]
+    if not named:
+        return None
+    return max(
+        (limit.count for limit in named if resource.device is None or limit.device in (None, resource.device)),
+        default=0,
+    )
+
+
+def resource_limits(all_needs: Sequence[Needs], options: Iterable[ResourceLimit]) -> Mapping[Resource, int]:
+    """The limit of each resource that one of `all_needs` has: explicit, or else what suffices for the neediest."""
+    options = tuple(options)
+    limits: dict[Resource, int] = {}
+    for needs in all_needs:
+        for resource, count in needs.items():
+            limits[resource] = max(limits.get(resource, 0), count)
+    for resource in limits:
+        explicit = explicit_limit(resource, options)
+        if explicit is not None:
+            limits[resource] = explicit
+    return limits
+
+
+def check_limits(placement: Placement, model: str, others: Iterable[Needs], options: Iterable[ResourceLimit]) -> None:
+    """Raise ConfigInvalid, with Triton's text, for an instance that could never run beside those with `others`."""
+    options = tuple(options)
+    taken = {resource for needs in others for resource in needs}
+    for need in placement.limit.needs:
+        resource = resource_of(need, placement)
+        limit = explicit_limit(resource, options)
+        if limit is not None and limit < need.count:
+            raise ConfigInvalid(
+                f'Resource count for "{need.name}" is limited to {limit} which will prevent scheduling of one or more '
+                f"model instances, the minimum required count is {need.count}",
+                hint=f"ask for less in instance_group.rate_limiter, or start the server with {_option(need.count)}",
+                model=model,
+            )
+        own = {resource_of(other, placement) for other in placement.limit.needs}
+        if any(other.name == resource.name and _kinds_differ(other, resource) for other in taken | own):
+            raise ConfigInvalid(
+                f'Resource "{need.name}" is present as both global and device-specific resource in the model '
+                "configuration.",
+                hint="give it the same 'global' in all models that use it, or another name",
+                model=model,
+            )
+
+
+def _kinds_differ(one: Resource, other: Resource) -> bool:
+    return (one.device is None) is not (other.device is None)
+
+
+def _option(count: int) -> str:
+    return f"--rate-limit-resource=<name>:{count} or more"
+
+
+# Source: docs/spec/schedulers.md section 3.6.
+
+
+class RateLimiter:
+    """Knows the instances of all models that hold resources. Any thread; one short lock for all claims.
+
+    `options` are the explicit limits. A resource that they do not name has as many copies as the neediest instance
+    holds; that changes with the instances.
+    """
+
+    def __init__(self, options: Iterable[ResourceLimit] = ()) -> None:
+        self._options = tuple(options)
+        self._lock = threading.Lock()
+        self._lines: list[Line] = []  # guarded by the lock
+
+    def enter(self, placement: Placement, model: str) -> Claim | None:
+        """The claim of a new instance; None if it needs nothing, and so never waits.
+
+        Raises ConfigInvalid, with Triton's text, if it needs more than there can be; then nothing has changed.
+        """
+        needs = needs_of(placement)
+        if not needs:
+            return None
+        with self._lock:
+            others = [claim.needs for line in self._lines for claim in line.claims]
+            check_limits(placement, model, others, self._options)
+            joined = [line for line in self._lines if not needs.keys().isdisjoint(line.limits)]
+            line = Line(
+                [claim for other in joined for claim in other.claims], max((other.clock for other in joined), default=0)
+            )
+            claim = Claim(placement.name, needs, placement.limit.priority, self._lock, line)
+            line.claims.append(claim)
+            self._lines = [other for other in self._lines if other not in joined] + [line]
+            self._limit(line)
+            return claim
+
+    def leave(self, claim: Claim) -> None:
+        """Forget an instance, which executes nothing any more."""
+        with self._lock:
+            line = claim.line
+            line.claims.remove(claim)
+            if not line.claims:
+                self._lines.remove(line)
+            else:
+                self._limit(line)
+
+    def lacking(self, holder: Placement, others: Iterable[Placement]) -> str:
+        """The resource for which each of `others` must wait as long as an execution of `holder` runs.
+
+        "" if one of them can run meanwhile, once what further executions hold is free.
+        """
+        held = needs_of(holder)
+        with self._lock:
+            limits = {resource: limit for line in self._lines for resource, limit in line.limits.items()}
+        lacking = ""
+        for other in others:
+            needs = needs_of(other)
+            short = (at for at, count in needs.items() if at in held and limits.get(at, 0) - held[at] < count)
+            first = next(short, None)
+            if first is None:
+                return ""
+            lacking = lacking or first.name
+        return lacking
+
+    def _limit(self, line: Line) -> None:
+        """Set the limits anew. Under the lock."""
+        line.limits = resource_limits([claim.needs for claim in line.claims], self._options)
+        line.admit()
+
+    def metrics(self) -> tuple[ResourceMetrics, ...]:
+        """Every resource that an instance needs, by name and device."""
+        found: list[ResourceMetrics] = []
+        with self._lock:
+            for line in self._lines:
+                free = line.free()
+                for resource, limit in line.limits.items():
+                    waiting = sum(claim.state is WAITING and resource in claim.needs for claim in line.claims)
+                    found.append(
+                        ResourceMetrics(
+                            resource=resource.name,
+                            device=resource.place,
+                            limit=limit,
+                            held=limit - free[resource],
+                            waiting=waiting,
+                        )
+                    )
+        return tuple(sorted(found, key=lambda each: (each.resource, each.device)))
+
+
+class InstanceClaims:
+    """Any thread. Without a `limiter` no instance has a claim."""
+
+    def __init__(self, limiter: RateLimiter | None = None) -> None:
+        self._limiter = limiter
+        self._lock = threading.Lock()
+        self._claims: dict[int, Claim] = {}  # by the identity of the instance; guarded by the lock
+
+    def enter(self, instance: BackendInstance, model: str) -> None:
+        """Let the limiter know a new instance. Raises ConfigInvalid if it needs more than there can be."""
+        claim = self._limiter.enter(instance.placement, model) if self._limiter is not None else None
+        if claim is not None:
+            with self._lock:
+                self._claims[id(instance)] = claim
+
+    def of(self, instance: BackendInstance) -> Claim | None:
+        """The claim of an instance; None if its executions hold nothing."""
+        with self._lock:
+            return self._claims.get(id(instance))
+
+    def leave(self, instance: BackendInstance) -> None:
+        """Forget an instance that is being closed."""
+        with self._lock:
+            claim = self._claims.pop(id(instance), None)
+        if claim is not None and self._limiter is not None:
+            self._limiter.leave(claim)
+
+    @contextmanager
+    def turn(self, instance: BackendInstance) -> Iterator[None]:
+        """Hold what an execution of `instance` needs, while no scheduler has it. Blocks until it is its turn."""
+        claim = self.of(instance)
+        if claim is None:
+            yield
+            return
+        if not claim.request():
+            claim.wait()
+        try:
+            yield
+        finally:
+            claim.end()

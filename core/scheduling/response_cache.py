@@ -1,0 +1,401 @@
+"""A scheduler that answers requests from the response cache, and has the others executed once.
+
+Requests with the same key that arrive while the first of them is executed wait for its answer (a single flight).
+Source: docs/spec/schedulers.md section 3.7.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from core.backends.backend import BackendInstance
+from core.config.spec import ModelSpec
+from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
+from core.inference.pending_request import PendingRequest
+from core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
+from core.inference.response import InferenceResponse
+from core.observability.model_statistics import ModelStatistics
+from core.observability.statistics import FailureReason
+from core.observability.switches import SWITCHES
+from core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
+from core.scheduling.execution import Clock
+from core.scheduling.protocol import Scheduler
+from core.scheduling.queue import deliver, flush_callers
+
+# What happened to the request that was executed, and need not happen to those that wait for it.
+_OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)
+
+
+class SingleFlight:
+    """Takes the responses to the executed request in place of its caller, and passes them on at once.
+
+    `on_response` is the caller's. `start_ns` is when the first of them came, `lookup_ns` how long it was looked up.
+    `followers` wait for the answer, in the
+    order in which they came; they are guarded by the scheduler's lock. `look_up` is set while the answer is looked for
+    in another process, before the request is executed.
+    """
+
+    __slots__ = (
+        "_count",
+        "_first",
+        "_scheduler",
+        "followers",
+        "key",
+        "look_up",
+        "lookup_ns",
+        "on_response",
+        "start_ns",
+    )
+
+    def __init__(self, scheduler: CachingScheduler, key: bytes, pending: PendingRequest, start_ns: int) -> None:
+        self._scheduler = scheduler
+        self.key = key
+        self.start_ns = start_ns
+        self.lookup_ns = 0
+        self.look_up: LookUp | None = None
+        self.on_response = pending.on_response
+        self.followers: dict[PendingRequest, None] = {}
+        self._first: InferenceResponse | None = None
+        # Responses before the final one.
+        self._count = 0
+
+    def respond(self, response: InferenceResponse) -> None:
+        """A model may send its response and then an empty final one; any other number is not for the cache."""
+        try:
+            self.on_response(response)
+        finally:
+            if not response.final:
+                self._first = self._first or response
+                self._count += 1
+            elif not self._count or response.error is not None:
+                self._scheduler.land(self, response)
+            else:
+                is_single = self._count == 1 and not response.outputs
+                self._scheduler.land(self, self._first if is_single else None)
+
+    def leave(self, pending: PendingRequest) -> None:
+        """`pending`, which waits, was cancelled. Any thread."""
+        self._scheduler.leave(self, pending)
+
+    @staticmethod
+    def is_own_failure(error: ServerError) -> bool:
+        """Whether the error concerns the executed request alone, so that another attempt may succeed."""
+        return isinstance(error, _OWN_FAILURES)
+
+
+# Requests with the same key that arrive while the first of them is executed wait for its answer (a single flight).
+# Source: docs/spec/schedulers.md section 3.7.
+
+
+LARGE = 1 << 20
+"""From this many bytes of inputs on the key is made on another thread: a digest of 16 MB takes about 20 ms."""
+
+
+class CachingScheduler:
+    """Implements Scheduler around another one, for models that answer each request once and the same way each time.
+
+    Answers from this process are delivered on the submitting thread, those from another process on a thread of the
+    cache, those of a flight on the thread that executed its first request. `resubmit` is the version's own `submit`.
+    `scope` is the version's own part of the cache, which ends with `close`.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        cache: ResponseCache,
+        scope: bytes,
+        spec: ModelSpec,
+        statistics: ModelStatistics,
+        resubmit: Callable[[PendingRequest], None],
+        *,
+        clock: Clock = time.monotonic_ns,
+    ) -> None:
+        self._scheduler = scheduler
+        self._cache = cache
+        self.has_answers_at_hand = not cache.answers_later
+        self._spec = spec
+        self._may_expire = spec.batching is not None and spec.batching.may_expire
+        self._statistics = statistics
+        self._resubmit = resubmit
+        self._clock = clock
+        self._scope = scope
+        self._lock = threading.Lock()
+        # --- guarded by the lock
+        self._flights: dict[bytes, SingleFlight] = {}
+        self._keys: dict[PendingRequest, bytes] = {}
+        self._missed: dict[PendingRequest, SingleFlight] = {}
+        self._waiting = 0
+        self._threads: ThreadPoolExecutor | None = None
+        # ---
+        self._stopped = False
+
+    @property
+    def queued(self) -> int:
+        return self._scheduler.queued + self._waiting
+
+    @property
+    def in_flight(self) -> int:
+        return self._scheduler.in_flight
+
+    def start(self) -> None:
+        self._scheduler.start()
+
+    def add(self, instance: BackendInstance) -> None:
+        self._scheduler.add(instance)
+
+    def remove(self, instance: BackendInstance) -> None:
+        self._scheduler.remove(instance)
+
+    def answer_at_hand(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
+        """The answer to a validated request, if this process has it: on the calling thread, without a wait."""
+        if self._stopped or request.nbytes >= LARGE:
+            return None
+        start_ns = self._clock()
+        found = self._cache.get(request_key(self._scope, request))
+        return None if found is None else self._hit(request, found, start_ns, batch_size, wants_times=False)
+
+    def forget(self, instance: BackendInstance) -> None:
+        self._scheduler.forget(instance)
+
+    def submit(self, pending: PendingRequest) -> None:
+        """Answer from the cache, wait for the same request of another client, or have it executed. See Scheduler."""
+        if self._missed:
+            missed = self._missed.pop(pending, None)
+            if missed is not None:
+                pending.start_ns = missed.start_ns
+                self._execute(missed, pending)
+                return
+        if self._stopped:
+            self._scheduler.submit(pending)  # which refuses it, or accepts it because another request waits for it
+            return
+        start_ns = self._clock()
+        key = self._keys.pop(pending, None) if self._keys else None
+        if key is None:
+            if pending.request.nbytes >= LARGE:
+                if not self._make_key_elsewhere(pending):
+                    self._scheduler.submit(pending)
+                return
+            key = request_key(self._scope, pending.request)
+        with self._lock:
+            found = self._cache.get(key)
+            flight = None
+            if found is None:
+                flight = self._flights.get(key)
+                if flight is None:
+                    flight = self._flights[key] = SingleFlight(self, key, pending, start_ns)
+                elif not (pending.request.timeout_us or self._may_expire):
+                    self._join(flight, pending)
+                    return
+                else:
+                    # Its timeout passes in the queue, even while the other one is executed.
+                    flight = None
+        if found is not None:
+            self._answer(pending, found, start_ns)
+            if pending.flush is not None:
+                if pending.defer is None:
+                    pending.flush()
+                else:
+                    pending.defer(pending.flush)
+            return
+        if self._cache.answers_later and flight is not None and self._look_up(flight, pending):
+            return
+        lookup_ns = self._clock() - start_ns
+        self._statistics.record_cache_miss(lookup_ns)
+        if flight is None:
+            self._scheduler.submit(pending)
+        else:
+            flight.lookup_ns = lookup_ns
+            self._execute(flight, pending)
+
+    def _execute(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        pending.on_response = flight.respond
+        try:
+            self._scheduler.submit(pending)
+        except BaseException:
+            pending.on_response = flight.on_response
+            self._resubmit_all(self._land(flight))
+            raise
+
+    # --- look-ups in another process
+
+    def _look_up(self, flight: SingleFlight, pending: PendingRequest) -> bool:
+        """Have the answer looked for; `_note_found` goes on. False if there is nobody to ask."""
+        defer, pending.defer = pending.defer, None  # it belongs to the thread that submitted
+        with self._lock:
+            self._waiting += 1
+        flight.look_up = self._cache.look_up(flight.key, partial(self._note_found, flight, pending))
+        if flight.look_up is not None:
+            return True
+        pending.defer = defer
+        with self._lock:
+            self._waiting -= 1
+        return False
+
+    def _note_found(self, flight: SingleFlight, pending: PendingRequest, found: CachedResponse | None) -> None:
+        """What a look-up has found, or None. On a thread of the cache, or on that of `stop`."""
+        with self._lock:
+            self._waiting -= 1
+        if found is None:
+            flight.lookup_ns = self._clock() - flight.start_ns
+            self._statistics.record_cache_miss(flight.lookup_ns)
+            self._missed[pending] = flight
+            self._resubmit(pending)
+            if self._missed.pop(pending, None) is not None:  # another version took it
+                self._resubmit_all(self._land(flight))
+            return
+        followers = self._land(flight)
+        self._answer(pending, found, flight.start_ns)
+        for follower in followers:
+            self._answer(follower, found, follower.enqueue_ns)
+        flush_callers((pending, *followers))
+
+    # --- keys of large requests
+
+    def _make_key_elsewhere(self, pending: PendingRequest) -> bool:
+        """Submit `pending` again when its key is made. False if the scheduler was stopped meanwhile."""
+        with self._lock:
+            if self._stopped:
+                return False
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(1, f"trident-cache-{self._spec.name}")
+            self._waiting += 1
+            self._threads.submit(self._make_key, pending)
+            return True
+
+    def _make_key(self, pending: PendingRequest) -> None:
+        try:
+            self._keys[pending] = request_key(self._scope, pending.request)
+        finally:
+            with self._lock:
+                self._waiting -= 1
+        pending.defer = None  # it belongs to the thread that submitted
+        self._resubmit(pending)
+        self._keys.pop(pending, None)  # another version took it
+
+    # --- flights
+
+    def _join(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        """Under the lock."""
+        pending.enqueue_ns = self._clock()
+        flight.followers[pending] = None
+        self._waiting += 1
+        pending.on_cancel = flight.leave
+
+    def _land(self, flight: SingleFlight) -> list[PendingRequest]:
+        """End a flight; returns the requests that waited for it."""
+        with self._lock:
+            del self._flights[flight.key]
+            followers = list(flight.followers)
+            flight.followers.clear()
+            self._waiting -= len(followers)
+        for pending in followers:
+            pending.on_cancel = None
+        return followers
+
+    def leave(self, flight: SingleFlight, pending: PendingRequest) -> None:
+        """A request that waits for a flight was cancelled. Any thread."""
+        with self._lock:
+            if pending not in flight.followers:
+                return
+            del flight.followers[pending]
+            self._waiting -= 1
+        pending.on_cancel = None
+        error = RequestCancelled("the client went away")
+        self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock(), error.message)
+        deliver(pending, InferenceResponse.failed(pending.request, error))
+        flush_callers((pending,))
+
+    def land(self, flight: SingleFlight, answer: InferenceResponse | None) -> None:
+        """The request of the flight was answered: with `answer`, or (None) in a way that is not for others."""
+        if answer is None:
+            self._resubmit_all(self._land(flight))
+            return
+        if answer.error is not None:
+            followers = self._land(flight)
+            if flight.is_own_failure(answer.error):
+                self._resubmit_all(followers)
+            else:
+                self._fail(followers, answer.error)
+            return
+        start_ns = self._clock()
+        cached = None
+        if flight.followers or self._cache.holds(answer.nbytes):
+            cached = CachedResponse.of(answer)
+            if not self._stopped:
+                self._cache.put(flight.key, cached)
+        followers = self._land(flight)
+        now_ns = self._clock()
+        self._statistics.record_cache_insertion(flight.lookup_ns, now_ns - start_ns, now_ns)
+        if cached is None:
+            self._resubmit_all(followers)
+            return
+        for pending in followers:
+            self._answer(pending, cached, pending.enqueue_ns)
+        flush_callers(followers)
+
+    def _answer(self, pending: PendingRequest, cached: CachedResponse, start_ns: int) -> None:
+        if pending.cancelled:
+            error = RequestCancelled("the client went away")
+            self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock(), error.message)
+            deliver(pending, InferenceResponse.failed(pending.request, error))
+            return
+        wants_times = pending.wants_times
+        deliver(pending, self._hit(pending.request, cached, start_ns, pending.batch_size, wants_times=wants_times))
+
+    def _hit(
+        self,
+        request: InferenceRequest,
+        cached: CachedResponse,
+        start_ns: int,
+        batch_size: int | None,
+        *,
+        wants_times: bool,
+    ) -> InferenceResponse:
+        """The response with what is cached; counts the hit, which began at `start_ns`."""
+        now_ns = self._clock()
+        lookup_ns = now_ns - start_ns
+        self._statistics.record_cache_hit(request.id, lookup_ns, now_ns)
+        response = cached.answer(request, self._spec.name, self._spec.version)
+        if SWITCHES.times or wants_times:
+            response.times = times = InferenceTimes(lookup_ns, 0, 0, 0, batch_size or 1)
+            if SWITCHES.timing and asks_for_times(request):
+                response.parameters = {**(response.parameters or {}), **times.parameters()}
+        return response
+
+    def _fail(self, followers: list[PendingRequest], error: ServerError) -> None:
+        for pending in followers:
+            self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock(), error.message)
+            deliver(pending, InferenceResponse.failed(pending.request, error))
+        flush_callers(followers)
+
+    def _resubmit_all(self, followers: list[PendingRequest]) -> None:
+        for pending in followers:
+            pending.defer = None
+            self._resubmit(pending)
+
+    # --- the end
+
+    def stop(self, *, accept_nested: bool = False) -> None:
+        with self._lock:
+            self._stopped = True
+            flights = list(self._flights.values())
+        for flight in flights:  # what was accepted is executed: the scheduler still takes it
+            if flight.look_up is not None:
+                flight.look_up.give_up()
+        self._scheduler.stop(accept_nested=accept_nested)
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        return self._scheduler.drain(timeout_s)
+
+    def close(self, timeout_s: float | None = None, because: str = "") -> bool:
+        with self._lock:
+            self._stopped = True
+        ended = self._scheduler.close(timeout_s, because)
+        if self._threads is not None:
+            self._threads.shutdown(wait=timeout_s is None)
+        self._cache.close_scope(self._scope)
+        return ended
