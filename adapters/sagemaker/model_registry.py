@@ -159,7 +159,7 @@ class LoadedModels:
                 "model '%s' was not loaded from %s: %s",
                 escaped(name),
                 self._origin(name, url),
-                _model_registry_reason(error),
+                _reason_of(error),
             )
             raise
         self._states.settle(name, LoadedModel(name, url))
@@ -180,9 +180,7 @@ class LoadedModels:
         except BaseException as error:
             self._states.settle(name, model)
             origin = self._origin(name, model.url)
-            _log.warning(
-                "model '%s' from %s was not unloaded: %s", escaped(name), origin, _model_registry_reason(error)
-            )
+            _log.warning("model '%s' from %s was not unloaded: %s", escaped(name), origin, _reason_of(error))
             raise
         self._memory.give_back()
         self._states.settle(name, None)
@@ -230,7 +228,7 @@ class LoadedModels:
         return escaped(f"{url} (archive '{archive}')" if archive else url)
 
 
-def _model_registry_reason(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     return error.message.strip() if isinstance(error, ServerError) else repr(error)
 
 

@@ -415,7 +415,7 @@ def storage_lines(reading: StorageReading, environ: Mapping[str, str]) -> list[L
     lines = [_identity_line(area, scheme, access, environ)]
     if scheme is Scheme.S3:
         lines.append(_region_line(area, access, environ))
-    lines += [_endpoint_line(area, access, environ), _access_lines_clock_line(area, reading)]
+    lines += [_endpoint_line(area, access, environ), _storage_clock_line(area, reading)]
     return [*lines, *(_call_line(area, reading.location, access, call) for call in reading.calls)]
 
 
@@ -481,7 +481,7 @@ def _without_password(address: str) -> str:
     return urlunsplit(url._replace(netloc=f"***@{url.netloc.rpartition('@')[2]}")).removeprefix("//")
 
 
-def _access_lines_clock_line(area: str, reading: StorageReading) -> Line:
+def _storage_clock_line(area: str, reading: StorageReading) -> Line:
     skew = reading.skew_s
     if skew is None:
         cure = "check the name, the network and the proxy; the calls below tell whether the storage can be reached"
@@ -520,7 +520,7 @@ def gcs_command(location: Location, identity: str) -> str:
     return f"{command} --member={member} --role={_GCS_ROLE}"
 
 
-_STORAGE_TIMEOUT_S = 10.0
+_ENDPOINT_TIMEOUT_S = 10.0
 _LISTING = {Scheme.S3: ("ListObjectsV2", "s3:ListBucket"), Scheme.GS: ("objects.list", "storage.objects.list")}
 _READING = {Scheme.S3: ("GetObject", "s3:GetObject"), Scheme.GS: ("objects.get", "storage.objects.get")}
 _HEAD = ("HeadObject", "s3:GetObject")
@@ -532,7 +532,7 @@ def read_storage(location: Location, credential_path: str, environ: Mapping[str,
         store = open_store(location, read_cloud_credentials(credential_path).credentials_for(location))
         store.access()
     except (ServerError, TransientError) as error:
-        return StorageReading(location, None, *_storage_texts(error))
+        return StorageReading(location, None, *_error_texts(error))
     found: list[StoredObject] = []
     calls = list(_calls(location, store, found))
     # After the calls: a metadata server's identity is known after its first token.
@@ -550,7 +550,7 @@ def clock_skew(endpoint: str, ca_file: str = "", now: Callable[[], float] = time
     context = ssl.create_default_context(cafile=ca_file or None)
     opener = build_opener(_NoRedirect, HTTPSHandler(context=context))
     try:
-        with opener.open(Request(endpoint, method="HEAD"), timeout=_STORAGE_TIMEOUT_S) as answer:
+        with opener.open(Request(endpoint, method="HEAD"), timeout=_ENDPOINT_TIMEOUT_S) as answer:
             date = answer.headers.get("Date", "")
     except HTTPError as error:  # any answer has the time
         with error:
@@ -583,11 +583,11 @@ def _call(name: str, permission: str, target: str, make: Callable[[], object]) -
     try:
         make()
     except (ServerError, TransientError) as error:
-        return CallReading(name, permission, target, *_storage_texts(error), refused=isinstance(error, AccessRefused))
+        return CallReading(name, permission, target, *_error_texts(error), refused=isinstance(error, AccessRefused))
     return CallReading(name, permission, target)
 
 
-def _storage_texts(error: ServerError | TransientError) -> tuple[str, str]:
+def _error_texts(error: ServerError | TransientError) -> tuple[str, str]:
     """The message and the hint."""
     if isinstance(error, ServerError):
         return error.message, error.hint or ""
@@ -928,7 +928,7 @@ def room_lines(
 ) -> list[Line]:
     """The models' size against `free_memory` in bytes and, if a repository is in the cloud, against the disk."""
     total = sum(reading.load_bytes for reading in readings)
-    lines = [_repository_memory_line(total, free_memory)] if free_memory is not None and total else []
+    lines = [_model_memory_line(total, free_memory)] if free_memory is not None and total else []
     return [*lines, _cache_line(cache, readings)] if cache is not None else lines
 
 
@@ -971,7 +971,7 @@ def _validation_line(area: str, reading: RepositoryReading) -> Line:
     return Line(area, "validation", level, text, f"trident validate {reading.location.text}")
 
 
-def _repository_memory_line(total: int, free: int) -> Line:
+def _model_memory_line(total: int, free: int) -> Line:
     text = f"a start loads {size_text(total)} of files; {size_text(free)} of memory are free"
     if total > free:
         cure = "give the container more memory, or load fewer models (--model-control-mode=explicit)"

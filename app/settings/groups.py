@@ -1138,7 +1138,7 @@ class RepositorySettings:
 
 
 _RESPONSE_CACHE_SECTION = "Response cache"
-_RESPONSE_CACHE_FORM = "<cache name>,<setting>=<value>"
+_CACHE_FORM = "<cache name>,<setting>=<value>"
 _LOCAL, _REDIS = "local", "redis"
 _FORMS = "local,size=<bytes> or redis,host=<host>,port=<port>"
 _MILLISECONDS = integer(0)
@@ -1173,7 +1173,7 @@ def split_cache_setting(text: str) -> tuple[str, dict[str, Any]]:
     if not cache or not all(name and value for name, value in pairs):
         # It may be a password that is not in its place.
         raise BadValue(
-            f"--cache-config option format is '{_RESPONSE_CACHE_FORM}'. Got {text if cache != _REDIS else 'redis,...'}"
+            f"--cache-config option format is '{_CACHE_FORM}'. Got {text if cache != _REDIS else 'redis,...'}"
         )
     if cache == _LOCAL:
         return cache, dict([_local(*pair) for pair in pairs])
@@ -1214,7 +1214,7 @@ class ResponseCacheSettings:
 
     cache_config: tuple[str, ...] = repeated(
         "cache-config",
-        Kind(_RESPONSE_CACHE_FORM, _cache_setting),
+        Kind(_CACHE_FORM, _cache_setting),
         "local,size=<bytes> keeps responses in that much memory, redis,host=<host>,port=<port> in a Redis server that "
         "several servers share, for models with response_cache { enable: true }.",
         section=_RESPONSE_CACHE_SECTION,

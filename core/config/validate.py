@@ -402,7 +402,7 @@ def _entry_problems(
         yield Problem(f"{path}.name", f"model {side} must specify 'name'{suffix}")
     if datatype_of(entry.data_type) is None:
         yield Problem(f"{path}.data_type", f"{label} must specify 'data_type'{suffix}", _DATA_TYPE_HINT)
-    yield from _tensors_shape_problems(entry, path, label, suffix, batching)
+    yield from _tensor_shape_problems(entry, path, label, suffix, batching)
     if entry.is_shape_tensor and config.platform != TENSORRT:
         text = f"shape tensors are only supported for TensorRT platform{suffix}"
         yield Problem(f"{path}.is_shape_tensor", text)
@@ -411,7 +411,7 @@ def _entry_problems(
         yield Problem(f"{path}.is_non_linear_format_io", text)
 
 
-def _tensors_shape_problems(
+def _tensor_shape_problems(
     entry: ModelInput | ModelOutput, path: str, label: str, suffix: str, batching: bool
 ) -> Iterator[Problem]:
     dims = list(entry.dims)

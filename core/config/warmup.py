@@ -174,13 +174,13 @@ def bucket_samples(spec: ModelSpec, samples: Sequence[WarmupSample]) -> list[War
         return []
     values = {given.name: given.array for given in samples[0].inputs} if samples else {}
     return [
-        _bucket_samples_sample(spec, buckets, values, batch_size, length)
+        _bucket_sample(spec, buckets, values, batch_size, length)
         for batch_size in reversed(buckets.batch_sizes or (1,))
         for length in reversed(buckets.lengths or (0,))
     ]
 
 
-def _bucket_samples_sample(
+def _bucket_sample(
     spec: ModelSpec, buckets: BucketSpec, values: Mapping[str, Array], batch_size: int, length: int
 ) -> WarmupSample:
     parts = [f"batch size {batch_size}"] if buckets.batch_sizes else []
@@ -232,10 +232,10 @@ def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_dir
 
 def _unspecified(state: StateSpec) -> Array:
     """Triton leaves the memory as it is. Zeros tell nothing of other requests."""
-    return _initial_states_zeros(state, tuple(1 if dim == -1 else dim for dim in state.dims))
+    return _zero_state(state, tuple(1 if dim == -1 else dim for dim in state.dims))
 
 
-def _initial_states_zeros(state: StateSpec, dims: Shape) -> Array:
+def _zero_state(state: StateSpec, dims: Shape) -> Array:
     if state.datatype.size == 0:
         return bytes_array([b""] * element_count(dims), dims)
     return np.zeros(dims, state.datatype.dtype)
@@ -244,7 +244,7 @@ def _initial_states_zeros(state: StateSpec, dims: Shape) -> Array:
 def _given(model: str, state: StateSpec, initial: ModelSequenceBatching.InitialState, model_directory: Path) -> Array:
     dims: Shape = tuple(initial.dims)
     if initial.WhichOneof("state_data") == "zero_data":
-        return _initial_states_zeros(state, dims)
+        return _zero_state(state, dims)
     path = path_inside(model_directory, f"{FOLDER}/{initial.data_file}")
     if path is None:
         raise ConfigInvalid(

@@ -246,7 +246,7 @@ def system_status_message(regions: Iterable[SystemRegion]) -> bytes:
     """A SystemSharedMemoryStatusResponse."""
     return b"".join(
         [
-            _shared_memory_entry(
+            _region_entry(
                 each.name,
                 string_field(2, each.key) + integer_field(3, each.offset) + integer_field(4, each.byte_size),
             )
@@ -259,13 +259,13 @@ def cuda_status_message(regions: Iterable[CudaRegion]) -> bytes:
     """A CudaSharedMemoryStatusResponse."""
     return b"".join(
         [
-            _shared_memory_entry(each.name, integer_field(2, each.device_id) + integer_field(3, each.byte_size))
+            _region_entry(each.name, integer_field(2, each.device_id) + integer_field(3, each.byte_size))
             for each in regions
         ]
     )
 
 
-def _shared_memory_entry(name: str, rest: bytes) -> bytes:
+def _region_entry(name: str, rest: bytes) -> bytes:
     """An entry of the map of regions, which is also called `name` in its value."""
     return length_field(1, string_field(1, name) + length_field(2, string_field(1, name) + rest))
 

@@ -79,8 +79,8 @@ _INFER_ROUTES = {route.name: route for route in INFERENCE}
 _MOST_PATHS = 1024
 _OFFSET_DIGITS = 10
 # Any other method would become a label of the request metrics, and clients could make up as many as they like.
-_APPLICATION_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
-_APPLICATION_UNKNOWN = "UNKNOWN"
+_COUNTED_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+_OTHER_METHOD = "UNKNOWN"
 
 InferPath = tuple[Route, dict[str, str]]
 
@@ -141,8 +141,8 @@ class V2Application(HttpFrontEnd):
             if found is not None:
                 route, arguments = found
                 return send(self.answer(environ, route, arguments), environ, start_response)
-        elif method not in _APPLICATION_METHODS:
-            environ["REQUEST_METHOD"] = _APPLICATION_UNKNOWN
+        elif method not in _COUNTED_METHODS:
+            environ["REQUEST_METHOD"] = _OTHER_METHOD
         elif method == "GET" and (probe := self._probes.get(request_path(environ))) is not None:
             environ[PROBE_KEY] = True
             return send(self.answer(environ, probe, {}), environ, start_response)
@@ -221,9 +221,7 @@ class V2Application(HttpFrontEnd):
         status = self.status_of(error)
         if isinstance(error, ServerError) and error.model:
             environ.setdefault(INFERENCE_KEY, InferenceNote(error.model))
-        method = (
-            environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _APPLICATION_METHODS else _APPLICATION_UNKNOWN
-        )
+        method = environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _COUNTED_METHODS else _OTHER_METHOD
         self._errors.labels(method, label, str(status)).inc()
         self.responses.add(method, label, status)
         errors.log_error(error, status, environ)

@@ -570,7 +570,7 @@ def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
 
 def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
     """Run the object in `body` on `model`; the reply has the object of its one response. Raises ServerError."""
-    request = _generate_decode(front_end, environ, model, body, version)
+    request = _decode_body(front_end, environ, model, body, version)
     single = _only_response if model.spec.decoupled else _response
     response = single(front_end, environ, model, request)
     text = off_hub(front_end, response.nbytes, encode_object, response)
@@ -582,7 +582,7 @@ def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel,
 
     Raises ServerError for what goes wrong before the first response, and for a first response that is an error.
     """
-    request = _generate_decode(front_end, environ, model, body, version)
+    request = _decode_body(front_end, environ, model, body, version)
     if model.spec.decoupled:
         return stream_events(front_end, environ, model, request, ObjectEncoder())
     try:
@@ -594,7 +594,7 @@ def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel,
     return text_reply(200, text, EVENT_STREAM, _event_headers(front_end, environ, response))
 
 
-def _generate_decode(
+def _decode_body(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int
 ) -> InferenceRequest:
     limit, spec = front_end.options.max_input_size, model.spec

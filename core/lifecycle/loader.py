@@ -510,7 +510,7 @@ class ModelLoader:
         except BaseException:
             for instance in instances:
                 version.claims.leave(instance)
-            _loader_close(model, instances)
+            _close_loaded(model, instances)
             raise
         scheduler = make_scheduler(
             version.spec,
@@ -634,7 +634,7 @@ def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstanc
     return list({instance.placement.device: instance for instance in instances}.values())
 
 
-def _loader_close(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
+def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
     for instance in instances:
         instance.close()
     model.close()

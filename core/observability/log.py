@@ -673,7 +673,7 @@ def _file_sinks(options: LogOptions, err: TextIO) -> list[_Sink]:
 # Options
 
 
-_NATIVE_LINES_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR_CODES = re.compile(r"\x1b\[[0-9;]*m")
 # Its time is local, to the nanosecond; the log has microseconds.
 _KNOWN = re.compile(
     r"(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{6})\d* \[(?P<level>[VIWEF]):(?P<library>\w+):(?P<id>[^,]*), "
@@ -686,7 +686,7 @@ _OTHER = "trident.native"
 
 def log_native_line(line: str, pid: int, level_of_others: int = logging.WARNING) -> None:
     """Log a line that process `pid` wrote: at `level_of_others`, INFO for stdout, if it is in no known form."""
-    text = _NATIVE_LINES_COLOURS.sub("", line).rstrip()
+    text = _COLOUR_CODES.sub("", line).rstrip()
     if not text:
         return
     found = _KNOWN.match(text)

@@ -322,7 +322,7 @@ class ResponseWriter:
             else:
                 offsets.append(offset)
             outputs.append((output.name, output.datatype, output.shape, size, offset is not None))
-        head = block_head(_response_message_meta(response, outputs), _notes(response), offsets)
+        head = block_head(_response_meta(response, outputs), _notes(response), offsets)
         return write_block(RESPONSE, number, head, tensors, flags=flags, shared=len(offsets))
 
     def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
@@ -332,7 +332,7 @@ class ResponseWriter:
             outputs = [
                 (name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries
             ]
-            meta = _response_message_meta(response, outputs)
+            meta = _response_meta(response, outputs)
             self._known[key] = known = (meta, block_head(meta))
         meta, head = known
         return head if response.times is None and not response.trace else block_head(meta, _notes(response))
@@ -361,7 +361,7 @@ def _note(response: InferenceResponse, text: str) -> None:
         raise BadFrame("a response whose times cannot be read") from None
 
 
-def _response_message_meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
+def _response_meta(response: InferenceResponse, outputs: list[tuple[str, str, Shape, int, bool]]) -> bytes:
     return orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
 
 
@@ -372,7 +372,7 @@ def failed_response(response: InferenceResponse, error: BaseException, number: i
     return write_block(RESPONSE, number, block_head(meta, _notes(response)), (), flags=flags)
 
 
-class _ResponseMessagePattern(NamedTuple):
+class _ResponsePattern(NamedTuple):
     """The decoded meta document, which similar responses have in common."""
 
     model_name: str
@@ -383,12 +383,12 @@ class _ResponseMessagePattern(NamedTuple):
     layout: TensorLayout  # of the outputs that are in the frame
 
 
-def _response_message_pattern(meta: Any) -> _ResponseMessagePattern:
+def _response_pattern(meta: Any) -> _ResponsePattern:
     if len(meta) == 3:
-        return _ResponseMessagePattern(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
+        return _ResponsePattern(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
     name, version, parameters, described = meta
     outputs = tuple(_output(*entry) for entry in described)
-    return _ResponseMessagePattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
+    return _ResponsePattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
 
 
 def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
@@ -400,7 +400,7 @@ class ResponseReader:
 
     def __init__(self, borrow: Borrow) -> None:
         self._borrow = borrow
-        self._blocks = BlockReader(_response_message_pattern)
+        self._blocks = BlockReader(_response_pattern)
 
     def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
         """Raises BadFrame."""

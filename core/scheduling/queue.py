@@ -138,7 +138,7 @@ def stopping(pending: PendingRequest, model: str, because: str = "") -> ServerSt
 
 
 # From so many priority levels on, those without requests are forgotten before another one is made.
-_QUEUE_MANY: Final = 64
+_MANY_CANCELLED: Final = 64
 _priority: Final = attrgetter("priority")
 
 
@@ -173,7 +173,7 @@ class RequestQueue:
         self._by_priority: dict[int, _Level] = {}
         # Those that have had requests, by priority. There may be 2**64 others.
         self._levels: list[_Level] = []
-        self._prunes_at = _QUEUE_MANY
+        self._prunes_at = _MANY_CANCELLED
         self._single = self._level(1) if batching.priority_levels <= 1 else None
         self.is_limited = any(policy.max_queue_size for policy in batching.policies)
         self.may_expire = batching.may_expire
@@ -205,7 +205,7 @@ class RequestQueue:
         if len(self._levels) >= self._prunes_at:
             self._levels = [level for level in self._levels if level.waiting or level.delayed]
             self._by_priority = {level.priority: level for level in self._levels}
-            self._prunes_at = _QUEUE_MANY + 2 * len(self._levels)
+            self._prunes_at = _MANY_CANCELLED + 2 * len(self._levels)
         level = _Level(priority, self._batching.level_policies.get(priority, self._batching.default_policy))
         insort(self._levels, level, key=_priority)
         self._by_priority[priority] = level

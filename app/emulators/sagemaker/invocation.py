@@ -57,15 +57,15 @@ TARGET_MODEL = PREFIX + "Target-Model"
 NEW_SESSION = PREFIX + "New-Session-Id"
 CLOSED_SESSION = PREFIX + "Closed-Session-Id"
 
-_INVOCATION_TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
+_VISIBLE_TEXT = re.compile(r"[\x20-\x7e\t]{0,1024}")
 _SESSION = r"[a-zA-Z0-9](-*[a-zA-Z0-9])*"
 _NAME = re.compile(r"(?=.{1,63}\Z)[a-zA-Z0-9](-*[a-zA-Z0-9])*")
 
 # All other headers are removed.
 REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
-    "Content-Type": _INVOCATION_TEXT,
-    "Accept": _INVOCATION_TEXT,
-    CUSTOM_ATTRIBUTES: _INVOCATION_TEXT,
+    "Content-Type": _VISIBLE_TEXT,
+    "Accept": _VISIBLE_TEXT,
+    CUSTOM_ATTRIBUTES: _VISIBLE_TEXT,
     PREFIX + "Inference-Id": re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
     TARGET_MODEL: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,1023}"),
     PREFIX + "Target-Variant": _NAME,
@@ -75,8 +75,8 @@ REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
     PREFIX + "Session-Id": re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),
 }
 RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
-    "Content-Type": _INVOCATION_TEXT,
-    CUSTOM_ATTRIBUTES: _INVOCATION_TEXT,
+    "Content-Type": _VISIBLE_TEXT,
+    CUSTOM_ATTRIBUTES: _VISIBLE_TEXT,
     NEW_SESSION: re.compile(
         rf"(?=.{{1,256}}\Z){_SESSION};\sExpires=[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}Z"
     ),

@@ -210,18 +210,18 @@ def encode_fields(fields: Fields) -> bytes:
 def _field(name: bytes, value: bytes) -> bytes:
     whole = _FIELDS.get((name, value))
     if whole is not None:
-        return _header_encoder_integer(whole, 7, 0x80)
+        return _encoded_integer(whole, 7, 0x80)
     known = _NAMES.get(name)
-    return (
-        _header_encoder_integer(known, 4, 0) if known is not None else b"\0" + _header_encoder_string(name)
-    ) + _header_encoder_string(value)
+    return (_encoded_integer(known, 4, 0) if known is not None else b"\0" + _encoded_string(name)) + _encoded_string(
+        value
+    )
 
 
-def _header_encoder_string(text: bytes) -> bytes:
-    return _header_encoder_integer(len(text), 7, 0) + text
+def _encoded_string(text: bytes) -> bytes:
+    return _encoded_integer(len(text), 7, 0) + text
 
 
-def _header_encoder_integer(number: int, bits: int, first: int) -> bytes:
+def _encoded_integer(number: int, bits: int, first: int) -> bytes:
     most = (1 << bits) - 1
     if number < most:
         return bytes((first | number,))

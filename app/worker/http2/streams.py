@@ -245,6 +245,7 @@ NOBODY: Final = Nobody()
 
 
 _OPEN: Final = StreamState.OPEN
+_HALF_CLOSED: Final = StreamState.HALF_CLOSED
 _CLOSED: Final = StreamState.CLOSED
 # Any client's frame holds as much. Answers up to this size are joined to one piece.
 _SMALL: Final = frames.DEFAULT_FRAME
@@ -400,9 +401,6 @@ class Http2Stream(Stream):
             streams.forget(self)
 
 
-_STREAMS_OPEN, _HALF_CLOSED, _STREAMS_CLOSED = StreamState.OPEN, StreamState.HALF_CLOSED, StreamState.CLOSED
-
-
 class Streams:
     """The streams that a client has begun, the windows that it sends in, and what it has left of the flood guard.
 
@@ -471,7 +469,7 @@ class Streams:
         if not size and not ends:
             self.spend("empty DATA frames")
         stream = self.open.get(id)
-        if stream is None or stream.state is not _STREAMS_OPEN:
+        if stream is None or stream.state is not _OPEN:
             self.judge_late(id, "DATA")
             return None
         stream.credit -= length
@@ -488,7 +486,7 @@ class Streams:
 
     def end_request(self, stream: Http2Stream) -> None:
         """The client has sent everything on `stream`."""
-        if stream.state is not _STREAMS_OPEN:
+        if stream.state is not _OPEN:
             return
         if stream.expected:
             self.fail(stream, ErrorCode.PROTOCOL_ERROR)
@@ -570,7 +568,7 @@ class Streams:
     def forget(self, stream: Http2Stream) -> None:
         """`stream` is closed on the wire. Its place is free when its call has ended, too."""
         del self.open[stream.id]
-        stream.state = _STREAMS_CLOSED
+        stream.state = _CLOSED
         stream.receiver = NOBODY
         if stream.is_released:
             self.places_taken -= 1
@@ -585,7 +583,7 @@ class Streams:
         del self.paused[stream.id]
         if self._credit < self._low and not self.is_closed:
             self._grant()
-        if stream.id in self.open and stream.state is _STREAMS_OPEN and stream.credit < self._low:
+        if stream.id in self.open and stream.state is _OPEN and stream.credit < self._low:
             self._grant_stream(stream)
 
     def _grant(self) -> None:

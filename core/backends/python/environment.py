@@ -150,8 +150,8 @@ def _parsed(variables: bytes) -> dict[str, str]:
 
 
 _NAMES = ("python", "python3")
-_INTERPRETER_LIMIT_S = 300.0
-_INTERPRETER_PROGRAM = """
+_CHECK_LIMIT_S = 300.0
+_CHECK_PROGRAM = """
 import sys
 if sys.version_info < (3, 9):
     sys.exit("it is Python %d.%d, and models need 3.9 or newer" % sys.version_info[:2])
@@ -176,7 +176,7 @@ def check_interpreter(environment: StubEnvironment) -> None:
     """Start the interpreter and import numpy. Blocks. Raises ModelLoadFailed if models cannot run in it."""
     variables = [f"{name}={value}" for name, value in environment.variables.items()]
     try:
-        run_tool(["env", *variables, environment.interpreter, "-c", _INTERPRETER_PROGRAM], limit_s=_INTERPRETER_LIMIT_S)
+        run_tool(["env", *variables, environment.interpreter, "-c", _CHECK_PROGRAM], limit_s=_CHECK_LIMIT_S)
     except ToolFailed as error:
         raise ModelLoadFailed(
             f"the Python environment of '{environment.interpreter}' cannot run models: {error}",

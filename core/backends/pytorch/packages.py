@@ -408,7 +408,7 @@ _NO_BATCH = "export the model with a variable first dimension (dynamic_shapes), 
 # Source: docs/spec/framework-backends.md section 6.3.
 
 
-PACKAGE_FILE_DEFAULT_FILE = "model.pt2"
+DEFAULT_PACKAGE_FILE = "model.pt2"
 
 # The names of PyTorch's instruction sets that are not the processor's own names in capitals.
 _FLAGS = {"AVX512": "avx512f"}
@@ -417,7 +417,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 def package_path(version: Path, config: ModelConfig) -> Path:
     """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
-    name = config.default_model_filename or PACKAGE_FILE_DEFAULT_FILE
+    name = config.default_model_filename or DEFAULT_PACKAGE_FILE
     message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
     return path_of_model(version, config, name, message=message)
 

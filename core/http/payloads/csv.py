@@ -328,10 +328,10 @@ _NEEDS_QUOTES = re.compile(rb'[,"\r\n]|\A\Z|\A\s|\s\Z')
 
 def encode_csv(columns: list[OutputColumn]) -> list[bytes]:
     """Encode the outputs. Raises InvalidRequest if whole tensors have different numbers of rows."""
-    return [_encoder_rows(part) for part in row_slices(columns)]
+    return [_encoded_rows(part) for part in row_slices(columns)]
 
 
-def _encoder_rows(columns: list[OutputColumn]) -> bytes:
+def _encoded_rows(columns: list[OutputColumn]) -> bytes:
     lines = [_column_lines(column) for column in columns]
     if len({len(own) for own in lines}) > 1:
         raise InvalidRequest(

@@ -804,14 +804,14 @@ def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> Decod
         if payload is not None:
             return payload
     text = without_blank_lines(bytes(body))
-    payload = _json_lines_decode_numbers(text, spec, line_name)
+    payload = _decode_number_lines(text, spec, line_name)
     if payload is not None:
         return payload
     return decode_instances(_instances(text, line_name), spec, rules, line_name)
 
 
 def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedSlice:
-    payload = _json_lines_decode_numbers(text, spec, row_name)
+    payload = _decode_number_lines(text, spec, row_name)
     if payload is not None:
         return payload, LISTS
     instances = _instances(text, row_name)
@@ -825,7 +825,7 @@ def _instances(text: bytes, row_name: RowName) -> list[Any]:
     return [parse_json(line, row_name(index)) for index, line in enumerate(lines)]
 
 
-def _json_lines_decode_numbers(text: bytes, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
+def _decode_number_lines(text: bytes, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
     """The payload of lines that are flat arrays of numbers, for a model with one input; None for any other text."""
     kind = only_numbers(spec)
     text = text.removesuffix(b"\n")
