@@ -10,12 +10,10 @@ from typing import TextIO
 
 from deploy.sagemaker.clients import Clients
 from deploy.sagemaker.errors import DeployError
-from deploy.sagemaker.executor import Executor
-from deploy.sagemaker.options import parser
-from deploy.sagemaker.printer import Printer
-from deploy.sagemaker.settings import plan_of, smoke_of
+from deploy.sagemaker.execute import Executor, Printer
+from deploy.sagemaker.plan import check_plan
+from deploy.sagemaker.settings import parser, plan_of, smoke_of
 from deploy.sagemaker.smoke import SmokeRun
-from deploy.sagemaker.validation import check_plan
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sys.stderr) -> int:

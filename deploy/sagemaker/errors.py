@@ -9,6 +9,8 @@ DeployError
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 
 class DeployError(Exception):
     """`str()` says what happened; `hint` says what to do about it, and may be empty."""
@@ -34,3 +36,23 @@ class NotReached(DeployError):
 
 class SmokeFailed(DeployError):
     pass
+
+
+# Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md sections A5 and A6.
+
+
+class Kind(StrEnum):
+    REAL_TIME = "real-time"
+    MULTI_MODEL = "multi-model"
+    ASYNC = "async"
+    SERVERLESS = "serverless"
+    BATCH = "batch"
+
+    @property
+    def has_endpoint(self) -> bool:
+        return self is not Kind.BATCH
+
+    @property
+    def has_instances(self) -> bool:
+        """Whether the user chooses instances; serverless endpoints have none."""
+        return self is not Kind.SERVERLESS

@@ -2,9 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
+
+import jmespath
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
+from botocore.validate import ParamValidator
+
+from deploy.sagemaker.errors import BadSettings
+
+
+class Answer(str):
+    """A text that stands for the value; its characters describe it in a printed plan.
+
+    `path` is a JMESPath into the last answer to `operation`. With `each` the path leads to a list, and the call is made
+    once for each of its values. Values that do not match the whole regular expression `matching` are left out.
+    """
+
+    __slots__ = ("each", "matching", "operation", "path")
+    operation: str
+    path: str
+    each: bool
+    matching: str
+
+    def __new__(cls, operation: str, path: str, *, each: bool = False, matching: str = "") -> Answer:
+        fit = f" like {matching}" if matching else ""
+        made = super().__new__(cls, f"<{'each ' if each else ''}{path} of {operation}{fit}>")
+        made.operation, made.path, made.each, made.matching = operation, path, each, matching
+        return made
+
+    def values(self, answers: Mapping[str, Any]) -> list[Any]:
+        """The values in `answers`, which are keyed by operation; at most one without `each`."""
+        found = member(self.path, answers.get(self.operation))
+        listed = found if self.each and isinstance(found, list) else [found]
+        return [value for value in listed if value is not None and self._fits(value)]
+
+    def _fits(self, value: Any) -> bool:
+        return not self.matching or re.fullmatch(self.matching, str(value)) is not None
+
+
+def member(path: str, answer: Any) -> Any:
+    """The value at the JMESPath `path`; None if there is none."""
+    return jmespath.search(path, answer)
+
+
+def answers_in(value: Any) -> Iterator[Answer]:
+    """Every Answer in the parameters of a call, at any depth."""
+    if isinstance(value, Answer):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from answers_in(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from answers_in(each)
+
+
+def replaced(value: Any, known: Mapping[Answer, Any]) -> Any:
+    """`value` with its Answers replaced by their values in `known`."""
+    if isinstance(value, Answer):
+        return known[value]
+    if isinstance(value, Mapping):
+        return {name: replaced(each, known) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [replaced(each, known) for each in value]
+    return value
+
 
 INSERVICE_LIMIT_S = 2400.0
 
@@ -55,3 +125,130 @@ Plan: TypeAlias = tuple[Step, ...]
 
 def calls_of(plan: Plan) -> list[Call]:
     return [step.call if isinstance(step, Wait) else step for step in plan]
+
+
+_NO_VALUE = "which is not a known value"
+
+
+def check_plan(plan: Plan) -> None:
+    """Raise BadSettings with every problem of every call."""
+    found = [f"{call.name}: {problem}" for call in calls_of(plan) for problem in problems(call)]
+    if found:
+        is_unknown = any(_NO_VALUE in problem for problem in found)
+        hint = "a newer SDK may know it: pip install --upgrade boto3" if is_unknown else ""
+        raise BadSettings("\n".join(dict.fromkeys(found)), hint=hint)
+
+
+def problems(call: Call) -> list[str]:
+    """The problems that botocore finds, and those that it leaves to the service: unknown values, patterns, sizes."""
+    shape = service_model(call.service).operation_model(call.operation).input_shape
+    # For botocore an operation without parameters has no shape.
+    if shape is None:
+        return ["takes no parameters"] if call.parameters else []
+    report = ParamValidator().validate(call.parameters, shape).generate_report()
+    return report.splitlines() or list(_finer(call.parameters, shape, ""))
+
+
+@functools.cache
+def service_model(service: str) -> Any:
+    """botocore's model of an API. Raises botocore's UnknownServiceError."""
+    return ServiceModel(Loader().load_service_model(service, "service-2"), service_name=service)
+
+
+def _finer(value: Any, shape: Any, at: str) -> Iterator[str]:
+    """The problems of a value whose types and members are valid."""
+    if isinstance(value, Answer):
+        return
+    if shape.type_name == "structure":
+        for name, member in value.items():
+            yield from _finer(member, shape.members[name], f"{at}.{name}" if at else name)
+    elif shape.type_name == "list":
+        yield from _bounds(len(value), shape.metadata, at, "entries")
+        for number, member in enumerate(value):
+            yield from _finer(member, shape.member, f"{at}[{number}]")
+    elif shape.type_name == "map":
+        yield from _map_problems(value, shape, at)
+    elif shape.type_name == "string":
+        yield from _text_problems(value, shape, at)
+    elif shape.type_name in ("integer", "long", "float", "double"):
+        yield from _bounds(value, shape.metadata, at, "")
+    elif shape.type_name == "blob":
+        yield from _bounds(len(value), shape.metadata, at, "bytes")
+
+
+def _map_problems(value: Mapping[str, Any], shape: Any, at: str) -> Iterator[str]:
+    yield from _bounds(len(value), shape.metadata, at, "entries")
+    for name, member in value.items():
+        yield from _finer(name, shape.key, f"{at}, the key '{name}'")
+        yield from _finer(member, shape.value, f"{at}.{name}")
+
+
+def _text_problems(value: str, shape: Any, at: str) -> Iterator[str]:
+    if shape.enum and value not in shape.enum:
+        nearest = difflib.get_close_matches(value, shape.enum, n=1)
+        meant = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(shape.enum[:12])}"
+        yield f"{at} is '{value}', {_NO_VALUE}; {meant}"
+    yield from _bounds(len(value), shape.metadata, at, "characters")
+    pattern = _compiled(shape.metadata.get("pattern", ""))
+    if pattern is not None and not pattern.fullmatch(value):
+        yield f"{at} is '{value}', which does not match the pattern {pattern.pattern}"
+
+
+def _bounds(value: float, metadata: Mapping[str, Any], at: str, unit: str) -> Iterator[str]:
+    low, high = metadata.get("min"), metadata.get("max")
+    if (low is not None and value < low) or (high is not None and value > high):
+        span = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
+        yield f"{at} has {value} {unit}; it takes {span}" if unit else f"{at} is {value}; it takes {span}"
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str] | None:
+    """The compiled pattern; None for a Java pattern that Python cannot compile, which is left to the service."""
+    try:
+        return re.compile(pattern, re.DOTALL) if pattern else None
+    except re.error:
+        return None
+
+
+# Models and endpoint configurations are immutable, so their names end with a hash of their content: equal contents
+# have equal names, and a changed one gets a new name beside the old one.
+
+
+VARIANT = "AllTraffic"
+_HASH_DIGITS = 10
+_LONGEST = 63
+_LONGEST_ENDPOINT = _LONGEST - _HASH_DIGITS - 1
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9])*")
+
+
+def checked_name(name: str) -> str:
+    """Raises BadSettings for an invalid name of an endpoint, or one too long for the names derived from it."""
+    if not _NAME.fullmatch(name):
+        raise BadSettings(f"'{name}' is not a valid name", hint="use letters, digits and inner hyphens")
+    if len(name) > _LONGEST_ENDPOINT:
+        raise BadSettings(
+            f"the name '{name}' has {len(name)} characters",
+            hint=f"at most {_LONGEST_ENDPOINT} are allowed: {_HASH_DIGITS + 1} of {_LONGEST} are reserved for a hash",
+        )
+    return name
+
+
+def content_name(endpoint: str, content: Mapping[str, Any]) -> str:
+    """The name of `content`, which must be serializable as JSON: `endpoint` and a hash."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return f"{endpoint}-{hashlib.sha256(text.encode()).hexdigest()[:_HASH_DIGITS]}"
+
+
+def content_names(endpoint: str) -> str:
+    """The regular expression for all names that `content_name` may return."""
+    return rf"{re.escape(endpoint)}-[0-9a-f]{{{_HASH_DIGITS}}}"
+
+
+def resource_id(endpoint: str) -> str:
+    """The name that Application Auto Scaling uses for the endpoint's only variant."""
+    return f"endpoint/{endpoint}/variant/{VARIANT}"
+
+
+def tagged(tags: list[dict[str, str]]) -> dict[str, list[dict[str, str]]]:
+    """The parameter for tags; left out without tags, because setting tags needs an additional permission."""
+    return {"Tags": tags} if tags else {}

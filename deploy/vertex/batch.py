@@ -24,11 +24,9 @@ from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
 from app.settings.option import BadOption
-from deploy.vertex.call import Call, CheckFailed
-from deploy.vertex.labels import labels
-from deploy.vertex.machine import add_machine_options, batch_resources
-from deploy.vertex.place import Place
-from deploy.vertex.plan import Steps
+from deploy.vertex.container import add_machine_options, batch_resources
+from deploy.vertex.options import labels
+from deploy.vertex.plan import Call, CheckFailed, Place, Steps
 
 FORMATS = ("jsonl", "csv", "file-list", "tf-record", "tf-record-gzip", "bigquery")
 _TABLE = "bq://"

@@ -15,8 +15,7 @@ from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import AuthorizedSession
 from google.cloud import aiplatform_v1
 
-from deploy.vertex.call import Call, EndpointCall, Reply
-from deploy.vertex.plan import CallFailed, NotThere
+from deploy.vertex.plan import Call, CallFailed, EndpointCall, NotThere, Reply
 
 _GET_OPERATION = "google.longrunning.Operations.GetOperation"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"

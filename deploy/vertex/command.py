@@ -2,16 +2,162 @@
 
 from __future__ import annotations
 
+import re
 import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import TextIO
+from typing import NamedTuple, NoReturn, TextIO
 
 from app.settings.option import BadOption
-from deploy.vertex.call import CheckFailed
-from deploy.vertex.command_line import ACTIONS, circumstances, read_options
-from deploy.vertex.plan import CallFailed, Plan
-from deploy.vertex.shown import shown
+from app.settings.sources import nearest
+from deploy.vertex.plan import CallFailed, CheckFailed, Place, Plan, Steps, shown
+
+PROGRAM = "python -m deploy.vertex"
+_LIMIT_S = 7200.0
+_OPTION = re.compile(r"--[a-z][a-z-]+")
+_EPILOG = "The arguments after -- are the arguments of the container: the command line of the server."
+
+
+class Circumstances(NamedTuple):
+    """The inputs of an action beside its options. `api` is the address of the API, with its scheme."""
+
+    place: Place
+    api: str
+    now: datetime
+
+
+class ActionParts(NamedTuple):
+    """`add_options` adds the options of an action to a parser, `steps` is its plan."""
+
+    add_options: Callable[[ArgumentParser], None]
+    steps: Callable[[Namespace, Circumstances], Steps]
+
+
+class Action(NamedTuple):
+    """An action of the command. `load` imports it, which needs Google's SDK; `--help` works without."""
+
+    help: str
+    load: Callable[[], ActionParts]
+
+
+def _upload() -> ActionParts:
+    from deploy.vertex.container import add_upload_options, upload
+
+    return ActionParts(add_upload_options, lambda given, at: upload(given, at.place))
+
+
+def _deploy() -> ActionParts:
+    from deploy.vertex.deploy import add_deploy_options, deploy
+
+    return ActionParts(add_deploy_options, lambda given, at: deploy(given, at.place, at.now))
+
+
+def _shift() -> ActionParts:
+    from deploy.vertex.shift import add_shift_options, shift
+
+    return ActionParts(add_shift_options, lambda given, at: shift(given, at.place))
+
+
+def _smoke() -> ActionParts:
+    from deploy.vertex.smoke import add_smoke_options, smoke
+
+    return ActionParts(add_smoke_options, lambda given, at: smoke(given, at.place, at.api))
+
+
+def _batch() -> ActionParts:
+    from deploy.vertex.batch import add_batch_options, batch
+
+    return ActionParts(add_batch_options, lambda given, at: batch(given, at.place))
+
+
+def _delete() -> ActionParts:
+    from deploy.vertex.delete import add_delete_options, delete
+
+    return ActionParts(add_delete_options, lambda given, at: delete(given, at.place, at.now))
+
+
+ACTIONS = {
+    "upload": Action("a model, or a new version of a model", _upload),
+    "deploy": Action("a model to an existing or new endpoint", _deploy),
+    "shift": Action("traffic from one deployed model to another", _shift),
+    "smoke": Action("test calls of every kind through an endpoint", _smoke),
+    "batch": Action("a batch prediction job", _batch),
+    "delete": Action("endpoints with their deployed models, and models", _delete),
+}
+
+
+class _Parser(ArgumentParser):
+    """A parser that raises BadOption instead of ending the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadOption(f"{message}\n{self.prog} --help lists the options")
+
+
+def read_options(arguments: Sequence[str]) -> Namespace:
+    """The options, with `action` and `container_arguments` (those after `--`). Raises BadOption."""
+    given = list(arguments)
+    end = given.index("--") if "--" in given else len(given)
+    parser, actions = _parsers(given[0] if given else "")
+    options, others = parser.parse_known_args(given[:end])
+    if others:
+        raise BadOption(_unknown(others[0], actions[options.action]))
+    options.container_arguments = given[end + 1 :]
+    if options.container_arguments and options.action != "upload":
+        raise BadOption(
+            "A container gets its arguments when its model is uploaded: use arguments after -- only with upload"
+        )
+    return options
+
+
+def circumstances(options: Namespace, now: datetime) -> Circumstances:
+    """The place, the API and the time for an action. Raises BadOption."""
+    place = Place(options.project, options.location)
+    api = options.api_endpoint or f"https://{place.host}"
+    if not api.startswith(("http://", "https://")):
+        raise BadOption.of("--api-endpoint", f"it takes https://HOST, or http://HOST of an emulator, not '{api}'")
+    return Circumstances(place, api.rstrip("/"), now)
+
+
+def _parsers(chosen: str) -> tuple[ArgumentParser, dict[str, ArgumentParser]]:
+    """The parser, and those of the actions; only the `chosen` action has its options."""
+    parser = _Parser(prog=PROGRAM, description="Models on Vertex AI.", allow_abbrev=False)
+    under = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    made: dict[str, ArgumentParser] = {}
+    for name, action in ACTIONS.items():
+        made[name] = under.add_parser(
+            name,
+            help=action.help,
+            description=f"{name}: {action.help}.",
+            epilog=_EPILOG if name == "upload" else None,
+            formatter_class=RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        _add_common_options(made[name])
+        if name == chosen:
+            action.load().add_options(made[name])
+    return parser, made
+
+
+def _add_common_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--project", required=True, metavar="ID", help="the project")
+    parser.add_argument("--location", required=True, metavar="NAME", help="the location, such as us-central1")
+    shown = parser.add_mutually_exclusive_group()
+    shown.add_argument("--dry-run", action="store_true", help="print the calls without making them")
+    shown.add_argument("--gcloud", action="store_true", help="print the calls as shell commands without making them")
+    parser.add_argument("--api-endpoint", default="", metavar="URL", help="address of the API; http:// for an emulator")
+    parser.add_argument(
+        "--timeout-secs", type=float, default=_LIMIT_S, metavar="S", help=f"limit for a call; default: {_LIMIT_S:g}"
+    )
+
+
+def _unknown(argument: str, parser: ArgumentParser) -> str:
+    name = argument.partition("=")[0]
+    if not name.startswith("-"):
+        return f"Unexpected argument: {argument}"
+    known = _OPTION.findall(parser.format_help())
+    return f'Bad option: "{name}".\nunknown option{nearest(name, known)}'
+
 
 _BAD_USAGE = 2
 # The packages that the SDK installs.

@@ -8,8 +8,21 @@ from __future__ import annotations
 import difflib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from google.cloud.aiplatform_v1 import EnvVar, ModelContainerSpec, Port
+from google.cloud.aiplatform_v1 import (
+    AcceleratorType,
+    AutoscalingMetricSpec,
+    BatchDedicatedResources,
+    DedicatedResources,
+    EnvVar,
+    MachineSpec,
+    Model,
+    ModelContainerSpec,
+    Port,
+    UploadModelRequest,
+    UploadModelResponse,
+)
 from google.protobuf.duration_pb2 import Duration
 
 from app.emulators.vertex.container import (
@@ -22,8 +35,9 @@ from app.emulators.vertex.limits import Deployment
 from app.settings.option import PREFIX, BadOption
 from app.settings.reading import read_settings
 from app.settings.server import SERVER_OPTIONS, ServerSettings
-from deploy.vertex.labels import pairs
-from deploy.vertex.probe import parse_probe
+from app.settings.sources import nearest
+from deploy.vertex.options import labels, pairs, parse_probe
+from deploy.vertex.plan import Call, Place, Steps, new_model_id
 
 _LONGEST_DEPLOYMENT_S = 7200
 _EVERY_PATH = "/*"
@@ -133,3 +147,148 @@ def server_settings(
     platform = platform_variables(Deployment(predict_route=predict_route, health_route=health_route), port, storage_uri)
     environment = container_environment({}, {}, platform, variables)
     return read_settings(container_arguments(arguments, platform, variables), environment)
+
+
+# Source: docs/spec/deploy.md section 5; the names of the metrics are from the documentation of AutoscalingMetricSpec.
+
+
+_ONLINE = "aiplatform.googleapis.com/prediction/online"
+METRICS = {
+    "cpu": f"{_ONLINE}/cpu/utilization",
+    "accelerator": f"{_ONLINE}/accelerator/duty_cycle",
+    "requests": f"{_ONLINE}/request_count",
+}
+_PERCENT = ("cpu", "accelerator")
+
+
+def add_machine_options(parser: ArgumentParser, *, least: str) -> None:
+    """Add the options; `least` is the flag for the initial number of machines."""
+    parser.add_argument("--machine-type", required=True, metavar="TYPE", help="such as n1-standard-4 or g2-standard-4")
+    parser.add_argument("--accelerator", default="", metavar="TYPE[=N]", help="such as NVIDIA_L4=1")
+    parser.add_argument(
+        least, type=int, default=1, metavar="N", dest="least", help="initial number of machines; default: 1"
+    )
+    parser.add_argument(
+        "--max-replicas", type=int, metavar="N", help="largest number of machines; default: the initial number"
+    )
+
+
+def add_online_options(parser: ArgumentParser) -> None:
+    parser.add_argument("--spot", action="store_true", help="cheaper machines that may be reclaimed at any time")
+    parser.add_argument(
+        "--autoscale",
+        action="append",
+        default=[],
+        metavar="METRIC=TARGET",
+        help=f"scaling target: {' or '.join(METRICS)}; in percent, or requests per minute",
+    )
+
+
+def dedicated_resources(options: Namespace) -> DedicatedResources:
+    """The machines of a deployed model. Raises BadOption."""
+    least, most = _replicas(options, "--min-replicas")
+    return DedicatedResources(
+        machine_spec=_machine(options),
+        min_replica_count=least,
+        max_replica_count=most,
+        autoscaling_metric_specs=_targets(options),
+        spot=options.spot,
+    )
+
+
+def batch_resources(options: Namespace) -> BatchDedicatedResources:
+    """The machines of a batch prediction job. Raises BadOption."""
+    least, most = _replicas(options, "--replicas")
+    return BatchDedicatedResources(machine_spec=_machine(options), starting_replica_count=least, max_replica_count=most)
+
+
+def _replicas(options: Namespace, flag: str) -> tuple[int, int]:
+    least: int = options.least
+    most: int = least if options.max_replicas is None else options.max_replicas
+    if least < 1:
+        raise BadOption.of(flag, "it takes 1 or more")
+    if most < least:
+        raise BadOption.of("--max-replicas", f"{most} is less than {flag}={least}")
+    return least, most
+
+
+def _machine(options: Namespace) -> MachineSpec:
+    if not options.accelerator:
+        return MachineSpec(machine_type=options.machine_type)
+    name, _, count = options.accelerator.partition("=")
+    if name not in AcceleratorType.__members__ or name == "ACCELERATOR_TYPE_UNSPECIFIED":
+        found = nearest(name.upper(), list(AcceleratorType.__members__))
+        raise BadOption.of("--accelerator", f"'{name}' is not a type of accelerator{found}")
+    if count and not (count.isdecimal() and int(count)):
+        raise BadOption.of("--accelerator", f"'{count}' is not a number of accelerators")
+    return MachineSpec(
+        machine_type=options.machine_type,
+        accelerator_type=AcceleratorType.__members__[name],
+        accelerator_count=int(count or 1),
+    )
+
+
+def _targets(options: Namespace) -> list[AutoscalingMetricSpec]:
+    found = []
+    for name, text in pairs(options.autoscale, "--autoscale").items():
+        if name not in METRICS:
+            raise BadOption.of("--autoscale", f"'{name}' is none of {', '.join(METRICS)}{nearest(name, METRICS)}")
+        if not (text.isdecimal() and int(text)) or (name in _PERCENT and int(text) > 100):
+            raise BadOption.of("--autoscale", f"'{text}' is not a target for {name}")
+        if name == "accelerator" and not options.accelerator:
+            raise BadOption.of("--autoscale", "accelerator needs --accelerator")
+        found.append(AutoscalingMetricSpec(metric_name=METRICS[name], target=int(text)))
+    return found
+
+
+# Source: docs/spec/deploy.md section 5.
+
+
+def add_upload_options(parser: ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--model-id", metavar="ID", help="the id of a new model")
+    which.add_argument("--parent-model", metavar="ID", help="the model that gets a new version")
+    parser.add_argument("--display-name", default="", metavar="TEXT", help="default: the id")
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="NAME", help="alias of the version, such as canary"
+    )
+    parser.add_argument("--no-default", action="store_true", help="keep the default version of the parent")
+    parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE", help="label of the model")
+    parser.add_argument(
+        "--service-account", default="", metavar="EMAIL", help="identity that reads image and artifacts"
+    )
+    add_container_options(parser)
+
+
+def upload(options: Namespace, place: Place) -> Steps:
+    """The plan that uploads a model. Raises BadOption."""
+    if options.no_default and not options.parent_model:
+        raise BadOption.of("--no-default", "the first version of a model is its default")
+    identity = options.parent_model or new_model_id(options.model_id)
+    model = Model(
+        display_name=options.display_name or identity.rpartition("/")[2],
+        artifact_uri=options.artifact_uri,
+        container_spec=container_spec(options),
+        version_aliases=[*options.alias, *(["default"] if options.parent_model and not options.no_default else [])],
+        labels=labels(options.label),
+    )
+    parent_model = place.model(options.parent_model) if options.parent_model else ""
+    request = UploadModelRequest(
+        parent=place.name,
+        parent_model=parent_model,
+        model_id="" if parent_model else identity,
+        model=model,
+        service_account=options.service_account,
+    )
+    title = f"upload a version of {identity}" if parent_model else f"upload the model {identity}"
+    name = parent_model or place.model(identity)
+    yield Call(
+        title=title,
+        request=request,
+        stand_in=UploadModelResponse(model=name, model_version_id="1"),
+        report=_report,
+    )
+
+
+def _report(answer: Any) -> str:
+    return f"--model={answer.model}@{answer.model_version_id}"

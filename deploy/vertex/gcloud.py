@@ -11,9 +11,8 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from deploy.vertex.call import Call, EndpointCall
-from deploy.vertex.machine import METRICS
-from deploy.vertex.place import Place
+from deploy.vertex.container import METRICS
+from deploy.vertex.plan import Call, EndpointCall, Place
 
 _TOKEN = "Authorization: Bearer $(gcloud auth print-access-token)"
 # gcloud's names of the scaling metrics.

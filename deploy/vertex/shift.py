@@ -18,10 +18,8 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from app.settings.option import BadOption
-from deploy.vertex.call import Call, CheckFailed
-from deploy.vertex.labels import pairs
-from deploy.vertex.place import Place
-from deploy.vertex.plan import Steps
+from deploy.vertex.options import pairs
+from deploy.vertex.plan import Call, CheckFailed, Place, Steps
 
 _ALL = 100
 _DRAIN_S = 60.0

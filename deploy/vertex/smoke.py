@@ -7,24 +7,207 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from google.cloud.aiplatform_v1 import (
     Endpoint,
     GetEndpointRequest,
     PredictRequest,
+    PredictResponse,
     RawPredictRequest,
     StreamRawPredictRequest,
 )
+from google.protobuf.json_format import ParseError
 
 from app.settings.option import BadOption
-from deploy.vertex.call import Call, CheckFailed, EndpointCall, Reply
-from deploy.vertex.place import Place
-from deploy.vertex.plan import Steps
-from deploy.vertex.smoke_check import check_binary, check_metrics, check_predictions, check_v2
-from deploy.vertex.smoke_input import SmokeInput, read_smoke_input
+from app.settings.sources import nearest
+from core.inference.tensors import BY_NAME, element_count, pack_bytes
+from deploy.vertex.plan import Call, CheckFailed, EndpointCall, Place, Reply, Steps
+
+BINARY_TYPE = "application/vnd.vertex-ai-triton.binary+json;json-header-size={}"
+# Too large for a shared endpoint, but not for the others.
+LARGE_BYTES = 1_600_000
+_LITTLE = "<"
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeInput:
+    """`document` is the request, `text` its JSON as sent; `instances` are for `predict`."""
+
+    document: dict[str, Any]
+    text: bytes
+    instances: list[Any]
+
+    @property
+    def output_names(self) -> list[str]:
+        """The requested outputs; empty for all."""
+        return [each["name"] for each in self.document.get("outputs", ())]
+
+    def large(self) -> bytes:
+        """The request padded to a size that only dedicated and private endpoints accept."""
+        return self.text + b" " * (LARGE_BYTES - len(self.text))
+
+    def binary(self) -> tuple[bytes, str]:
+        """The request with binary inputs and outputs, and its content type."""
+        tensors, parts = [], []
+        for each in self.document["inputs"]:
+            packed = _packed(each)
+            head = {name: each[name] for name in ("name", "shape", "datatype")}
+            tensors.append({**head, "parameters": {"binary_data_size": len(packed)}})
+            parts.append(packed)
+        outputs = [{"name": name, "parameters": {"binary_data": True}} for name in self.output_names]
+        asked: dict[str, Any] = {"outputs": outputs} if outputs else {"parameters": {"binary_data_output": True}}
+        head_text = json.dumps({"inputs": tensors, **asked}).encode()
+        return head_text + b"".join(parts), BINARY_TYPE.format(len(head_text))
+
+
+def read_smoke_input(request: Path, instances: Path | None) -> SmokeInput:
+    """Read the files. Without `instances` they are made from the first dimension of the request. Raises BadOption."""
+    text = _read(request, "--request")
+    document = _parsed(text, request, "--request")
+    tensors = document.get("inputs") if isinstance(document, dict) else None
+    if not isinstance(tensors, list) or not tensors:
+        raise BadOption.of("--request", f"{request} is not a request of the v2 protocol: it needs 'inputs', a list")
+    for each in tensors:
+        _check_tensor(each, request)
+    if instances is None:
+        return SmokeInput(document, text, _instances(tensors))
+    given = _parsed(_read(instances, "--instances"), instances, "--instances")
+    found = given.get("instances") if isinstance(given, dict) else None
+    if not isinstance(found, list) or not found:
+        raise BadOption.of("--instances", f"{instances} needs 'instances', a non-empty list")
+    return SmokeInput(document, text, found)
+
+
+def _read(path: Path, flag: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadOption.of(flag, f"{path}: {error.strerror}") from None
+
+
+def _parsed(text: bytes, path: Path, flag: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise BadOption.of(flag, f"{path} is not JSON: {error}") from None
+
+
+def _check_tensor(tensor: Any, path: Path) -> None:
+    if not isinstance(tensor, dict) or not {"name", "shape", "datatype", "data"} <= tensor.keys():
+        raise BadOption.of("--request", f"{path}: an input needs name, shape, datatype and data")
+    name, datatype = tensor["name"], str(tensor["datatype"])
+    if datatype not in BY_NAME:
+        raise BadOption.of("--request", f"{path}: input '{name}': no such datatype{nearest(datatype, BY_NAME)}")
+    try:
+        fits = _array(tensor).size == element_count(tensor["shape"])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise BadOption.of("--request", f"{path}: input '{name}': {error}") from None
+    if not fits:
+        raise BadOption.of("--request", f"{path}: input '{name}': its data does not fill its shape {tensor['shape']}")
+
+
+def _array(tensor: dict[str, Any]) -> np.ndarray[Any, Any]:
+    datatype = tensor["datatype"]
+    if datatype == "BF16":
+        raise ValueError("BF16 has no form in JSON")
+    return np.array(tensor["data"], BY_NAME[datatype].dtype)
+
+
+def _packed(tensor: dict[str, Any]) -> bytes:
+    array = _array(tensor)
+    if tensor["datatype"] == "BYTES":
+        return bytes(pack_bytes(str(each).encode() for each in array.reshape(-1)))
+    return array.astype(array.dtype.newbyteorder(_LITTLE)).tobytes()
+
+
+def _instances(tensors: Sequence[dict[str, Any]]) -> list[Any]:
+    shaped = {each["name"]: np.array(each["data"], object).reshape(each["shape"]) for each in tensors}
+    counts = {array.shape[:1] for array in shaped.values()}
+    if len(counts) != 1 or counts == {()}:
+        raise BadOption.of("--request", "its inputs differ in their first dimension: give --instances=FILE")
+    ((count,),) = counts
+    return [{name: array.tolist()[index] for name, array in shaped.items()} for index in range(count)]
+
+
+_OK = 200
+_SHOWN = 300
+_HEADER_LENGTH = "inference-header-content-length"
+_METRIC = b"nv_inference_request_success"
+
+
+def check_predictions(reply: Reply, count: int) -> str:
+    """Check for one prediction per instance."""
+    _check_status(reply)
+    try:
+        answer = PredictResponse.from_json(reply.body, ignore_unknown_fields=True)
+    except (ValueError, ParseError) as error:
+        raise CheckFailed(f"the response is not one to predict: {error}") from None
+    if len(answer.predictions) != count:
+        raise CheckFailed(f"{len(answer.predictions)} predictions for {count} instances")
+    return f"{count} predictions by deployed model {answer.deployed_model_id}"
+
+
+def check_v2(reply: Reply) -> str:
+    """Check for a response of the v2 protocol in JSON."""
+    _check_status(reply)
+    return _outputs_text(_json(reply.body))
+
+
+def check_binary(reply: Reply) -> str:
+    """Check for a response of the v2 protocol with binary outputs of the declared sizes."""
+    _check_status(reply)
+    length = reply.headers.get(_HEADER_LENGTH, "")
+    if not length.isdecimal():
+        raise CheckFailed(f"the response has no {_HEADER_LENGTH}, so its outputs are not binary: {_start(reply.body)}")
+    head = _json(reply.body[: int(length)])
+    described = _outputs_text(head)
+    sizes = [each.get("parameters", {}).get("binary_data_size", 0) for each in head["outputs"]]
+    if int(length) + sum(sizes) != len(reply.body):
+        raise CheckFailed(f"{len(reply.body)} bytes, but the header of {length} bytes declares {sum(sizes)} after it")
+    return f"{described}, {sum(sizes)} bytes"
+
+
+def check_metrics(reply: Reply) -> str:
+    """Check for the page of metrics."""
+    _check_status(reply)
+    if _METRIC not in reply.body:
+        raise CheckFailed(f"the page has no {_METRIC.decode()}: {_start(reply.body)}")
+    return f"{len(reply.body.splitlines())} lines"
+
+
+def _check_status(reply: Reply) -> None:
+    if reply.status != _OK:
+        raise CheckFailed(f"status {reply.status}: {_start(reply.body)}")
+
+
+def _json(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get("outputs"), list) or not found["outputs"]:
+        raise CheckFailed(f"the response has no outputs: {_start(text)}")
+    return found
+
+
+def _outputs_text(document: dict[str, Any]) -> str:
+    described = ", ".join(
+        f"{each.get('name')} {each.get('datatype')} {each.get('shape')}" for each in document["outputs"]
+    )
+    return f"{document.get('model_name')} {document.get('model_version')}: {described}"
+
+
+def _start(body: bytes) -> str:
+    return body[:_SHOWN].decode(errors="replace")
+
+
+# Source: docs/spec/deploy.md section 5; docs/spec/vertex.md sections A3 and A4.
+
 
 _JSON = "application/json"
 _REDIRECT = "X-Vertex-Ai-Triton-Redirect"

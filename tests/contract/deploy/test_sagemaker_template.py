@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.sagemaker.alarms import Alarms, backlog_alarm
-from deploy.sagemaker.capture import CSV_TYPES, JSON_TYPES
-from deploy.sagemaker.environment import container_environment
-from deploy.sagemaker.kind import Kind
+from deploy.sagemaker.errors import Kind
+from deploy.sagemaker.model import CSV_TYPES, JSON_TYPES, container_environment
+from deploy.sagemaker.scaling import Alarms, backlog_alarm
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import ASYNC, REAL_TIME, dry_run, only
 

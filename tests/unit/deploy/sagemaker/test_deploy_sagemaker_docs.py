@@ -8,8 +8,8 @@ import shlex
 import pytest
 import yaml
 
+from deploy.sagemaker.endpoint import Waiting, delete
 from deploy.sagemaker.plan import calls_of
-from deploy.sagemaker.plans import Waiting, delete
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import IMAGE, ROLE, dry_run
 

@@ -15,12 +15,10 @@ import pytest
 from botocore.stub import Stubber
 
 from deploy.sagemaker.errors import CallFailed, NotReached
-from deploy.sagemaker.executor import POLL_S, Executor
-from deploy.sagemaker.options import parser
+from deploy.sagemaker.execute import POLL_S, Executor, Printer
 from deploy.sagemaker.plan import Plan
-from deploy.sagemaker.printer import Printer
 from deploy.sagemaker.scaling import SERVICE
-from deploy.sagemaker.settings import plan_of
+from deploy.sagemaker.settings import parser, plan_of
 from tests.unit.deploy.sagemaker.sagemaker_command import REAL_TIME
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,7 @@ import pytest
 
 from core.inference.tensors import pack_bytes
 from deploy.sagemaker.errors import BadSettings, SmokeFailed
-from deploy.sagemaker.request_forms import BINARY_TYPE, Form, Request
-from deploy.sagemaker.response_forms import difference, read_rows
+from deploy.sagemaker.smoke import BINARY_TYPE, Form, Request, difference, read_rows
 
 TWO: dict[str, Any] = {
     "inputs": [

@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 from google.cloud.aiplatform_v1 import Endpoint, PrivateServiceConnectConfig
 
-from deploy.vertex.call import CheckFailed, Reply
-from deploy.vertex.smoke import door_of
-from deploy.vertex.smoke_check import check_binary, check_metrics, check_predictions, check_v2
-from deploy.vertex.smoke_input import SmokeInput, read_smoke_input
+from deploy.vertex.plan import CheckFailed, Reply
+from deploy.vertex.smoke import (
+    SmokeInput,
+    check_binary,
+    check_metrics,
+    check_predictions,
+    check_v2,
+    door_of,
+    read_smoke_input,
+)
 
 API = "https://us-central1-aiplatform.googleapis.com"
 OUTPUT = {"name": "OUTPUT", "datatype": "FP32", "shape": [2], "parameters": {"binary_data_size": 8}}

@@ -22,10 +22,8 @@ from google.cloud.aiplatform_v1 import (
 )
 
 from app.settings.option import BadOption
-from deploy.vertex.call import Call
-from deploy.vertex.expiry import LABEL, expiry_labels, expiry_of
-from deploy.vertex.place import Place
-from deploy.vertex.plan import Steps
+from deploy.vertex.options import LABEL, expiry_labels, expiry_of
+from deploy.vertex.plan import Call, Place, Steps
 
 _SOME_ENDPOINT = "ENDPOINT"
 _SOME_MODEL = "DEPLOYED_MODEL"

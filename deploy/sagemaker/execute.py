@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TextIO
 
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deploy.sagemaker.answer import Answer, answers_in, member, replaced
 from deploy.sagemaker.clients import call_failed, is_absent, is_existing
 from deploy.sagemaker.errors import CallFailed, NotReached
-from deploy.sagemaker.plan import Call, Plan, Wait
-from deploy.sagemaker.printer import Printer
+from deploy.sagemaker.plan import Answer, Call, Plan, Wait, answers_in, member, replaced
+
+_LONGEST_TEXT = 2000
+
+
+class Printer:
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def plan(self, plan: Plan) -> None:
+        """Print a line per call, `SERVICE.OPERATION {parameters as JSON}`; a wait is followed by its goal."""
+        for step in plan:
+            if isinstance(step, Wait):
+                self.line(f"{written(step.call)}  # {step.goal}")
+            else:
+                self.line(written(step))
+
+    def line(self, text: str) -> None:
+        print(text, file=self._out, flush=True)
+
+
+def written(call: Call) -> str:
+    return f"{call.name} {json.dumps(call.parameters, default=shown_bytes, ensure_ascii=False)}"
+
+
+def shown_bytes(value: Any) -> str:
+    """A body as text if it is short text, otherwise its size."""
+    if isinstance(value, bytes):
+        text = value.decode("ascii", errors="replace")
+        if len(value) <= _LONGEST_TEXT and text.replace("\n", "").isprintable() and "\ufffd" not in text:
+            return text
+        return f"<{len(value)} bytes>"
+    raise TypeError(f"a parameter of the type {type(value).__name__}")
+
 
 POLL_S = 10.0
 _FAILURES = ("FailureReason", "StatusMessage")

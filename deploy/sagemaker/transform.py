@@ -10,8 +10,7 @@ from typing import Any
 
 from adapters.sagemaker.settings import BatchStrategy
 from deploy.sagemaker.errors import BadSettings
-from deploy.sagemaker.names import tagged
-from deploy.sagemaker.plan import Call
+from deploy.sagemaker.plan import Call, tagged
 
 _MOST_IN_FLIGHT_MB = 100
 _STRATEGIES = {each.value: "".join(part.title() for part in each.split("_")) for each in BatchStrategy}
