@@ -15,7 +15,7 @@ from app.worker.tls import ServerTls
 from core.frontend.request import Allocate
 from core.frontend.trace_events import Span
 from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
-from core.observability.tracing.trace import TraceGate
+from core.observability.tracing.trace_gate import TraceGate
 
 _SHUT = TraceGate()
 # Every request sets these. The template already has them, so that a copy of it does not grow.

@@ -26,7 +26,7 @@ from bench.plain.measure import check_answer
 from bench.servers.server import Server, trident
 from bench.tables import number, table
 from bench.turns import HttpLoad, Ratio, Turns
-from core.observability.tracing.trace import TraceGate
+from core.observability.tracing.trace_gate import TraceGate
 from tests.project import ROOT
 
 BUILD = ROOT / "build" / "bench" / "tracing"

@@ -39,7 +39,8 @@ from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.switches import SWITCHES
 from core.observability.tracing.settings import Changes, TraceOptions
-from core.observability.tracing.trace import TraceEvent, TraceGate
+from core.observability.tracing.trace import TraceEvent
+from core.observability.tracing.trace_gate import TraceGate
 from core.observability.tracing.tracer import Tracer
 from core.repository.progress import DownloadSnapshot
 from core.repository.sources import SourceOpener, SourceOptions

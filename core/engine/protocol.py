@@ -23,7 +23,8 @@ from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.slowest_requests import VersionRequests
 from core.observability.statistics import VersionStatistics
 from core.observability.tracing.settings import Changes
-from core.observability.tracing.trace import TraceEvent, TraceGate
+from core.observability.tracing.trace import TraceEvent
+from core.observability.tracing.trace_gate import TraceGate
 from core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from core.observability.metrics.snapshot import ModelProcessMetrics
 from core.observability.model_statistics import ModelStatistics
 from core.observability.statistics import FailureReason
 from core.observability.switches import SWITCHES
-from core.observability.tracing.trace import TraceGate
+from core.observability.tracing.trace_gate import TraceGate
 from core.observability.tracing.tracer import Tracer
 from core.repository.repositories import ModelKey
 from core.repository.repository import ContentDigest, ModelDirectory

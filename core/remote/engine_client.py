@@ -20,7 +20,8 @@ from core.inference.response import InferenceResponse
 from core.inference.tensors import Array, Buffer
 from core.lifecycle.state import Phase, ServingPhase
 from core.observability.log import change_log, log_levels
-from core.observability.tracing.trace import TraceEvent, TraceGate
+from core.observability.tracing.trace import TraceEvent
+from core.observability.tracing.trace_gate import TraceGate
 from core.remote.calls import CALLS, Call, EngineGone, decode_result, encode_call
 from core.remote.connection import ENOUGH, LOST, Connection, Link, NoRoom, gone
 from core.remote.engine_server import EngineState, engine_down

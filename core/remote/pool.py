@@ -27,7 +27,8 @@ from core.lifecycle.state import IndexEntry, Phase, ServingPhase
 from core.observability.metrics.snapshot import MetricsSnapshot
 from core.observability.slowest_requests import VersionRequests, merged_requests
 from core.observability.statistics import VersionStatistics
-from core.observability.tracing.trace import TraceEvent, TraceGate
+from core.observability.tracing.trace import TraceEvent
+from core.observability.tracing.trace_gate import TraceGate
 from core.remote.calls import CALLS, Call, EngineGone
 from core.remote.connection import Connection, Link
 from core.remote.control_log import REGISTER, Change, ControlLog, Pause, Subject, own_changes

@@ -33,12 +33,12 @@ from core.observability.tracing.trace import (
     TraceCounts,
     TracedTensor,
     TraceEvent,
-    TraceGate,
     TraceMetrics,
     TraceSpanContext,
     parse_traceparent,
     traceparent_of,
 )
+from core.observability.tracing.trace_gate import TraceGate
 
 # Bytes of a tensor that are kept; what is longer is shown from its beginning.
 _MOST_SHOWN = 1 << 20
