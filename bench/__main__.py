@@ -27,25 +27,27 @@ from __future__ import annotations
 
 import sys
 
-from bench.compare import run as compare
-from bench.ensembles import run as ensembles
-from bench.frameworks import run as frameworks
+from bench import (
+    compare,
+    ensembles,
+    frameworks,
+    guard,
+    plain,
+    python,
+    scaling,
+    sequences,
+    shared_memory,
+    texts,
+    tracing,
+    tuning,
+    vertex,
+    workers,
+)
 from bench.grpc import run as grpc
-from bench.guard import run as guard
 from bench.large import run as large
-from bench.plain import run as plain
-from bench.python import run as python
 from bench.repository import run as repository
 from bench.sagemaker import run as sagemaker
-from bench.scaling import run as scaling
-from bench.sequences import run as sequences
-from bench.shared_memory import run as shared_memory
 from bench.tails import run as tails
-from bench.texts import run as texts
-from bench.tracing import run as tracing
-from bench.tuning import run as tuning
-from bench.vertex import run as vertex
-from bench.workers import run as workers
 
 FAMILIES = {
     "compare": compare.main,

@@ -25,8 +25,7 @@ import onnx
 from google.protobuf import text_format
 from onnx import TensorProto, helper, numpy_helper
 
-from bench.arguments import positive
-from bench.tables import number, table
+from bench.results import number, positive, table
 from core.backends.backend import Backend, BackendInstance, BucketedExecution, LoadContext
 from core.backends.onnxruntime.backend import make_backend as make_onnx_backend
 from core.config.placement import DeviceKind, Placement

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Protocol
 
 from bench import wrk
-from bench.machine_load import LoadSeen, LoadWatch
+from bench.machine import LoadSeen, LoadWatch
 from bench.servers.server import Server
 
 WARM_UP_S = 1.0

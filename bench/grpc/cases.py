@@ -11,15 +11,14 @@ from pathlib import Path
 import numpy as np
 from tritonclient.grpc import service_pb2 as messages
 
-from bench import wrk
+from bench import plain, wrk
 from bench.cases import CASES as MODEL_CASES
 from bench.cases import DATATYPES, Case
-from bench.figures import Figures
 from bench.grpc.load import GrpcLoad, write_message
 from bench.grpc.servers import BothDoors, GrpcioServer
-from bench.plain import measure
+from bench.results import Figures
 from bench.servers.server import resident_mb_of
-from bench.shared_memory.cases import LARGE
+from bench.shared_memory import LARGE
 from bench.turns import HttpLoad, Load, Turn, Turns
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.session import session_members
@@ -96,7 +95,7 @@ def _cpu(pairs: list[dict[str, Turn]], over: str, under: str) -> float:
 
 def unary(bench: Bench) -> None:
     with bench.server() as server:
-        measure.check_answer(server, _ADD_SUB, bench.models)
+        plain.check_answer(server, _ADD_SUB, bench.models)
         for connections, goal in ((1, 1.0), (16, 0.8), (64, 0.8)):
             title = f"add/sub, {connections} connections"
             loads: dict[str, Load] = {"gRPC": bench.grpc(server, _ADD_SUB), "HTTP": bench.http(server, _ADD_SUB)}

@@ -23,12 +23,10 @@ import sys
 from collections.abc import Sequence
 
 from bench import wrk
-from bench.arguments import names_among, positive
-from bench.figures import Figures
 from bench.grpc.cases import CASES, Bench
 from bench.grpc.load import BUILD, build_or_exit
 from bench.models import served
-from bench.publication import Publication, add_publication_arguments
+from bench.results import Figures, Publication, add_publication_arguments, names_among, positive
 
 CONDITIONS = "Servers and clients share the cores."
 

@@ -19,7 +19,7 @@ import orjson
 import simdjson
 
 from bench.cases import CASES
-from bench.tables import table
+from bench.results import table
 
 ROUNDS = 100
 

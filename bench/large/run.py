@@ -17,14 +17,13 @@ import sys
 from collections.abc import Sequence
 
 from bench import wrk
-from bench.arguments import names_among, positive
 from bench.cases import CASES as MODEL_CASES
-from bench.machine_load import LoadWatch
+from bench.machine import LoadWatch
 from bench.models import served
-from bench.plain.measure import check_answer
+from bench.plain import check_answer
+from bench.results import names_among, number, positive, table
 from bench.servers.server import socket_loop, trident
-from bench.shared_memory.cases import LARGE
-from bench.tables import number, table
+from bench.shared_memory import LARGE
 from bench.turns import HttpLoad, Ratio, Turns
 from tests.project import ROOT
 

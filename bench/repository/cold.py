@@ -17,11 +17,11 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-from bench.figures import Figures
-from bench.machine_load import tree_seconds
+from bench.machine import tree_seconds
 from bench.repository.emulators import BUCKET, EMULATORS, ENVIRONMENT, Emulator, file_megabytes
 from bench.repository.models import build_big
 from bench.repository.servers import RepositoryServer
+from bench.results import Figures
 from tests.project import ROOT
 
 MODEL = "big"

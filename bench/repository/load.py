@@ -15,9 +15,9 @@ import numpy as np
 
 from bench import wrk
 from bench.cases import Case
-from bench.figures import Figures
 from bench.repository.models import WIDTH, build_big, build_scaled, replace_scaled
 from bench.repository.servers import RepositoryServer
+from bench.results import Figures
 
 CASE = "under load"
 SCALED = Case("scaled", "", "scaled", (("INPUT", "FP32", (WIDTH,)),), ("OUTPUT",), binary=True)

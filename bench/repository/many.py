@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.figures import Figures
 from bench.repository.models import build_many
 from bench.repository.servers import RepositoryServer
+from bench.results import Figures
 
 FEW = 10
 CASE = "many models"

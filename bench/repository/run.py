@@ -22,15 +22,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench import wrk
-from bench.arguments import names_among, positive
-from bench.figures import Figures
-from bench.publication import Publication, add_publication_arguments
 from bench.repository.cold import measure_cold
 from bench.repository.emulators import EMULATORS
 from bench.repository.load import measure_load
 from bench.repository.many import FEW, measure_many
 from bench.repository.start import measure_start
 from bench.repository.tiny import measure_tiny
+from bench.results import Figures, Publication, add_publication_arguments, names_among, positive
 from tests.project import ROOT
 
 CASES = ("s3", "start", "tiny", "many", "load")

@@ -16,7 +16,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.figures import Figures
 from bench.repository.emulators import (
     BUCKET,
     EMULATORS,
@@ -28,6 +27,7 @@ from bench.repository.emulators import (
 )
 from bench.repository.models import build_big
 from bench.repository.servers import RepositoryServer
+from bench.results import Figures
 from tests.project import ROOT
 
 MODEL = "big"

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.figures import Figures
 from bench.repository.servers import JSON_HEADERS, RepositoryServer
+from bench.results import Figures
 from tests.contract.servers.session import session_members
 from tests.project import ROOT
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from bench.figures import Figures
 from bench.payloads import FEATURES, ROWS, csv_readers, csv_texts, timed_ms
+from bench.results import Figures
 
 BASE = "numpy.loadtxt"
 OURS = "decode_csv"

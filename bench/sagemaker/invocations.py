@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from bench import plain as measure
 from bench import wrk
 from bench.cases import CASES, Case
-from bench.figures import Figures
 from bench.models.served import SHIPPED
-from bench.plain import measure
+from bench.results import Figures
 from bench.sagemaker.servers import BesidePlain, Client, invocation, invoked
 from bench.turns import HttpLoad, Turn, Turns
 

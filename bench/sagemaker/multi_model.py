@@ -17,8 +17,8 @@ import numpy as np
 import onnxruntime
 
 from bench.cases import CASES, Array
-from bench.figures import Figures
 from bench.models.served import SHIPPED
+from bench.results import Figures
 from bench.sagemaker.servers import Client, MultiModelServer, invocation, invoked
 
 CASE = next(case for case in CASES if case.key == "d-binary")

@@ -12,7 +12,7 @@ import numpy as np
 
 from bench import wrk
 from bench.cases import CASES
-from bench.figures import Figures
+from bench.results import Figures
 from bench.sagemaker.invocations import serve_simple
 from bench.sagemaker.servers import Client, invocation
 

@@ -21,9 +21,7 @@ import shlex
 from collections.abc import Sequence
 
 from bench import wrk
-from bench.arguments import names_among, positive
-from bench.figures import Figures
-from bench.publication import Publication, add_publication_arguments
+from bench.results import Figures, Publication, add_publication_arguments, names_among, positive
 from bench.sagemaker.csv import measure_csv
 from bench.sagemaker.invocations import measure_invocations
 from bench.sagemaker.multi_model import measure_multi_model

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bench.machine_load import tree_members, tree_seconds
+from bench.machine import tree_members, tree_seconds
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.project import ROOT

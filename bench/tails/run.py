@@ -30,12 +30,11 @@ from itertools import product
 from pathlib import Path
 
 from bench import wrk
-from bench.arguments import names_among, positive
 from bench.cases import CASES, Case
-from bench.machine_load import LoadWatch
+from bench.machine import LoadWatch
 from bench.models import served
+from bench.results import names_among, number, positive, table
 from bench.servers.server import Server
-from bench.tables import number, table
 from bench.tails.conditions import CONDITIONS, COPIES, LARGE, build_large
 from bench.tails.watched import collections
 from tests.contract.servers.ports import HOST

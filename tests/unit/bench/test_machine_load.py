@@ -1,4 +1,4 @@
-"""bench/machine_load.py: whose CPU time it was."""
+"""bench/machine.py: whose CPU time it was."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from bench.machine_load import LoadSeen, tree_members, tree_seconds
+from bench.machine import LoadSeen, tree_members, tree_seconds
 
 BURN = "import time\nwhile time.process_time() < 0.3: pass"
 

@@ -1,4 +1,4 @@
-"""bench/publication.py: a run that shared its cores is not published."""
+"""bench/results.py: a run that shared its cores is not published."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import publication
-from bench.machine_load import LoadSeen, LoadWatch
-from bench.publication import CROWDED, Publication, add_publication_arguments, machine_sentence, update_readme
+from bench import results
+from bench.machine import LoadSeen, LoadWatch
+from bench.results import CROWDED, Publication, add_publication_arguments, machine_sentence, update_readme
 
 MARKS = ("<!-- begin -->", "<!-- end -->")
 QUIET = LoadSeen(others=0.02, stolen=0.0, load_average=0.3)
@@ -36,7 +36,7 @@ def written(folder: Path, before: LoadSeen, during: LoadSeen, *arguments: str) -
 
 @pytest.fixture(autouse=True)
 def unpublished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(publication, "UNPUBLISHED", tmp_path / "unpublished")
+    monkeypatch.setattr(results, "UNPUBLISHED", tmp_path / "unpublished")
     return tmp_path / "unpublished"
 
 

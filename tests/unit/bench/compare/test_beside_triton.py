@@ -1,4 +1,4 @@
-"""bench/compare/beside_triton.py: README's table beside Triton."""
+"""bench/compare.py: README's table beside Triton."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES
-from bench.compare.beside_triton import MARKS, BesideTriton, Gain, doors_text, readme_text
-from bench.compare.doors import CONNECTIONS as DOOR_CONNECTIONS
-from bench.compare.doors import DOORS, THEN
-from bench.compare.run import CONNECTIONS
-from bench.publication import RESULTS
+from bench.compare import CONNECTIONS as DOOR_CONNECTIONS
+from bench.compare import DEFAULT_CONNECTIONS, DOORS, MARKS, THEN, BesideTriton, Gain, doors_text, readme_text
+from bench.results import RESULTS
 from bench.turns import Ratio
 from tests.project import ROOT
 
@@ -44,7 +42,7 @@ def test_every_cell_that_was_measured_beside_triton_is_compared() -> None:
     titles = {case.title: case.key for case in CASES}
     measured = BesideTriton.newest(RESULTS).rates
     assert len(measured) == 18
-    assert [cell for cell in measured if cell[1] not in CONNECTIONS[titles[cell[0]]]] == []
+    assert [cell for cell in measured if cell[1] not in DEFAULT_CONNECTIONS[titles[cell[0]]]] == []
 
 
 def test_a_door_is_compared_through_the_binary_requests_of_then() -> None:

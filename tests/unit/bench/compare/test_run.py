@@ -1,4 +1,4 @@
-"""bench/compare/run.py: the options, and a row of the table."""
+"""bench/compare.py: the options, and a row of the table."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.cases import CASES
-from bench.compare.doors import DOORS, GRPC_CASES
-from bench.compare.run import CONNECTIONS, Row, markdown, parse
-from bench.machine_load import LoadSeen
+from bench.compare import DEFAULT_CONNECTIONS, DOORS, GRPC_CASES, Row, markdown, parse
+from bench.machine import LoadSeen
 from bench.turns import Turn
 from tests.project import ROOT
 
@@ -44,7 +43,7 @@ def test_doors_are_shown_but_are_no_part_of_the_means() -> None:
 
 
 def test_every_compared_case_exists() -> None:
-    assert set(CONNECTIONS) <= {case.key for case in (*CASES, *GRPC_CASES)}
+    assert set(DEFAULT_CONNECTIONS) <= {case.key for case in (*CASES, *GRPC_CASES)}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""bench/guard/release.py: which commit is compared, and its files. Real git repositories."""
+"""bench/guard.py: which commit is compared, and its files. Real git repositories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.guard.release import checked_out, find
+from bench.guard import checked_out, find
 
 
 def _git(folder: Path, *arguments: str) -> str:

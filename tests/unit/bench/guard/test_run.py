@@ -1,4 +1,4 @@
-"""bench/guard/run.py: the options, a row's line, and rows that one of the checkouts does not serve."""
+"""bench/guard.py: the options, a row's line, and rows that one of the checkouts does not serve."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.guard.rows import ROWS, NotServed, Row
-from bench.guard.run import OTHER, THIS, Measured, opened, parse
-from bench.guard.server import AllDoors
-from bench.guard.verdict import Verdict
+from bench.guard import OTHER, ROWS, THIS, AllDoors, Measured, NotServed, Row, Verdict, opened, parse
 from bench.turns import HttpLoad, Load, Turn
 from tests.project import ROOT
 

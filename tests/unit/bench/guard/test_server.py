@@ -1,4 +1,4 @@
-"""bench/guard/server.py: the command of a server with all doors."""
+"""bench/guard.py: the command of a server with all doors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.guard.server import AllDoors
+from bench.guard import AllDoors
 from tests.project import ROOT
 
 

@@ -1,4 +1,4 @@
-"""bench/guard/verdict.py: what the pairs of a row decide."""
+"""bench/guard.py: what the pairs of a row decide."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from bench.guard.verdict import LIMIT, Verdict
+from bench.guard import LIMIT, Verdict
 from bench.turns import Ratio
 
 NOISE = 0.08

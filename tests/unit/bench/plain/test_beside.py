@@ -1,4 +1,4 @@
-"""bench/plain/beside.py: the page of a run beside another server."""
+"""bench/plain.py: the page of a run beside another server."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 
 import pytest
 
-from bench.plain import beside
-from bench.plain.measure import Cell
-from bench.plain.results import Results
+from bench.plain import Cell, Results, beside_markdown, geometric_mean
 
 
 def cell(server: str, rate: float, cpu_us: float, errors: int = 0) -> Cell:
@@ -21,7 +19,7 @@ def results(*cells: Cell) -> Results:
 
 
 def test_a_row_holds_both_servers_and_their_ratios() -> None:
-    page = beside.markdown(results(cell("trident", 3000, 50, 1), cell("other", 2000, 100, 2)))
+    page = beside_markdown(results(cell("trident", 3000, 50, 1), cell("other", 2000, 100, 2)))
     row = next(line for line in page.splitlines() if line.startswith("| add/sub"))
     assert [text.strip() for text in row.split("|")[2:-1]] == [
         "16",
@@ -38,13 +36,13 @@ def test_a_row_holds_both_servers_and_their_ratios() -> None:
 
 
 def test_a_case_without_the_other_server_has_no_row() -> None:
-    assert "| add/sub" not in beside.markdown(results(cell("trident", 3000, 50)))
+    assert "| add/sub" not in beside_markdown(results(cell("trident", 3000, 50)))
 
 
 @pytest.mark.parametrize(("values", "mean"), [([2.0, 8.0], 4.0), ([5.0], 5.0), ([0.0, 5.0], 5.0)])
 def test_geometric_mean(values: list[float], mean: float) -> None:
-    assert beside.geometric_mean(values) == pytest.approx(mean)
+    assert geometric_mean(values) == pytest.approx(mean)
 
 
 def test_geometric_mean_of_nothing_is_not_a_number() -> None:
-    assert math.isnan(beside.geometric_mean([]))
+    assert math.isnan(geometric_mean([]))

@@ -1,4 +1,4 @@
-"""bench/plain/report.py: README carries the table of a run in bench/results."""
+"""bench/plain.py: README carries the table of a run in bench/results."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.plain import report
-from bench.plain.results import Results
+from bench import plain
+from bench.plain import Results
 from tests.project import ROOT
 
 README = (ROOT / "README.md").read_text()
 
 
 def test_readme_carries_the_table_of_the_run_that_it_names() -> None:
-    block = README.partition(report.MARKS[0])[2].partition(report.MARKS[1])[0]
+    block = README.partition(plain.MARKS[0])[2].partition(plain.MARKS[1])[0]
     full = re.findall(r"\((bench/results/[^)]+\.md)\)", block)[-1]
     results = Results.read((ROOT / full).with_suffix(".json"))
-    assert block.strip() == report.brief(results, full).strip()
+    assert block.strip() == plain.brief(results, full).strip()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "bench/results").glob("*.md")), ids=lambda path: path.name)

@@ -1,10 +1,10 @@
-"""bench/plain/run.py: the options of the benchmark."""
+"""bench/plain.py: the options of the benchmark."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.plain.run import BESIDE_KEYS, KEYS, parse
+from bench.plain import BESIDE_KEYS, KEYS, parse
 
 OTHER = "tritonserver --model-repository={repo} --http-port={http}"
 

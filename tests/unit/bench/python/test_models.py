@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.python.models import ADD_SUB, CALLER, CALLS, ECHO, build
+from bench.python import ADD_SUB, CALLER, CALLS, ECHO, build
 from core.frontend.bridge import ThreadBridge
 from core.inference.request import InferenceRequest, InputTensor
 from core.inference.response import InferenceResponse

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.scaling.page import PAGE, Measured, write_page
-from bench.scaling.projection import Costs
-from bench.scaling.seen import Seen, Shape
+from bench.scaling import PAGE, Costs, Measured, Seen, Shape, write_page
 
 
 def seen(*rates: float, engine_us: float = 20.0) -> Seen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.scaling.projection import Ceiling, Costs
+from bench.scaling import Ceiling, Costs
 
 
 @pytest.mark.parametrize(

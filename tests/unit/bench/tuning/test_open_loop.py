@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from bench.tuning.open_loop import OpenLoop
+from bench.tuning import OpenLoop
 from tests.contract.servers.ports import HOST
 
 MS = 1_000_000

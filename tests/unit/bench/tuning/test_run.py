@@ -1,10 +1,10 @@
-"""bench/tuning/run.py: what is seen of a load."""
+"""bench/tuning.py: what is seen of a load."""
 
 from __future__ import annotations
 
 import pytest
 
-from bench.tuning.run import SETTINGS, WARM_UP_S, parse, seen_of
+from bench.tuning import SETTINGS, WARM_UP_S, parse, seen_of
 
 S = 1_000_000_000
 MS = 1_000_000

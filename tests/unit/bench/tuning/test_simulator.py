@@ -7,8 +7,7 @@ import itertools
 
 import pytest
 
-from bench.tuning.simulator import Machine, Outcome, simulate
-from bench.tuning.traces import TRACES
+from bench.tuning import TRACES, Machine, Outcome, simulate
 from core.scheduling.latency_target import BatchSetting
 
 MS = 1_000_000

@@ -1,1 +1,0 @@
-"""The benchmark of an ensemble of two steps beside one of them."""

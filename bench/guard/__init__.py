@@ -1,1 +1,0 @@
-"""The guard of speed: this checkout beside the last release, door by door, in two minutes."""

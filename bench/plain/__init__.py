@@ -1,1 +1,0 @@
-"""The benchmark of plain HTTP: every case on every server, in turn."""

@@ -1,1 +1,0 @@
-"""The benchmark of models in Python beside ONNX models of the same function."""

@@ -1,1 +1,0 @@
-"""Sequences beside dynamic batching, and the memory of open sequences."""

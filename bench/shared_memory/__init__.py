@@ -1,1 +1,0 @@
-"""Tensors in shared memory beside tensors in the request."""

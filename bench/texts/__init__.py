@@ -1,1 +1,0 @@
-"""The benchmark of health while large texts are read."""

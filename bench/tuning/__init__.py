@@ -1,1 +1,0 @@
-"""A batcher with a target beside the best fixed setting: simulated, and on a real server."""

@@ -1,1 +1,0 @@
-"""The benchmark of Vertex AI's container."""

@@ -1,1 +1,0 @@
-"""The benchmark of front-end processes before one engine process."""
