@@ -155,7 +155,7 @@ def _difference(alone: Array, beside: Array, margin: float) -> str:
 
 
 def _close(alone: Array, beside: Array, margin: float) -> Any:
-    """Which elements are equal but for rounding, as an array."""
+    """Return an array that tells which elements are equal up to rounding."""
     if alone.dtype.kind != "f":
         # A tie before the rounding to 8 bits is one apart.
         if alone.dtype.itemsize == 1 and alone.dtype.kind in "iu" and alone.size and np.ptp(alone) >= _QUANTIZED:

@@ -87,7 +87,7 @@ def changed_settings(
 
 
 def check_names(kind: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise InvalidRequest for a name that is none of the `known` ones of this kind: nothing would change, and nobody
+    """Raise InvalidRequest for a name that is not among the `known` ones of this kind: nothing would change, and nobody
     would notice."""
     for name in given:
         if name not in known:

@@ -337,7 +337,7 @@ os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
 class LogFile:
-    """The file at `path`. Raises ConfigInvalid if it cannot be opened. One thread, but for `ask_to_reopen`.
+    """The file at `path`. Raises ConfigInvalid if it cannot be opened. One thread only, except `ask_to_reopen`.
 
     `on_failure` is told why the file is not opened again, each time. `is_asked`: the next write opens it again.
     """

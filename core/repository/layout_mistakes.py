@@ -164,7 +164,7 @@ def _unversioned_hint(
 
 
 def _platform_hint(model: str, platform: str, folders: Mapping[str, Collection[str]]) -> str:
-    """For a platform that is none."""
+    """Return the hint for a platform that does not exist."""
     present = [
         f"{model}/{folder}/{row.filename}"
         for folder, names in folders.items()
@@ -178,7 +178,7 @@ def _platform_hint(model: str, platform: str, folders: Mapping[str, Collection[s
 
 
 def _best(names: Collection[str], rows: Sequence[Platform]) -> _Found | None:
-    """The name that is most like one of the files of `rows`: equal, equal but for the case, or with its ending."""
+    """Return the name most like one of the files of `rows`: equal, equal without regard to case, or with its ending."""
     for alike in (str, str.lower, _ending):
         for row in rows:
             for name in sorted(names):

@@ -196,7 +196,7 @@ class S3Call:
     def failed(self, identity: str, exception: str, message: str) -> RepositoryUnavailable:
         """The error for a failure that `exception` and `message` describe; both without secrets, see `safe_text`.
 
-        It is none of the credentials: Triton's text, which sends people to them, is for refusals.
+        Credentials are not to blame: Triton's text, which sends people to them, is only for refusals.
         """
         text = f"{self.action} on {self.target} as {identity} failed. Exception: '{exception}' Message: '{message}'"
         if exception == _NO_BUCKET:
