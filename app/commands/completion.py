@@ -70,7 +70,7 @@ class Command(NamedTuple):
 
 
 def _printed(flag: str, kind: Kind[str] | Kind[bool], help: str) -> Option:
-    return Option(flag=flag, kind=kind, help=help, section="", variable="", own=True)
+    return Option(flag=flag, kind=kind, help=help, own=True)
 
 
 _HELP = _printed("help", FLAG, "Print the usage.")

@@ -1048,7 +1048,7 @@ def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-JSON = Option(flag="json", kind=FLAG, help="Print the report as JSON.", section="", variable="", own=True)
+JSON = Option(flag="json", kind=FLAG, help="Print the report as JSON.", own=True)
 _JSON_FLAG = f"--{JSON.flag}"
 _URLS = ("http://", "https://")
 

@@ -28,9 +28,7 @@ VARIABLE = Kind("NAME=VALUE", _variable)
 
 def own_option(flag: str, kind: Kind[Any], default: Any, help: str) -> Option:
     """An option of an emulator; it is repeatable if its default is ()."""
-    return Option(
-        flag=flag, kind=kind, help=help, section="", variable="", default=default, repeatable=default == (), own=True
-    )
+    return Option(flag=flag, kind=kind, help=help, default=default, repeatable=default == (), own=True)
 
 
 def read_values(accepted: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:

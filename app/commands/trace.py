@@ -175,13 +175,11 @@ def _bar(span: Span, root: Span) -> str:
 # It reads the files of this server and those of Triton. Source: docs/spec/trace-and-log.md section 3.
 
 
-_REQUEST = Option(flag="request", kind=TEXT, help="Show only requests with this id.", section="", variable="")
+_REQUEST = Option(flag="request", kind=TEXT, help="Show only requests with this id.")
 _SLOWEST = Option(
     flag="slowest",
     kind=integer(1),
     help="Show only this many requests, those that took longest first.",
-    section="",
-    variable="",
 )
 ACCEPTED = (_REQUEST, _SLOWEST)
 

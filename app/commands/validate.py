@@ -119,8 +119,6 @@ _FORMAT = Option(
     flag="format",
     kind=choice("format", "text", "json"),
     help="Format of the report.",
-    section="",
-    variable="",
     default="text",
 )
 _GRAPH = Option(
@@ -128,8 +126,6 @@ _GRAPH = Option(
     kind=choice("graph", "text", "svg", "dot"),
     help="Draw the valid ensembles to the standard output, and write the report to the error output. "
     "dot is graphviz's language.",
-    section="",
-    variable="",
     default="",
 )
 _RUN = Option(
@@ -137,8 +133,6 @@ _RUN = Option(
     kind=FLAG,
     help="Also run the initialize and finalize of models in Python, each in a process of its own; without it, they are "
     "only imported.",
-    section="",
-    variable="",
     default=False,
 )
 _REPORTED = (

@@ -1,12 +1,12 @@
-"""One option of the command line, and the dataclass field that it sets."""
+"""The options of the command line, the kinds of their values, and the rows and groups that declare them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast, dataclass_transform
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -149,6 +149,7 @@ PORT = integer(0, 65535)
 
 
 T = TypeVar("T")
+C = TypeVar("C")
 
 PREFIX = "TRIDENT_"
 _METADATA = "option"
@@ -175,9 +176,9 @@ class Option:
 
     flag: str
     kind: Kind[Any]
-    help: str
-    section: str
-    variable: str
+    help: str = ""
+    section: str = ""
+    variable: str = ""
     default: Any = None
     aliases: tuple[str, ...] = ()
     repeatable: bool = False
@@ -185,6 +186,10 @@ class Option:
     own: bool = False
     shown_default: str = ""
     empty_counts: bool = False
+
+    def placed(self, section: str, flag: str) -> Option:
+        """The option in a section of the help text, under its name on the command line."""
+        return replace(self, section=section, flag=flag, variable=self.variable or variable_of(flag))
 
     @property
     def takes_value(self) -> bool:
@@ -236,71 +241,59 @@ def variable_of(flag: str) -> str:
 
 def option(
     default: T,
-    flag: str,
     kind: Kind[T],
     help: str,
     *,
-    section: str,
+    flag: str = "",
     variable: str = "",
     own: bool = False,
     shown_default: str = "",
     empty_counts: bool = False,
     secret: bool = False,
 ) -> T:
-    """A dataclass field for the value of an option; the last of several given values counts."""
-    described = Option(
+    """A row of a `group`: an option of which the last given value counts; `group` makes a field of it.
+
+    Its name is that of the field unless `flag` is given. With a `variable`, only this variable sets it.
+    """
+    row = Option(
         flag=flag,
         kind=kind,
         help=help,
-        section=section,
-        variable=variable or variable_of(flag),
+        variable=variable,
         default=default,
         own=own,
         shown_default=shown_default,
         empty_counts=empty_counts,
         secret=secret,
     )
-    made: T = field(default=default, metadata={_METADATA: described})
-    return made
+    return cast(T, row)
 
 
 def repeated(
-    flag: str,
-    kind: Kind[T],
-    help: str,
-    *,
-    section: str,
-    aliases: tuple[str, ...] = (),
-    secret: bool = False,
-    own: bool = False,
+    kind: Kind[T], help: str, *, aliases: tuple[str, ...] = (), secret: bool = False, own: bool = False
 ) -> tuple[T, ...]:
-    """A dataclass field for all given values of an option."""
-    described = Option(
-        flag=flag,
-        kind=kind,
-        help=help,
-        section=section,
-        variable=variable_of(flag),
-        default=(),
-        aliases=aliases,
-        repeatable=True,
-        secret=secret,
-        own=own,
-    )
-    made: tuple[T, ...] = field(default=(), metadata={_METADATA: described})
-    return made
+    """A row of a `group`: an option of which all given values count."""
+    row = Option(flag="", kind=kind, help=help, default=(), aliases=aliases, repeatable=True, secret=secret, own=own)
+    return cast(tuple[T, ...], row)
 
 
-def option_of(described: Field[Any]) -> Option | None:
-    """The option that sets a dataclass field; None for a field without one."""
-    found: Option | None = described.metadata.get(_METADATA)
-    return found
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def group(section: str) -> Callable[[type[C]], type[C]]:
+    """Make a frozen dataclass of a class whose fields are rows, `name: type = option(...)`, of one section."""
+
+    def decorate(rows: type[C]) -> type[C]:
+        for name, row in list(vars(rows).items()):
+            if isinstance(row, Option):
+                flag = row.flag or ("" if row.variable else name.replace("_", "-"))
+                setattr(rows, name, field(default=row.default, metadata={_METADATA: row.placed(section, flag)}))
+        return dataclass(frozen=True, kw_only=True, repr=False)(rows)
+
+    return decorate
 
 
 def options_by_field(settings: Any) -> dict[str, Option]:
     """The options of a dataclass by the name of their field, in the order of declaration."""
-    found = {each.name: option_of(each) for each in fields(settings)}
-    return {name: each for name, each in found.items() if each is not None}
+    return {each.name: each.metadata[_METADATA] for each in fields(settings) if _METADATA in each.metadata}
 
 
 class Service(StrEnum):

@@ -28,7 +28,8 @@ from app.settings.groups import (
     RateLimiterSettings,
     RepositorySettings,
     ResponseCacheSettings,
-    SchedulingSettings,
+    StreamSettings,
+    SuiteSettings,
     TracingSettings,
 )
 from app.settings.option import Option, Service, is_unix, options_by_field
@@ -66,7 +67,8 @@ def _user_directory() -> str:
 # The help text lists the options of the last base first: Python orders the fields of dataclasses so.
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServerSettings(
-    SchedulingSettings,
+    SuiteSettings,
+    StreamSettings,
     TracingSettings,
     LoggingSettings,
     RateLimiterSettings,

@@ -7,7 +7,7 @@ from app.settings.sources import CommandLine
 
 
 def made(flag: str, kind: Kind[object] = TEXT, *, own: bool = False, aliases: tuple[str, ...] = ()) -> Option:
-    return Option(flag=flag, kind=kind, help="", section="", variable="", own=own, aliases=aliases)
+    return Option(flag=flag, kind=kind, own=own, aliases=aliases)
 
 
 LINE = CommandLine(

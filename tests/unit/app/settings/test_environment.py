@@ -6,17 +6,15 @@ from app.settings.option import INTEGER, TEXT, BadOption, Option
 from app.settings.sources import given_variables
 
 OPTIONS = [
-    Option(flag="http-port", kind=INTEGER, help="", section="", variable="TRIDENT_HTTP_PORT"),
+    Option(flag="http-port", kind=INTEGER, variable="TRIDENT_HTTP_PORT"),
     Option(
         flag="model-repository",
         kind=TEXT,
-        help="",
-        section="",
         variable="TRIDENT_MODEL_REPOSITORY",
         repeatable=True,
         aliases=("model-store",),
     ),
-    Option(flag="", kind=TEXT, help="", section="", variable="CUDA_VISIBLE_DEVICES", empty_counts=True),
+    Option(flag="", kind=TEXT, variable="CUDA_VISIBLE_DEVICES", empty_counts=True),
 ]
 
 

@@ -1,33 +1,50 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
-from app.settings.option import BOOLEAN, FLAG, TEXT, BadOption, Option, option, options_by_field, repeated, variable_of
+from app.settings.option import (
+    BOOLEAN,
+    FLAG,
+    TEXT,
+    BadOption,
+    Option,
+    group,
+    option,
+    options_by_field,
+    repeated,
+    variable_of,
+)
 from app.settings.server import SERVER_OPTIONS
 
 
-@dataclass(frozen=True, kw_only=True)
+@group("Look")
 class Sample:
-    colour: str = option("red", "main-colour", TEXT, "A colour.", section="Look", own=True)
-    keys: tuple[str, ...] = repeated("key", TEXT, "Keys.", section="Look", aliases=("pass-key",), secret=True)
-    quiet: bool = option(False, "quiet", FLAG, "Say nothing.", section="Look")
+    main_colour: str = option("red", TEXT, "A colour.", own=True)
+    keys: tuple[str, ...] = repeated(TEXT, "Keys.", aliases=("pass-key",), secret=True)
+    silent: bool = option(False, FLAG, "Say nothing.", flag="quiet")
+    terminal: str = option("", TEXT, "The kind of terminal.", variable="TERM")
     origin: str = "not an option"
 
 
 def test_options_by_field_gives_the_options_in_order() -> None:
     options = options_by_field(Sample)
-    assert list(options) == ["colour", "keys", "quiet"]
-    assert options["colour"].variable == "TRIDENT_MAIN_COLOUR"
-    assert options["colour"].default == "red"
-    assert options["keys"].names == ("key", "pass-key")
-    assert options["keys"].variables == ("TRIDENT_KEY", "TRIDENT_PASS_KEY")
-    assert not options["quiet"].takes_value
+    assert list(options) == ["main_colour", "keys", "silent", "terminal"]
+    assert {each.section for each in options.values()} == {"Look"}
+    assert options["main_colour"].default == "red"
+    assert options["keys"].names == ("keys", "pass-key")
+    assert options["keys"].variables == ("TRIDENT_KEYS", "TRIDENT_PASS_KEY")
+    assert not options["silent"].takes_value
+
+
+def test_an_option_has_the_name_of_its_field_unless_its_row_says_otherwise() -> None:
+    named = {name: (each.flag, each.variable) for name, each in options_by_field(Sample).items()}
+    assert named["main_colour"] == ("main-colour", "TRIDENT_MAIN_COLOUR")
+    assert named["silent"] == ("quiet", "TRIDENT_QUIET")
+    assert named["terminal"] == ("", "TERM")
 
 
 def test_the_field_has_the_default_of_its_option() -> None:
-    assert Sample() == Sample(colour="red", keys=(), quiet=False)
+    assert Sample() == Sample(main_colour="red", keys=(), silent=False, terminal="")
 
 
 @pytest.mark.parametrize(
@@ -35,7 +52,7 @@ def test_the_field_has_the_default_of_its_option() -> None:
     [(True, "true"), (False, "false"), (2.0, "2"), (0.25, "0.25"), (None, ""), (("a", "b"), "a, b"), (8000, "8000")],
 )
 def test_a_value_is_shown_as_a_person_writes_it(value: object, shown: str) -> None:
-    plain = Option(flag="x", kind=BOOLEAN, help="", section="", variable="")
+    plain = Option(flag="x", kind=BOOLEAN)
     assert plain.show(value) == shown
 
 
