@@ -352,9 +352,9 @@ class GeneralSettings:
     pin_engines: bool = option(False, BOOLEAN,
         "Whether each of several engines is kept on its share of the processors.", own=True)
     error_hints: str = option("", choice("error-hints", "text", "field", "off"),
-        "How clients get the cure of an error, if the server knows one. text: at the end of the error's text, which is "
-        "all that tritonclient shows. field: only beside it, in the body of the HTTP port, the header Trident-Hint and "
-        "the metadata trident-hint, so that the text is Triton's. off: not at all.",
+        "How clients receive the hint that says how to cure an error, if there is one. text: at the end of the error's "
+        "text, which is all that tritonclient shows. field: only beside it, in the body of the HTTP port, the header "
+        "Trident-Hint and the metadata trident-hint, so that the text is Triton's. off: not at all.",
         own=True, shown_default="text if stdout is a terminal, otherwise field")
     response_timing: bool = option(False, BOOLEAN,
         "Whether every answer carries its queue and compute times and its batch size: in the header Server-Timing, on "
@@ -363,12 +363,12 @@ class GeneralSettings:
     allow_client_shm: bool = option(False, BOOLEAN,
         "Whether clients may register regions of shared memory, in which inputs and outputs of their requests lie.")
     client_shm_map_bytes: int = option(0, integer(0, INT64_MAX),
-        "Tensors of at least so many bytes in the shared memory of clients are read and written through a map of it, "
-        "which saves copies. A client that shrinks the memory while a model reads it then ends the engine. 0: never.",
-        own=True)
+        "Tensors of at least this many bytes in the shared memory of clients are read and written through a map of it, "
+        "which saves copies, but a client that shrinks the memory while a model reads it then crashes the engine. 0: "
+        "never.", own=True)
     strict_readiness: str = option("auto", _STRICTNESS,
-        "When the server is ready. auto: when every model of the start serves; a later load that fails changes "
-        "nothing. true: when every version of every model is ready. false: as soon as it has started.")
+        "When the server is ready. auto: when every model that is loaded at startup serves; a later load that fails "
+        "changes nothing. true: when every version of every model is ready. false: as soon as it has started.")
 
 
 @group("HTTP")
@@ -396,10 +396,11 @@ class HttpSettings:
     http_use_ssl: bool = option(False, BOOLEAN,
         "Whether clients of the HTTP port must use TLS, which needs a certificate and a key.", own=True)
     http_use_ssl_mutual: bool = option(False, BOOLEAN,
-        "Whether they must use TLS and have a certificate that one of the root certificates has signed.", own=True)
+        "Whether clients of the HTTP port must use TLS and have a certificate that one of the root certificates has "
+        "signed.", own=True)
     http_server_cert: str = option("", FILE,
-        "File with the server's certificate in PEM, followed by those of its issuers; a change of it is noticed.",
-        own=True)
+        "File with the server's certificate in PEM, followed by those of its issuers; it is read again when it "
+        "changes.", own=True)
     http_server_key: str = option("", FILE, "File with the certificate's key in PEM, without a password.", own=True)
     http_root_cert: str = option("", FILE, "File with the root certificates of the clients in PEM.", own=True)
     http_request_timeout_secs: float = option(60.0, number(0.001),
@@ -434,8 +435,8 @@ class GrpcSettings:
     grpc_max_message_size: int = option(2147483647, integer(1, 2147483647),
         "Largest message that is received, in bytes, also after decompression.", own=True)
     grpc_max_unfinished_size: int = option(536870912, integer(1, 2**40),
-        "Bytes that the messages which are being received may have together, in each process and besides the largest "
-        "of them. If they have more, silent clients and then the largest messages are refused.", own=True)
+        "Largest total size, in bytes and in each process, of the messages that are being received, not counting the "
+        "largest of them. Above it, silent clients and then the largest messages are refused.", own=True)
     grpc_infer_thread_count: int = option(2, _THREADS,
         "Threads for work that would delay all other calls: compression and decompression of large messages, "
         "repository control. Requests need none.")
@@ -445,24 +446,25 @@ class GrpcSettings:
     grpc_use_ssl_mutual: bool = option(False, BOOLEAN,
         "Whether clients must use TLS and have a certificate that one of the root certificates has signed.")
     grpc_server_cert: str = option("", FILE,
-        "File with the server's certificate in PEM, followed by those of its issuers; a change of it is noticed.")
+        "File with the server's certificate in PEM, followed by those of its issuers; it is read again when it "
+        "changes.")
     grpc_server_key: str = option("", FILE, "File with the certificate's key in PEM, without a password.")
     grpc_root_cert: str = option("", FILE, "File with the root certificates of the clients in PEM.")
     grpc_keepalive_time: int = option(7200000, integer(1),
-        "Milliseconds of silence after which a client with a call is asked for a sign of life.")
+        "Milliseconds without data after which a client with an open call is sent a keepalive ping.")
     grpc_keepalive_timeout: int = option(20000, integer(1),
-        "Milliseconds that it has to answer before its connection is closed.")
+        "Milliseconds that the client has to answer the ping before its connection is closed.")
     grpc_keepalive_permit_without_calls: bool = option(False, BOOLEAN,
-        "Whether both sides may ask for signs of life while there is no call.")
+        "Whether both sides may send keepalive pings while there is no call.")
     grpc_http2_max_ping_strikes: int = option(2, integer(0),
-        "Pings of a client that may come too early before its connection is closed; 0: any number.")
+        "Number of pings that a client may send too early before its connection is closed; 0: any number.")
     grpc_http2_min_recv_ping_interval_without_data: int = option(300000, integer(0),
-        "Milliseconds between the pings of a client to which nothing is sent meanwhile.")
+        "Shortest time, in milliseconds, between two pings of a client to which nothing is sent in between.")
     grpc_max_connection_age: int = option(0, integer(0),
-        "Milliseconds, give or take a tenth, after which a connection takes no more calls, so that clients spread "
-        "anew; 0: never.")
+        "Milliseconds, plus or minus 10 %, after which a connection accepts no more calls, so that clients connect "
+        "again and spread over the servers; 0: never.")
     grpc_max_connection_age_grace: int = option(0, integer(0),
-        "Milliseconds that the calls of such a connection then have; 0: as long as they take.")
+        "Milliseconds that the calls of such a connection then have to finish; 0: no limit.")
 
 
 @group("Access")
@@ -470,11 +472,11 @@ class AccessSettings:
     """Part of ServerSettings."""
 
     auth_token_file: str = option("", FILE,
-        "File with the bearer tokens that clients of the HTTP and gRPC ports must send, one a line; a change of it is "
-        "noticed.", own=True)
+        "File with the bearer tokens that clients of the HTTP and gRPC ports must send, one per line; it is read again "
+        "when it changes.", own=True)
     auth_token_scope: str = option("all", choice("auth-token-scope", "admin", "all"),
-        "What needs a token: all but health, or only what changes the server (admin: shared-memory, model-repository, "
-        "trace, logging).", own=True)
+        "Requests that need a token: all but health checks (all), or only those that change the server (admin: "
+        "shared-memory, model-repository, trace, logging).", own=True)
 
 
 @group("Metrics")
@@ -526,8 +528,8 @@ class BackendSettings:
     min_supported_compute_capability: float = option(6.0, number(0),
         "Minimum CUDA compute capability of the GPUs that are used.")
     gpu_missing: str = option("error", choice("gpu-missing", "error", "cpu"),
-        "What becomes of a model whose configuration asks for a GPU (KIND_GPU) on a machine without one: it fails to "
-        "load, or it runs on the CPU, with a warning in the log.", own=True)
+        "What happens to a model whose configuration asks for a GPU (KIND_GPU) on a machine without one: it fails to "
+        "load (error), or it runs on the CPU, with a warning in the log (cpu).", own=True)
     visible_gpus: str | None = option(None, TEXT,
         "GPUs to use, by number or UUID; an empty value hides all GPUs.",
         variable="CUDA_VISIBLE_DEVICES", shown_default="all", empty_counts=True)
@@ -591,7 +593,8 @@ class RateLimiterSettings:
     rate_limit: str = option("off", choice("rate-limit", "execution_count", "off"),
         "execution_count lets instances take turns at the resources of instance_group.rate_limiter; off ignores them.")
     rate_limit_resource: tuple[str, ...] = repeated(_RESOURCE,
-        "Copies of a resource, on one device or on each. Without it as many as the neediest instance holds.")
+        "Number of copies of a resource, on one device or on each. Without it, as many as the instance that needs the "
+        "most.")
 
     @property
     def resource_limits(self) -> tuple[ResourceLimit, ...] | None:
@@ -616,7 +619,7 @@ class LoggingSettings:
         shown_default="the console: warnings and errors on stderr, other messages on stdout")
     log_access: str = option("false", _ACCESS,
         "Whether requests are logged after their responses, with status, duration, request id, model and batch size: "
-        "true logs all but health probes and scrapes of metrics, all logs those, too.", own=True)
+        "true logs all but health probes and scrapes of metrics, all logs those as well.", own=True)
     log_escape: bool = option(True, NOT_ZERO,
         "Whether messages are quoted as JSON strings, so that no message can look like another log line; only 0 turns "
         "the quoting off.", variable="TRITON_SERVER_ESCAPE_LOG_MESSAGES")
@@ -688,8 +691,8 @@ class SuiteSettings:
         "Hold the first batch of every model with dynamic or sequence batching until this many requests are queued.",
         variable="TRITONSERVER_DELAY_SCHEDULER")
     backlog_delay_scheduler: int = option(0, integer(0, INT64_MAX),
-        "As TRITONSERVER_DELAY_SCHEDULER, for models with direct sequence batching: so many requests must wait in the "
-        "backlog, too.", variable="TRITONSERVER_BACKLOG_DELAY_SCHEDULER")
+        "As TRITONSERVER_DELAY_SCHEDULER, for models with direct sequence batching: this many requests must also wait "
+        "in the backlog.", variable="TRITONSERVER_BACKLOG_DELAY_SCHEDULER")
 
 
 def _unused(section: str, *rows: Option) -> tuple[Option, ...]:
