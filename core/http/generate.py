@@ -27,8 +27,8 @@ from core.http.errors import AS_EVENT_KEY, EVENT_STREAM, REQUEST_ID_KEY, error_e
 from core.http.front_end import INFERENCE_KEY, TRACES_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
 from core.http.infer import CONTENT_ENCODING, begin, is_long, off_hub, read_whole, run, slicing_of
 from core.http.json import write_lenient
-from core.http.long_json import Fault, Outline, SlicedArray, Slicing, WrongElement, has_word, joined_array, outline_of
-from core.http.payloads.payload import error_in_slices, parse_json
+from core.http.long_json import SlicedArray, Slicing, joined_array, outline_of
+from core.http.payloads.payload import parse_json
 from core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
 from core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
 from core.inference.request import InferenceRequest, InputTensor
@@ -77,8 +77,6 @@ _NON_OBJECT = "attempt to access JSON non-object as object"
 _LENGTH_SIZE = 4
 _LONGEST_INTEGER = 20
 _BEYOND = 2**64
-# The reader of slices knows words that the one of whole objects does not.
-_WORDS = (b"NaN", b"Inf")
 
 
 class _Members(list[tuple[str, Any]]):
@@ -107,39 +105,21 @@ def decode_object(
 def _decode_slices(
     text: memoryview, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
 ) -> InferenceRequest | None:
-    """The request whose object is `text`; None if it has no long list of values, or has to be read as a whole."""
+    """The request whose object is `text`; None if it has no long list of values, or has to be read as a whole.
+
+    So has every text with an error, because only the whole text has the right words and place for it.
+    """
     names = b"|".join([re.escape(_key(name)) for name in spec.inputs])
     member = re.compile(rb"(?:%b)\s*:\s*\[" % names)
-    outline = outline_of(text, member, slicing, whole_elements=True, may_be_broken=True)
-    fault: Fault | None = None
-    if outline is not None:
-        found: InvalidRequest | None = None
-        if type(outline.document) is dict and not _may_repeat(outline.text, spec):
-            request = InferenceRequest(spec.name, [], model_version=version)
-            try:
-                _decode(outline.document, _Reading(request, spec, max_input_size, outline.take))
-            except (InvalidRequest, ValueError) as error:
-                if outline.is_taken() and outline.is_read():
-                    raise
-                found = error if type(error) is WrongElement else None
-            else:
-                if outline.is_taken() and outline.is_read():
-                    return request
-        # What stops the reading of a slice may have another text and place in the whole document, whose syntax is
-        # judged before its content.
-        fault = outline.fault()
-        if found is not None and outline.is_read() and _is_flat(text, outline, slicing):
-            raise found
-    whole = error_in_slices(text, fault, slicing)
-    if whole is not None:
-        raise whole
-    return None
-
-
-def _is_flat(text: memoryview, outline: Outline, slicing: Slicing) -> bool:
-    """Whether all long lists have elements alone, and the text no word that the reader of whole objects refuses."""
-    lists = [text[array.begin + 1 : array.end] for array in outline.arrays]
-    return not has_word(_WORDS, text, slicing) and not any(has_word((b"[",), each, slicing) for each in lists)
+    outline = outline_of(text, member, slicing, whole_elements=True)
+    if outline is None or type(outline.document) is not dict or _may_repeat(outline.text, spec):
+        return None
+    request = InferenceRequest(spec.name, [], model_version=version)
+    try:
+        _decode(outline.document, _Reading(request, spec, max_input_size, outline.take))
+    except (InvalidRequest, ValueError):
+        return None
+    return request if outline.is_taken() and outline.is_read() else None
 
 
 def _decode(members: Members, reading: _Reading) -> InferenceRequest:
@@ -207,12 +187,7 @@ class _Reading:
         long = self._take(value)
         content = value if type(value) is list else [value]
         if long is not None:
-            try:
-                array = _sliced(long, datatype, name, self._max_input_size)
-            except WrongElement:
-                if self._size + (long.end - long.begin) // 2 * datatype.size > self._max_input_size:
-                    raise ValueError("the list may be too long, which is another error") from None
-                raise
+            array = _sliced(long, datatype, name, self._max_input_size)
             self._count(name, _wire_size(array) if datatype is BYTES else array.nbytes)
             shape = self._shape(expected, array.size)
         elif datatype is BYTES:
@@ -275,7 +250,7 @@ def _sliced(content: SlicedArray, datatype: Datatype, name: str, max_size: int) 
     for text in content.texts():
         if sum([part.nbytes for part in parts]) > max_size:
             raise ValueError("the list is too long")
-        values = read_slice(text, datatype.name)
+        values = read_slice(text, datatype.name, parse_json)
         if text.count(b"[") > 1 and (datatype is not BYTES or list in map(type, values)):
             raise ValueError("a list in the list")
         parts.append(array_from_json(values, datatype, None, name))

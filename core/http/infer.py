@@ -44,8 +44,8 @@ from core.observability.switches import SWITCHES
 # of the CPU time: another thread and the search for the ends of slices cost as much as the parser.
 LONG_NUMBERS: Final = 4 << 20
 LONG_STRINGS: Final = 1 << 20
-# With an error or with NaN, a text of this size takes 5 to 10 milliseconds: it is read again in slices.
-_LONG_BROKEN: Final = 1 << 19
+# With NaN, a text of this size takes 5 to 10 milliseconds: it is read again in slices.
+_LONG_LENIENT: Final = 1 << 19
 # As that of requests.
 _MANY_STRINGS: Final = 1 << 16
 # Four megabytes of JSON.
@@ -76,7 +76,7 @@ def decode(
     """The v2 request in `body`. Raises ServerError."""
     limit = front_end.options.max_input_size
     size = len(body) if header_length is None else header_length
-    if size < _LONG_BROKEN:
+    if size < _LONG_LENIENT:
         return decode_request(body, header_length, version, spec, limit)
     if not is_long(size, spec):
         with suppress(NotStrict):

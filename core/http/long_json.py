@@ -6,8 +6,6 @@ opened again at the start of the next. If each slice is valid JSON, so is the wh
 
 from __future__ import annotations
 
-import codecs
-import json
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from core.errors import InvalidRequest
 from core.inference.tensors import Array
 
 # Of strings, the slowest of all to read, this takes 2 to 5 milliseconds. Less would not be noticed: a thread may hold
@@ -39,52 +36,6 @@ class Slicing:
 
     pause: Callable[[], None] = _go_on
     size: int = SLICE
-
-
-_utf8_decoder = codecs.getincrementaldecoder("utf-8")
-
-
-def is_utf8(text: memoryview, slicing: Slicing) -> bool:
-    """Whether the text is UTF-8, which strict parsers require before they look at anything else."""
-    decoder = _utf8_decoder()
-    is_within = False
-    try:
-        for at in range(0, len(text), slicing.size):
-            slicing.pause()
-            part = bytes(text[at : at + slicing.size])
-            if is_within or not part.isascii():
-                decoder.decode(part)
-                is_within = bool(decoder.getstate()[0])
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def is_ascii(text: memoryview, slicing: Slicing) -> bool:
-    """Whether the text is ASCII, so that parsers that count characters count bytes."""
-    for at in range(0, len(text), slicing.size):
-        slicing.pause()
-        if not bytes(text[at : at + slicing.size]).isascii():
-            return False
-    return True
-
-
-def has_word(words: Sequence[bytes], text: memoryview, slicing: Slicing) -> bool:
-    """Whether one of `words` is in the text."""
-    longest = max(map(len, words))
-    before = b""
-    for at in range(0, len(text), slicing.size):
-        slicing.pause()
-        around = before + bytes(text[at : at + slicing.size])
-        if any(word in around for word in words):
-            return True
-        before = around[-longest:]
-    return False
-
-
-class WrongElement(InvalidRequest):
-    """An element of another type than the tensor's. Whatever part of an array shows one, the whole array has it."""
 
 
 def joined_array(parts: Sequence[Array]) -> Array:
@@ -148,10 +99,7 @@ _QUOTE, _COMMA = ord('"'), ord(",")
 
 
 class _Slice(NamedTuple):
-    """The first byte and the end of a part of the text, and the number of arrays that are open there.
-
-    None is closed at the end of a text that ends within the array.
-    """
+    """The first byte and the end of a part of the text, and the number of arrays that are open there."""
 
     begin: int
     end: int
@@ -159,40 +107,18 @@ class _Slice(NamedTuple):
     closed: int
 
 
-class Fault(NamedTuple):
-    """Why a text is no JSON: the parser's reason, and the offset at which it stops, as it counts."""
-
-    reason: str
-    offset: int
-
-
-class Judge(NamedTuple):
-    """A parser that says what is not JSON. `load` raises json.JSONDecodeError, `size` is the size of a text in that."""
-
-    load: Callable[[bytes], object]
-    size: Callable[[bytes], int]
-
-
-STRICT = Judge(orjson.loads, len)
-
-
 class SlicedArray:
-    """The array from the bracket at `begin` to the one before `end`.
+    """The array from the bracket at `begin` to the one before `end`. `is_read`: nothing was wrong with any slice."""
 
-    `is_read`: all slices were read, and nothing was wrong with them. `is_cut`: the text ends within the array.
-    """
-
-    __slots__ = ("_count", "_pause", "_slices", "_text", "begin", "end", "is_cut", "is_read")
+    __slots__ = ("_pause", "_slices", "_text", "begin", "end", "is_read")
 
     def __init__(self, text: memoryview, begin: int, end: int, slices: list[_Slice], slicing: Slicing) -> None:
         self.begin = begin
         self.end = end
         self.is_read = False
-        self.is_cut = not slices[-1].closed
         self._text = text
         self._slices = slices
         self._pause = slicing.pause
-        self._count = 0  # those that were given out
 
     @property
     def is_long(self) -> bool:
@@ -201,63 +127,17 @@ class SlicedArray:
 
     def texts(self) -> Iterator[bytes]:
         """The slices, each the text of an array, as long as the caller finds nothing wrong with them."""
-        for count, one in enumerate(self._slices, 1):
-            self._pause()
-            self._count = count
-            yield self._text_of(one)
-        self.is_read = True
-
-    def fault(self, judge: Judge = STRICT) -> Fault | None:
-        """What is wrong with the first slice that is no JSON, of those from the last one on that was given out.
-
-        None if all are JSON, which makes the array one that was read, or if the slice does not tell: it is wrong where
-        the text goes on, or nested too deep.
-        """
-        for one in self._slices[max(self._count - 1, 0) :]:
-            self._pause()
-            try:
-                judge.load(self._text_of(one))
-            except json.JSONDecodeError as error:
-                reason, at = error.msg.partition(":")[0], error.pos - one.opened
-                is_inside = 0 <= at < judge.size(self._content_of(one)) + (not one.closed)
-                is_known = is_inside and "depth limit" not in reason
-                return Fault(reason, self._offset(one, judge) + at) if is_known else None
-            except RecursionError:
-                return None
-        self.is_read = True
-        return None
-
-    def _offset(self, wanted: _Slice, judge: Judge) -> int:
-        """The offset of a slice, as the judge counts."""
-        if judge is STRICT:
-            return wanted.begin
-        at = 0
-        offset = 0
         for one in self._slices:
             self._pause()
-            # What is before the slice, as far as it is not counted yet: the comma, or the text before the array.
-            offset += judge.size(bytes(self._text[at : one.begin]))
-            if one is wanted:
-                break
-            offset += judge.size(self._content_of(one))
-            at = one.end
-        return offset
-
-    def _content_of(self, one: _Slice) -> bytes:
-        return bytes(self._text[one.begin : one.end])
-
-    def _text_of(self, one: _Slice) -> bytes:
-        return b"[" * one.opened + self._content_of(one) + b"]" * one.closed
+            yield b"[" * one.opened + bytes(self._text[one.begin : one.end]) + b"]" * one.closed
+        self.is_read = True
 
 
-def slice_array(
-    text: memoryview, begin: int, slicing: Slicing, *, whole_elements: bool, may_be_cut: bool = False
-) -> SlicedArray | None:
+def slice_array(text: memoryview, begin: int, slicing: Slicing, *, whole_elements: bool) -> SlicedArray | None:
     """The array whose bracket is at `begin`, in slices; None if it cannot be sliced.
 
     `whole_elements`: only between the array's own elements; otherwise elements that are arrays may be cut, too. Any
     text is taken, JSON or not: what is wrong is found in the slices, or makes the array one that cannot be sliced.
-    `may_be_cut`: so is an array in which the text ends, and one that ends with the wrong bracket.
     """
     slices: list[_Slice] = []
     at, depth, window = begin + 1, 1, slicing.size
@@ -267,10 +147,7 @@ def slice_array(
         end = _end_of_array(part, depth)
         if end is not None:
             if part[end : end + 1] != b"]":
-                if not may_be_cut:
-                    return None
-                slices.append(_Slice(at, at + end + 1, depth, 0))
-                break
+                return None
             slices.append(_Slice(at, at + end, depth, 1))
             break
         found = _last_comma(part, depth, 1 if whole_elements else _DEEPEST)
@@ -280,10 +157,6 @@ def slice_array(
             at, depth, window = at + cut + 1, closed, slicing.size
         elif at + window < len(text) and window < _LONGEST * slicing.size:
             window *= 2
-        elif may_be_cut and at + window >= len(text):
-            end = len(text) - at - 1
-            slices.append(_Slice(at, len(text), depth, 0))
-            break
         else:
             return None
     if len(slices) > 1 and not _is_joined(text, slices):
@@ -296,8 +169,7 @@ def _is_joined(text: memoryview, slices: list[_Slice]) -> bool:
     for before, after in pairwise(slices):
         last = _edge(text, before.end - 1, before.begin - 1, -1)
         first = _edge(text, after.begin, after.end, 1)
-        ends_there = not after.closed and not bytes(text[after.begin : after.end]).strip()
-        if last in b"[," or (first in b"]," and not ends_there):
+        if last in b"[," or first in b"],":
             return False
     return True
 
@@ -407,12 +279,10 @@ _MOST_ARRAYS = 64
 class Outline:
     """`document` is the parsed JSON with a mark in the place of each of the long `arrays`, which `take` exchanges.
 
-    `text` is the text of the document. If that is no JSON behind the beginning of the last array, the document is None,
-    and `behind` is what is wrong behind its end, None if the text ends within it.
+    `text` is the text of the document.
     """
 
-    def __init__(self, text: bytes, document: Any, arrays: list[SlicedArray], behind: Fault | None = None) -> None:
-        self._behind = behind
+    def __init__(self, text: bytes, document: Any, arrays: list[SlicedArray]) -> None:
         self.text = text
         self.document = document
         self.arrays = arrays
@@ -432,29 +302,14 @@ class Outline:
         """Whether all arrays were read, and so the whole text is valid JSON."""
         return all(array.is_read for array in self.arrays)
 
-    def fault(self, judge: Judge = STRICT) -> Fault | None:
-        """The first thing that is wrong with the text, whose arrays were read in their order; None if it is JSON, or if
-        the slices do not tell. Behind the last array the strict parser judges."""
-        for array in self.arrays:
-            fault = None if array.is_read else array.fault(judge)
-            if not array.is_read:
-                return fault
-        return self._behind
-
 
 def outline_of(
-    text: memoryview,
-    member: re.Pattern[bytes],
-    slicing: Slicing,
-    *,
-    whole_elements: bool,
-    may_be_broken: bool = False,
+    text: memoryview, member: re.Pattern[bytes], slicing: Slicing, *, whole_elements: bool
 ) -> Outline | None:
     """The outline of the document `text`, whose long arrays are values of `member`, a pattern that ends with a bracket.
 
     None if it has no long array, if one cannot be sliced, or if the text is not JSON. `whole_elements` is
-    that of `slice_array`. An array that fits into one slice is not long. `may_be_broken`: there is an outline,
-    without a document, as well for a text that is no JSON behind the beginning of its last long array.
+    that of `slice_array`. An array that fits into one slice is not long.
     """
     parts: list[bytes | memoryview] = []
     arrays: list[SlicedArray] = []
@@ -463,7 +318,7 @@ def outline_of(
         found = member.search(text, at, at + _NEAR)
         if found is None:
             break
-        array = slice_array(text, found.end() - 1, slicing, whole_elements=whole_elements, may_be_cut=may_be_broken)
+        array = slice_array(text, found.end() - 1, slicing, whole_elements=whole_elements)
         if array is None:
             return None
         at = array.end
@@ -472,21 +327,13 @@ def outline_of(
             arrays.append(array)
             copied = at
     parts.append(text[copied:])
-    size = sum(map(len, parts))
-    if not arrays or (size > _LARGEST and not may_be_broken):
+    if not arrays or sum(map(len, parts)) > _LARGEST:
         return None
-    # What is wrong far from the end of a longer text is wrong in its beginning, too.
-    parts[-1] = parts[-1][: max(_LARGEST - size + len(parts[-1]), 0)]
     outlined = b"".join(parts)
     try:
-        document = orjson.loads(outlined)
-        return Outline(outlined, document, arrays) if size <= _LARGEST else None
-    except orjson.JSONDecodeError as error:
-        if not may_be_broken or (size > _LARGEST and error.pos > len(outlined) - _NEAR):
-            return None
-        at = error.pos - (len(outlined) - len(parts[-1]))
-        behind = None if arrays[-1].is_cut else Fault(error.msg.partition(":")[0], copied + at)
-        return Outline(outlined, None, arrays, behind) if at >= 0 else None
+        return Outline(outlined, orjson.loads(outlined), arrays)
+    except orjson.JSONDecodeError:
+        return None
 
 
 # Elements of a slice: numbers of this count are written in one to two milliseconds.

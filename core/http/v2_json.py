@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,19 +16,7 @@ import orjson
 
 from core.errors import InvalidRequest
 from core.http.json import parse, simdjson
-from core.http.long_json import (
-    STRICT,
-    Judge,
-    Outline,
-    SlicedArray,
-    Slicing,
-    WrongElement,
-    has_word,
-    is_ascii,
-    is_utf8,
-    joined_array,
-    outline_of,
-)
+from core.http.long_json import Outline, SlicedArray, Slicing, joined_array, outline_of
 from core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
 
 MAX_DEPTH = 100
@@ -84,7 +73,7 @@ def _array_from_list(content: list[Any], datatype: Datatype, count: int | None, 
         types = set(map(type, content))
     kind = datatype.kind
     if not types <= _ELEMENT_TYPES[kind]:
-        raise WrongElement((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
+        raise InvalidRequest((_PARSE_BYTES if kind == "O" else _PARSE) + _EXPECTED[kind])
     if kind == "O":
         return bytes_array([e.encode("utf-8", "surrogateescape") for e in content], (len(content),))
     check_count(len(content), count)
@@ -184,11 +173,11 @@ def json_values(array: Array, datatype: str) -> Array | list[Any]:
 
 
 def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, input_name: str) -> Array:
-    """As `array_from_json`. Raises InvalidRequest or ValueError.
-
-    An error within a slice may have another text than the same error has in the whole array.
-    """
-    parts = [array_from_json(read_slice(text, datatype.name), datatype, None, input_name) for text in content.texts()]
+    """As `array_from_json`. The InvalidRequest or ValueError that it raises need not be that of the whole array."""
+    parts = [
+        array_from_json(read_slice(text, datatype.name, _parse_lenient), datatype, None, input_name)
+        for text in content.texts()
+    ]
     array = joined_array(parts)
     if datatype is not BYTES:
         check_count(array.size, count)
@@ -207,9 +196,7 @@ _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _PREFIX = "failed to parse the request JSON buffer: "
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
 _INFINITY = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|Inf(?:inity)?', re.DOTALL)
-# What makes `_parse_lenient` look further than the strict parser.
 _BINARY_SIZE = b'"binary_data_size"'
-_LENIENT = (b"NaN", b"Inf", _BINARY_SIZE)
 BINARY_WITHOUT_HEADER = (
     "must specify valid 'Infer-Header-Content-Length' in request header and 'binary_data_size' when passing inputs in "
     "binary data format"
@@ -241,13 +228,10 @@ def parse_document(text: Buffer, *, binary_follows: bool, is_strict: bool = Fals
 def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
     """The outline of a document, with a SlicedArray in the place of each long array under `inputs[].data`.
 
-    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here. The
-    document is None if the text is found to be no JSON.
+    None if there is no such array, or if the text has to be read as a whole. The slices are not parsed here.
     """
-    outline = outline_of(text, _DATA, slicing, whole_elements=False, may_be_broken=True)
-    if outline is None or outline.document is None:
-        return outline
-    if type(outline.document) is not dict:
+    outline = outline_of(text, _DATA, slicing, whole_elements=False)
+    if outline is None or type(outline.document) is not dict:
         return None
     inputs = outline.document.get("inputs")
     for item in inputs if type(inputs) is list else ():
@@ -257,36 +241,15 @@ def outline_document(text: memoryview, slicing: Slicing) -> Outline | None:
     return outline if outline.is_taken() else None
 
 
-def read_slice(text: bytes, datatype: str) -> Any:
-    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest."""
+def read_slice(text: bytes, datatype: str, parse_other: Callable[[bytes], Any]) -> Any:
+    """The content of one slice of an array, as `parse_document` gives that of a whole one. Raises InvalidRequest.
+
+    `parse_other` is the parser of whole texts for what the fast one refuses.
+    """
     try:
         return parse(text, lambda content: _numbers(content, datatype))
     except (ValueError, RuntimeError):
-        return _parse_lenient(text, binary_follows=True)
-
-
-def error_in_slices(
-    text: memoryview, outline: Outline, slicing: Slicing, found: InvalidRequest | None = None
-) -> InvalidRequest | None:
-    """The error of the whole text, one of whose slices is no JSON or has the error `found`.
-
-    None if it cannot be told from the slices: then the whole text has to be parsed, during which nothing else runs.
-    """
-    if is_ascii(text, slicing) and not has_word(_LENIENT, text, slicing):
-        judge = STRICT
-    elif len(outline.arrays) == 1 and outline.document is not None and _is_judged_leniently(text, slicing):
-        judge = _LENIENT_JUDGE
-    else:
-        return None
-    fault = outline.fault(judge)
-    if fault is not None:
-        return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
-    return found if type(found) is WrongElement and outline.is_read() else None
-
-
-def _is_judged_leniently(text: memoryview, slicing: Slicing) -> bool:
-    """Whether the strict parser refuses a text before it looks at it, so that the lenient one has the last word."""
-    return not is_utf8(text, slicing) and not has_word((_BINARY_SIZE,), text, slicing)
+        return parse_other(text)
 
 
 def _plain_document(document: Any) -> Any:
@@ -356,7 +319,7 @@ def _plain(value: Any) -> Any:
     return value.as_list() if isinstance(value, simdjson.Array) else value
 
 
-def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
+def _parse_lenient(text: Buffer, binary_follows: bool = True) -> Any:
     """Parse what the fast parsers refuse and Triton accepts.
 
     This is NaN, Inf and Infinity, strings that are not UTF-8, and integers beyond 64 bits, which simdjson lacks.
@@ -372,18 +335,13 @@ def _parse_lenient(text: Buffer, binary_follows: bool) -> Any:
         raise InvalidRequest(BINARY_WITHOUT_HEADER)
     if b"NaN" in raw or b"Inf" in raw or "UTF-8" in reason:
         try:
-            return json.loads(_lenient_text(raw))
+            return json.loads(_INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape"))
         except RecursionError:
             raise InvalidRequest(NESTED_TOO_DEEP) from None
         except ValueError as error:
             if isinstance(error, json.JSONDecodeError):
                 reason, offset = error.msg, error.pos
     raise InvalidRequest(f"{_PREFIX}{reason} at {offset}")
-
-
-def _lenient_text(raw: bytes) -> str:
-    """What `json` reads of a text that begins outside strings."""
-    return _INFINITY.sub(_spell_out, raw).decode("utf-8", "surrogateescape")
 
 
 def _spell_out(found: re.Match[bytes]) -> bytes:
@@ -400,6 +358,3 @@ def _has_binary_size(raw: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return end < len(raw)
-
-
-_LENIENT_JUDGE = Judge(lambda raw: json.loads(_lenient_text(raw)), lambda raw: len(_lenient_text(raw)))

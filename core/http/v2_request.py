@@ -20,7 +20,6 @@ from core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
     array_from_json,
     array_from_slices,
-    error_in_slices,
     json_datatype,
     outline_document,
     parse_document,
@@ -137,27 +136,18 @@ def decode_request(
 def _decode_slices(
     text: memoryview, tail: memoryview | None, version: int, spec: ModelSpec, max_input_size: int, slicing: Slicing
 ) -> Decoded | None:
-    """The request whose JSON is `text`; None if it has no long array, or has to be read as a whole."""
+    """The request whose JSON is `text`; None if it has no long array, or has to be read as a whole.
+
+    So has every text with an error, because only the whole text has the right words and place for it.
+    """
     outline = outline_document(text, slicing)
     if outline is None:
         return None
-    decoded: Decoded | None = None
-    found: InvalidRequest | None = None
-    if outline.document is not None:
-        try:
-            decoded = _decode(outline.document, tail, version, spec, max_input_size)
-        except (InvalidRequest, ModelNotFound, ValueError) as error:
-            if outline.is_read():
-                raise
-            found = error if isinstance(error, InvalidRequest) else None
-    if outline.is_read():
-        return decoded
-    # What stops the reading of a slice may have another text and place in the whole document, whose syntax, too, is
-    # judged before its content.
-    whole = error_in_slices(text, outline, slicing, found)
-    if whole is not None:
-        raise whole
-    return None
+    try:
+        decoded = _decode(outline.document, tail, version, spec, max_input_size)
+    except (InvalidRequest, ModelNotFound, ValueError):
+        return None
+    return decoded if outline.is_read() else None
 
 
 def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: int, is_strict: bool) -> Decoded:

@@ -29,16 +29,15 @@ from core.http.payloads.payload import (
     DecodeRules,
     InstanceSignature,
     OutputColumn,
-    RowName,
     as_datatype,
     csv_row_name,
+    decode_slices,
     expected_text,
     instance_signature,
     mismatch,
     row_slices,
     wide_integers,
 )
-from core.http.payloads.slices import CsvRows, decode_slices
 from core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
 
 
@@ -138,7 +137,7 @@ def decode_csv(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayl
     if rules.slicing is not None:
         # A slice that ends within a quoted field has an error, as its last quote is missing.
         texts = filter(None, map(_without_empty_rows, line_slices(text, rules.slicing)))
-        payload = decode_slices(texts, CsvRows(spec), lambda rows, name: (_decoded(rows, signature, name), None))
+        payload = decode_slices(texts, lambda rows: (_decoded(rows, signature), None))
         if payload is not None:
             return payload
     return _decoded(_without_empty_rows(bytes(text)), signature)
@@ -151,15 +150,15 @@ def _without_empty_rows(text: bytes) -> bytes:
     return b"\n".join([line for line in text.split(b"\n") if line not in (b"", b"\r")])
 
 
-def _decoded(text: bytes, signature: InstanceSignature, row_name: RowName = csv_row_name) -> DecodedPayload:
-    arrays = _from_numbers(text, signature, row_name)
+def _decoded(text: bytes, signature: InstanceSignature) -> DecodedPayload:
+    arrays = _from_numbers(text, signature)
     if arrays is None:
-        arrays = _from_fields(text, signature, row_name)
+        arrays = _from_fields(text, signature)
     count = len(next(iter(arrays.values())))
     return DecodedPayload(arrays=arrays, count=count, stacked=signature.stacked)
 
 
-def _from_numbers(text: bytes, signature: InstanceSignature, row_name: RowName) -> dict[str, Array] | None:
+def _from_numbers(text: bytes, signature: InstanceSignature) -> dict[str, Array] | None:
     """The arrays of rows of plain numbers with the same length; None for any other text."""
     kinds = {wide_kind(i.datatype) for i in signature.inputs.values()}
     # The parser would take a bracket for a list; it refuses quotes and words itself.
@@ -185,7 +184,7 @@ def _from_numbers(text: bytes, signature: InstanceSignature, row_name: RowName) 
         block.spec.name: as_datatype(
             np.ascontiguousarray(matrix[:, block.columns]).reshape(-1, *block.dims),
             block.spec.datatype,
-            CsvErrorLocation(block.spec.name, block.columns.start, row_name),
+            CsvErrorLocation(block.spec.name, block.columns.start),
         )
         for block in layout.blocks
     }
@@ -205,23 +204,23 @@ def _loaded(text: bytes) -> Array | None:
     return matrix if len(matrix) == text.count(b"\n") + 1 and not np.isinf(matrix).any() else None
 
 
-def _from_fields(text: bytes, signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
-    rows = _rows(text, row_name)
+def _from_fields(text: bytes, signature: InstanceSignature) -> dict[str, Array]:
+    rows = _rows(text)
     layout = CsvLayout(signature, len(rows[0]))
     columns = layout.column_count
     if set(map(len, rows)) != {columns}:
         index = next(i for i, row in enumerate(rows) if len(row) != columns)
-        raise mismatch(row_name(index), f"{columns} columns, as row 1 has", str(len(rows[index])))
+        raise mismatch(csv_row_name(index), f"{columns} columns, as row 1 has", str(len(rows[index])))
     arrays: dict[str, Array] = {}
     for block in layout.blocks:
         fields = list(chain.from_iterable([row[block.columns] for row in rows]))
-        location = CsvErrorLocation(block.spec.name, block.columns.start, row_name)
+        location = CsvErrorLocation(block.spec.name, block.columns.start)
         reader = _Fields(fields, (len(rows), *block.dims), block.spec, location)
         arrays[block.spec.name] = reader.array()
     return arrays
 
 
-def _rows(text: bytes, row_name: RowName) -> list[_Row]:
+def _rows(text: bytes) -> list[_Row]:
     """The fields of all rows. Decoding as Latin-1 keeps each byte, whatever the encoding of the text is."""
     reader = csv.reader(io.StringIO(text.decode("latin-1"), newline=""), strict=True)
     rows: list[_Row] = []
@@ -230,7 +229,7 @@ def _rows(text: bytes, row_name: RowName) -> list[_Row]:
             if row:
                 rows.append(row)
     except csv.Error as error:
-        raise InvalidRequest(f"{row_name(len(rows))}: {error}") from None
+        raise InvalidRequest(f"{csv_row_name(len(rows))}: {error}") from None
     if not rows:
         raise InvalidRequest(_NO_ROWS)
     return rows

@@ -18,18 +18,10 @@ from core.config.json_fields import shown
 from core.config.spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest
 from core.http.json import parse, simdjson
-from core.http.long_json import (
-    Fault,
-    Outline,
-    SlicedArray,
-    Slicing,
-    line_slices,
-    outline_of,
-    slice_array,
-    without_blank_lines,
-)
+from core.http.long_json import SlicedArray, Slicing, line_slices, outline_of, slice_array, without_blank_lines
 from core.http.payloads.payload import (
     DecodedPayload,
+    DecodedSlice,
     DecodeRules,
     DocumentForm,
     ErrorLocation,
@@ -39,8 +31,8 @@ from core.http.payloads.payload import (
     as_datatype,
     check_names,
     common_count,
+    decode_slices,
     document_form,
-    error_in_slices,
     expected_text,
     fits_dims,
     instance_name,
@@ -53,7 +45,6 @@ from core.http.payloads.payload import (
     unravelled,
     wide_integers,
 )
-from core.http.payloads.slices import DecodedSlice, JsonRows, LineRows, decode_slices
 from core.http.v2_json import WIDE
 from core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
 
@@ -442,70 +433,43 @@ def _different_names(rows: list[_Row], spec: ModelSpec, row_name: RowName) -> In
 
 LISTS, VALUES = "lists", "values"
 _BRACKET = re.compile(rb"[ \t\r\n]*\[")
-_EMPTY = b"[]"
-# What follows a bare array is white space, or the first other byte of this many is an error.
-_BEHIND = 1 << 16
+_BLANKS = b" \t\r\n"
 _INSTANCES = re.compile(rb'"instances"[ \t\r\n]*:[ \t\r\n]*\[')
 
 
-class SlicedInstances:
-    """The instances of a document, in slices. `others` are its other members.
-
-    `outline` has the array of them; its document is None if the text is no JSON.
-    """
-
-    def __init__(self, outline: Outline, array: SlicedArray, others: dict[str, Any], *, is_bare: bool) -> None:
-        self.others = others
-        self._outline = outline
-        self._array = array
-        self._is_bare = is_bare
-
-    def decode(self, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload | None:
-        """The payload; None if the text has to be decoded as a whole. Raises InvalidRequest."""
-        if self._outline.document is None:
-            return None
-        return decode_slices(
-            self._array.texts(),
-            JsonRows(spec),
-            lambda text, name: decode_slice(text, spec, rules, name, is_bare=self._is_bare),
-        )
-
-    def fault(self) -> Fault | None:
-        """The first thing that is wrong with the text; None if it is JSON, or if the slices do not tell."""
-        return self._outline.fault()
-
-    def is_json(self) -> bool:
-        """Whether all slices were read, and the text around them is JSON."""
-        return self._outline.document is not None and self._outline.is_read()
+def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
+    """The payload of many instances, if the rules allow slices; None for a document that has to be read as a whole."""
+    if rules.slicing is None:
+        return None
+    found = _sliced_instances(memoryview(body), form, rules.slicing)
+    if found is None:
+        return None
+    array, others = found
+    is_bare = form is DocumentForm.BARE
+    payload = decode_slices(array.texts(), lambda text: _decode_slice(text, spec, rules, is_bare=is_bare))
+    if payload is not None:
+        payload.parameters = _parameters(others, form)
+    return payload
 
 
-def sliced_instances(
-    body: memoryview, form: DocumentForm, slicing: Slicing, *, whole_elements: bool = True
-) -> SlicedInstances | None:
-    """The instances of a document with many; None for any other text, valid or not.
-
-    Without `whole_elements`, instances may be cut, so that the slices tell only what is not JSON.
-    """
+def _sliced_instances(
+    body: memoryview, form: DocumentForm, slicing: Slicing
+) -> tuple[SlicedArray, dict[str, Any]] | None:
+    """The instances of a document with many, and its other members; None for any other text, valid or not."""
     if form is DocumentForm.BARE:
-        outline = _bare_outline(body, slicing, whole_elements)
-        return None if outline is None else SlicedInstances(outline, outline.arrays[0], {}, is_bare=True)
-    if form is not DocumentForm.INSTANCES:
-        return None
-    outline = outline_of(body, _INSTANCES, slicing, whole_elements=whole_elements, may_be_broken=True)
-    if outline is None:
-        return None
-    if outline.document is None:
-        return SlicedInstances(outline, outline.arrays[0], {}, is_bare=False)
-    if type(outline.document) is not dict:
+        found = _BRACKET.match(body)
+        bare = None if found is None else slice_array(body, found.end() - 1, slicing, whole_elements=True)
+        is_whole = bare is not None and bare.is_long and not bytes(body[bare.end :]).strip(_BLANKS)
+        return (bare, {}) if bare is not None and is_whole else None
+    outline = outline_of(body, _INSTANCES, slicing, whole_elements=True) if form is DocumentForm.INSTANCES else None
+    if outline is None or type(outline.document) is not dict:
         return None
     others: dict[str, Any] = outline.document
     array = outline.take(others.pop("instances", None))
-    return SlicedInstances(outline, array, others, is_bare=False) if array is not None and outline.is_taken() else None
+    return (array, others) if array is not None and outline.is_taken() else None
 
 
-def decode_slice(
-    text: bytes, spec: ModelSpec, rules: DecodeRules, row_name: RowName, *, is_bare: bool = False
-) -> DecodedSlice:
+def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, *, is_bare: bool) -> DecodedSlice | None:
     """The payload of an array of instances, and their form.
 
     None if it has to be decoded together with the others: in a bare array, because that may be one instance. Raises
@@ -515,15 +479,13 @@ def decode_slice(
     found = parse_number_array(text, None, kind) if kind is not None else None
     if found is not None:
         rank = found[0].ndim
-        payload = decode_numbers(found[0], spec, row_name)
+        payload = decode_numbers(found[0], spec, instance_name)
         if payload is not None:
-            form = LISTS if rank > 1 else VALUES
-            return None if is_bare and is_one_instance(rank, spec) else (payload, form)
+            return None if is_bare and is_one_instance(rank, spec) else (payload, LISTS if rank > 1 else VALUES)
     instances = parse_json(text)
     if is_bare and is_one_instance(rank_of(instances), spec):
         return None
-    payload = decode_instances(instances, spec, rules, row_name)
-    return payload, form_of_instance(instances[0])
+    return decode_instances(instances, spec, rules, instance_name), form_of_instance(instances[0])
 
 
 def form_of_instance(value: Any) -> Hashable:
@@ -531,24 +493,6 @@ def form_of_instance(value: Any) -> Hashable:
     if type(value) is dict:
         return tuple(value)
     return LISTS if type(value) is list else VALUES
-
-
-def _bare_outline(body: memoryview, slicing: Slicing, whole_elements: bool) -> Outline | None:
-    found = _BRACKET.match(body)
-    array = None
-    if found is not None:
-        array = slice_array(body, found.end() - 1, slicing, whole_elements=whole_elements, may_be_cut=True)
-    if array is None or not array.is_long:
-        return None
-    behind = bytes(body[array.end : array.end + _BEHIND])
-    if array.is_cut:
-        return Outline(b"", None, [array])
-    try:
-        document = orjson.loads(_EMPTY + behind)
-        return Outline(b"", document, [array]) if len(behind) < _BEHIND else None
-    except orjson.JSONDecodeError as error:
-        fault = Fault(error.msg.partition(":")[0], array.end + error.pos - len(_EMPTY))
-        return Outline(b"", None, [array], fault) if error.pos >= len(_EMPTY) else None
 
 
 # Numbers for a model with one input are parsed directly into an array; other documents are parsed into Python values.
@@ -574,42 +518,6 @@ def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPay
         payload = _decode_values(body, spec, rules, form)
     payload.form = form
     return payload
-
-
-def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
-    """The payload of many instances, if the rules allow slices; None for a document that has to be read as a whole."""
-    slicing = rules.slicing
-    if slicing is None:
-        return None
-    text = memoryview(body)
-    sliced = sliced_instances(text, form, slicing)
-    payload: DecodedPayload | None = None
-    fault: Fault | None = None
-    if sliced is not None:
-        found: InvalidRequest | None = None
-        try:
-            parameters = _parameters(sliced.others, form)
-            payload = sliced.decode(spec, rules)
-        except InvalidRequest as error:
-            found = error
-        else:
-            if payload is not None:
-                payload.parameters = parameters
-                return payload
-        # The syntax of the whole text is judged before its content.
-        fault = sliced.fault()
-        if sliced.is_json():
-            if found is not None:
-                raise found
-            return None
-    if sliced is None:
-        # One element may have taken in the others, because its bracket is missing.
-        sliced = sliced_instances(text, form, slicing, whole_elements=False)
-        fault = None if sliced is None else sliced.fault()
-    error_ = error_in_slices(text, fault, slicing)
-    if error_ is not None:
-        raise error_
-    return None
 
 
 def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:
@@ -800,32 +708,26 @@ def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> Decod
     """
     if rules.slicing is not None:
         texts = filter(None, map(without_blank_lines, line_slices(memoryview(body), rules.slicing)))
-        payload = decode_slices(texts, LineRows(spec), lambda text, name: _decode_slice(text, spec, rules, name))
+        payload = decode_slices(texts, lambda text: _decode_lines(text, spec, rules))
         if payload is not None:
             return payload
     text = without_blank_lines(bytes(body))
-    payload = _decode_number_lines(text, spec, line_name)
-    if payload is not None:
-        return payload
-    return decode_instances(_instances(text, line_name), spec, rules, line_name)
+    return _decode_lines(text, spec, rules)[0]
 
 
-def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedSlice:
-    payload = _decode_number_lines(text, spec, row_name)
+def _decode_lines(text: bytes, spec: ModelSpec, rules: DecodeRules) -> DecodedSlice:
+    """The payload of lines, and their form. Raises InvalidRequest."""
+    payload = _decode_number_lines(text, spec)
     if payload is not None:
         return payload, LISTS
-    instances = _instances(text, row_name)
-    return decode_instances(instances, spec, rules, row_name), form_of_instance(instances[0])
-
-
-def _instances(text: bytes, row_name: RowName) -> list[Any]:
     lines = text.split(b"\n")
     if not lines[-1].strip():
         lines.pop()
-    return [parse_json(line, row_name(index)) for index, line in enumerate(lines)]
+    instances = [parse_json(line, line_name(index)) for index, line in enumerate(lines)]
+    return decode_instances(instances, spec, rules, line_name), form_of_instance(instances[0])
 
 
-def _decode_number_lines(text: bytes, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
+def _decode_number_lines(text: bytes, spec: ModelSpec) -> DecodedPayload | None:
     """The payload of lines that are flat arrays of numbers, for a model with one input; None for any other text."""
     kind = only_numbers(spec)
     text = text.removesuffix(b"\n")
@@ -838,7 +740,7 @@ def _decode_number_lines(text: bytes, spec: ModelSpec, row_name: RowName) -> Dec
     found = parse_number_array(b"[" + joined + b"]", None, kind)
     if found is None or found[0].ndim != 2 or len(found[0]) != text.count(b"\n") + 1:
         return None
-    return decode_numbers(found[0], spec, row_name)
+    return decode_numbers(found[0], spec, line_name)
 
 
 def encode_jsonlines(columns: list[OutputColumn]) -> list[bytes]:

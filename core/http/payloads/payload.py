@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final
@@ -16,7 +16,7 @@ from core.config.golden import as_numbers, is_floating
 from core.config.json_fields import nearest, shown
 from core.config.spec import InputSpec, ModelSpec
 from core.errors import BackendFailed, InvalidRequest
-from core.http.long_json import ELEMENTS, Fault, Slicing, has_word, is_ascii, is_utf8
+from core.http.long_json import ELEMENTS, Slicing, joined_array
 from core.http.v2_json import NESTED_TOO_DEEP
 from core.inference.request import InputTensor
 from core.inference.response import Outputs
@@ -161,14 +161,13 @@ class ErrorLocation:
 class CsvErrorLocation(ErrorLocation):
     """Locations in the columns of one input, which begin at `first_column` (from 0)."""
 
-    def __init__(self, input_name: str, first_column: int, row_name: RowName = csv_row_name) -> None:
+    def __init__(self, input_name: str, first_column: int) -> None:
         super().__init__(None, input_name)
-        self._row_name = row_name
         self._first_column = first_column
 
     def element(self, index: int, shape: Shape) -> str:
         row, column = divmod(index, element_count(shape[1:]))
-        return f"{self._row_name(row)}, column {self._first_column + column + 1} (input '{self.input_name}')"
+        return f"{csv_row_name(row)}, column {self._first_column + column + 1} (input '{self.input_name}')"
 
 
 def unravelled(index: int, shape: Shape) -> tuple[int, ...]:
@@ -313,8 +312,6 @@ def _check_rows(name: str, arrays: list[Array], count: int) -> None:
 
 
 _PREFIX: Final = "failed to parse the request JSON buffer: "
-# Words that the second parser knows.
-_WORDS = (b"NaN", b"Infinity")
 
 
 def parse_json(text: Buffer, location: str = "") -> Any:
@@ -340,17 +337,6 @@ def parse_json(text: Buffer, location: str = "") -> Any:
             if isinstance(error, json.JSONDecodeError):
                 reason, offset = error.msg, error.pos
     raise InvalidRequest(f"{prefix}{_PREFIX}{reason} at {offset}")
-
-
-def error_in_slices(text: memoryview, fault: Fault | None, slicing: Slicing) -> InvalidRequest | None:
-    """The error of `parse_json` for a long text in whose slices `fault` was found; None if they do not tell."""
-    if not is_utf8(text, slicing):
-        return InvalidRequest(f"{_PREFIX}str is not valid UTF-8 at 0")
-    if fault is None or "allocate memory" in fault.reason:
-        return None
-    if not is_ascii(text, slicing) or has_word(_WORDS, text, slicing):
-        return None
-    return InvalidRequest(f"{_PREFIX}{fault.reason} at {fault.offset}")
 
 
 # Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
@@ -426,6 +412,38 @@ class DecodedPayload:
     rows: list[dict[str, Array]] | None = None
     form: DocumentForm | None = None
     parameters: dict[str, Any] = field(default_factory=dict)
+
+
+# The payload of a slice, and the form of its rows, in which all rows of a body must agree.
+DecodedSlice = tuple[DecodedPayload, Hashable]
+
+
+def decode_slices(texts: Iterable[bytes], decode: Callable[[bytes], DecodedSlice | None]) -> DecodedPayload | None:
+    """The payload of a body whose slices are `texts`, each of which `decode` reads as if it were the body.
+
+    None if the whole body must be decoded: a slice has an error, for which only the whole body has the right words and
+    place, or the slices differ in what a decoder compares between the rows of one body, or `decode` gives None.
+    """
+    parts: list[DecodedPayload] = []
+    agreed: Hashable = None
+    for text in texts:
+        try:
+            found = decode(text)
+        except InvalidRequest:
+            return None
+        if found is None or found[0].rows is not None or found[0].count is None:
+            return None
+        part = found[0]
+        shapes = tuple((name, array.shape[1:]) for name, array in part.arrays.items())
+        form = (shapes, part.stacked, found[1])
+        if parts and form != agreed:
+            return None
+        agreed = form
+        parts.append(part)
+    if not parts:
+        return None
+    arrays = {name: joined_array([part.arrays[name] for part in parts]) for name in parts[0].arrays}
+    return DecodedPayload(arrays=arrays, count=sum(part.count or 0 for part in parts), stacked=parts[0].stacked)
 
 
 def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[InputTensor]]:

@@ -8,7 +8,7 @@ import sys
 from tests.project import ROOT
 
 PROGRAM = """
-import logging, sys
+import logging, orjson, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 sys.modules["simdjson"] = None
 from core.http.payloads.json import parse_number_array
@@ -19,7 +19,7 @@ from core.inference.tensors import BY_NAME
 text = b'{"id": "a", "inputs": [{"name": "x", "datatype": "FP32", "data": [[1.5, 2], [3, 4]]}]}' + b" " * 2000
 document = parse_document(text, binary_follows=False, is_strict=True)
 print(document["id"], array_from_json(document["inputs"][0]["data"], BY_NAME["FP32"], 4, "x").tolist())
-print(read_slice(b"[1, 2]", "INT8"), parse_number_array(text, "inputs", "f"))
+print(read_slice(b"[1, 2]", "INT8", orjson.loads), parse_number_array(text, "inputs", "f"))
 """
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from core.config.spec import InputSpec, ModelSpec
 from core.errors import InvalidRequest, RequestCancelled, ServerError
 from core.http.generate import decode_object
-from core.http.long_json import Slicing, WrongElement
+from core.http.long_json import Slicing
 from core.inference.tensors import BY_NAME
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
 
@@ -75,6 +75,11 @@ def test_slices_do_not_change_a_request_or_its_error(body: bytes, size: int) -> 
         b'{"TEXT": ["a[b","c]","d,","\\u0022e"]}',
         b'{"INT": [1,[2],3,4]}',
         b'{"TEXT": ["a",["b"],"c","d"]}',
+        b'{"FP": [1,2,Inf,4]}',
+        b'{"INT": [1,2,"x",4]}',
+        b'{"INT": [1,2,3 4,5]}',
+        b'{"INT": [1,2,\xff,4]}',
+        b'{"INT": [1,2,3,4], "TEXT": ["\xff","b"]}',
     ],
 )
 def test_what_only_the_whole_object_shows(body: bytes) -> None:
@@ -105,15 +110,9 @@ def test_the_same_object_fails_with_one_wrong_element() -> None:
         decode_object(orjson.dumps({"INT": [*range(999), "a"]}), -1, SPEC, LIMIT, Slicing(size=16))
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [b'"x"', b"null", b"1 2", b"1,x", b"\xff", b'"\xff"'],
-)
-def test_a_broken_object_is_refused_in_small_steps(wrong: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = orjson.dumps({"INT": [*range(600), 7777, *range(600)]}).replace(b"7777", wrong)
+def test_a_right_object_is_read_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = orjson.dumps({"INT": list(range(600)), "TEXT": ["a"] * 600})
     expected = outcome(body)
-    assert expected[0] in (InvalidRequest, WrongElement)
-    with monkeypatch.context() as patched:
-        parsed = sizes_parsed(patched)
-        assert outcome(body, Slicing(size=100)) == expected
+    parsed = sizes_parsed(monkeypatch)
+    assert outcome(body, Slicing(size=100)) == expected
     assert max(parsed) < 300

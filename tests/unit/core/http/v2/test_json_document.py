@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from core.errors import InvalidRequest
-from core.http.long_json import Slicing
-from core.http.v2_json import array_from_json, error_in_slices, outline_document, parse_document, read_slice
+from core.http.v2_json import array_from_json, parse_document
 from core.inference.tensors import BY_NAME
 
 PADDING = b" " * 2000
@@ -118,62 +117,3 @@ def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
     (second,) = parse_document(text(2.5), binary_follows=False)["inputs"]
     assert set(first["data"].tolist()) == {1.5}
     assert set(second["data"].tolist()) == {2.5}
-
-
-WHOLE = b'{"inputs":[{"name":"x","data":[[1,2],[3,4],[5,6],[7,8],[9,10]],"datatype":"FP32"}]}'
-
-
-def errors(text: bytes) -> tuple[str | None, str]:
-    """The error that the slices tell, if they do, and that of the whole text."""
-    slicing = Slicing(size=12)
-    outline = outline_document(memoryview(text), slicing)
-    assert outline is not None
-    error = error_in_slices(memoryview(text), outline, slicing)
-    with pytest.raises(InvalidRequest) as whole:
-        parse_document(text, binary_follows=False)
-    return None if error is None else error.message, whole.value.message
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        WHOLE.replace(b"[5,6]", b"[5 6]"),
-        WHOLE.replace(b"[5,6]", b"[5,x]"),
-        WHOLE.replace(b"[9,10]", b"[9,10]]"),
-        WHOLE.replace(b'"FP32"', b"FP32"),
-        WHOLE[:-1],
-        WHOLE + b"}",
-        *[WHOLE[:end] for end in range(WHOLE.index(b"[5,6]"), WHOLE.index(b',"datatype"'))],
-    ],
-)
-def test_a_slice_tells_what_is_wrong_with_the_whole_text(text: bytes) -> None:
-    in_slices, whole = errors(text)
-    assert in_slices == whole
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        WHOLE.replace(b"[5,6]", b"[5,\xff]"),
-        WHOLE.replace(b"[5,6]", b"[5 6]").replace(b"[9,10]", b'[9,"\xff"]'),
-        WHOLE.replace(b"[1,2]", '["é",Inf]'.encode()).replace(b"[5,6]", b'["\xe2\x82"}').replace(b"[9,10]", b"[NaN]"),
-        WHOLE.replace(b"[1,2]", b'["Inf\xff",Inf]').replace(b"[9,10]", b"[Inf,Nan]"),
-        b'{"id":"\xc3\xa9",' + WHOLE[1:].replace(b"[9,10]", b"[9,\x80]"),
-    ],
-)
-def test_a_slice_tells_what_is_wrong_with_a_text_that_is_not_utf8(text: bytes) -> None:
-    in_slices, whole = errors(text)
-    assert in_slices == whole
-
-
-@pytest.mark.parametrize("other", [b"NaN", b"Inf", b'"binary_data_size"', '"é"'.encode()])
-def test_a_slice_does_not_tell_what_only_the_lenient_parser_knows(other: bytes) -> None:
-    text = WHOLE.replace(b"[1,2]", b"[5 6]").replace(b"[9,10]", b"[9,%b]" % other)
-    assert errors(text)[0] is None
-
-
-def test_a_slice_that_only_the_lenient_parser_takes_is_read_by_itself() -> None:
-    content = read_slice(b"[[1,2],[NaN,-Inf]]", "FP32")
-    assert array_from_json(content, BY_NAME["FP32"], 4, "x").tolist()[3] == -math.inf
-    with pytest.raises(InvalidRequest):
-        read_slice(b"[1,]", "FP32")
