@@ -5,16 +5,12 @@ Source: docs/spec/python-backend.md section 4.3.
 
 from __future__ import annotations
 
-from trident_stub.business_logic import ResponseIterator
+from trident_stub.business_logic import ResponseIterator, is_model_ready, load_model, unload_model
 from trident_stub.errors import TritonError, TritonModelException
-from trident_stub.inference_request import InferenceRequest
-from trident_stub.inference_response import InferenceResponse
-from trident_stub.inference_trace import InferenceTrace
 from trident_stub.logger import Logger
 from trident_stub.metrics import Metric, MetricFamily, MetricKind
-from trident_stub.model_control import is_model_ready, load_model, unload_model
-from trident_stub.preferred_memory import MemoryType, PreferredMemory
-from trident_stub.response_sender import InferenceResponseSender
+from trident_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
+from trident_stub.response import InferenceResponse, InferenceResponseSender
 from trident_stub.tensor import Tensor
 
 __all__ = [

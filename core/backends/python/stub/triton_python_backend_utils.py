@@ -23,22 +23,23 @@ from c_python_backend_utils import (
     load_model,
     unload_model,
 )
-from trident_stub.datatypes import (
+from trident_stub.model import (
+    ModelConfig,
+    get_input_config_by_name,
+    get_model_dir,
+    get_output_config_by_name,
+    using_decoupled_model_transaction_policy,
+)
+from trident_stub.request import get_input_tensor_by_name
+from trident_stub.response import get_output_tensor_by_name
+from trident_stub.tensor import (
     TRITON_STRING_TO_NUMPY,
+    deserialize_bytes_tensor,
     numpy_to_triton_type,
+    serialize_byte_tensor,
     triton_string_to_numpy,
     triton_to_numpy_type,
 )
-from trident_stub.lookups import (
-    get_input_config_by_name,
-    get_input_tensor_by_name,
-    get_output_config_by_name,
-    get_output_tensor_by_name,
-    using_decoupled_model_transaction_policy,
-)
-from trident_stub.model_config import ModelConfig
-from trident_stub.running_model import get_model_dir
-from trident_stub.strings import deserialize_bytes_tensor, serialize_byte_tensor
 
 __all__ = [
     "TRITONSERVER_MEMORY_CPU",

@@ -15,7 +15,7 @@ import warnings
 import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
-from trident_stub.model_module import ModelFailed
+from trident_stub.model import ModelFailed
 
 from batches import device_of, failed, gathered, responses
 

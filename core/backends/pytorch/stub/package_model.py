@@ -18,7 +18,7 @@ os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
 import numpy as np
 import torch
 from torch.utils import _pytree
-from trident_stub.model_module import ModelFailed
+from trident_stub.model import ModelFailed
 
 from batches import device_of, failed, gathered, responses
 from tensor_places import named_leaves, places

@@ -15,7 +15,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import numpy as np
 import tensorflow as tf
 import triton_python_backend_utils as pb_utils
-from trident_stub.model_module import ModelFailed
+from trident_stub.model import ModelFailed
 
 tf.get_logger().setLevel("ERROR")
 

@@ -1,31 +1,33 @@
-"""Requests of a model to other models: sent and waited for, or awaited.
+"""What a model asks about other models: to infer, and to be loaded, unloaded or ready.
 
-Source: docs/spec/python-backend.md section 4.4.
+The server's calls are `load_model`, `unload_model` and `is_model_ready`; the contents of files are Base64.
+Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 """
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Union
 
 from . import server
-from .errors import TritonError, TritonModelException
-from .inference_response import InferenceResponse
-from .running_model import Phase, running_model
+from .errors import TritonError, TritonModelException, text_of
+from .model import Phase, running_model
+from .response import InferenceResponse
 from .server import ResponseStream
 
 if TYPE_CHECKING:
     import asyncio
 
-    from .inference_request import InferenceRequest
+    from .request import InferenceRequest
 
 
 class ResponseIterator:
     """The responses to a request with `decoupled=True`, in their order, as they come. One thread at a time.
 
     A model that ends its responses without another one gives a last response that is empty, as in Triton.
-    It may be iterated again from the beginning after its end, so that it keeps the responses.
+    The responses are kept: after the end, they can be iterated again from the beginning.
     """
 
     def __init__(self, stream: ResponseStream) -> None:
@@ -47,7 +49,7 @@ class ResponseIterator:
         return response
 
     def cancel(self) -> None:
-        """Tell the other model that no more responses are wanted; it may send more before it looks."""
+        """Tell the other model that no more responses are wanted; it may still send some."""
         self._stream.cancel()
 
     def _receive(self) -> bool:
@@ -71,7 +73,7 @@ def execute(request: InferenceRequest, decoupled: bool) -> Answer:
 
 
 def execute_async(request: InferenceRequest, decoupled: bool) -> asyncio.Future[Answer]:
-    """As `execute`, settled when the first response is there. Whoever cancels the future cancels the request."""
+    """As `execute`, but return a future of the first response. Cancelling it cancels the request."""
     import asyncio  # not at the start of every process, of which it would take a tenth
 
     loop = asyncio.get_running_loop()
@@ -109,7 +111,7 @@ def _send(request: InferenceRequest, decoupled: bool, within: bool) -> ResponseS
         raise TypeError(f"the argument 'decoupled' must be a bool, not {type(decoupled).__name__}")
     if running_model().phase is not Phase.SERVING:
         raise TritonModelException("BLS is only supported during the 'execute' function.")
-    # A request that arrived is sent to the model at which it arrived.
+    # A request that arrived here is sent to this model.
     request._description().setdefault("model_name", running_model().name)
     return server.current().infer(request, decoupled, within)
 
@@ -118,3 +120,50 @@ def _answer(stream: ResponseStream, decoupled: bool) -> Answer:
     if decoupled:
         return ResponseIterator(stream)
     return stream.next() or InferenceResponse(error=TritonError("An error occurred while performing BLS request."))
+
+
+def load_model(
+    model_name: str | bytes, config: str | bytes = "", files: dict[str | bytes, bytes] | None = None
+) -> None:
+    """Load a model, or load it again, with a configuration and files in place of those of the repository.
+
+    `files` are contents by `file:PATH`. Raises TritonModelException with the reason.
+    """
+    fields = {"model_name": text_of(model_name, "'model_name'"), "config": text_of(config, "'config'")}
+    encoded = {}
+    for path, content in (files or {}).items():
+        _check(f"files[{path!r}]", content, bytes)
+        encoded[text_of(path, "'files'")] = base64.b64encode(content).decode()
+    _call("Failed to load model: ", "load_model", {**fields, "files": encoded})
+
+
+def unload_model(model_name: str | bytes, unload_dependents: bool = False) -> None:
+    """Begin to unload a model. Raises TritonModelException with the reason."""
+    _check("unload_dependents", unload_dependents, bool)
+    fields = {"model_name": text_of(model_name, "'model_name'"), "unload_dependents": unload_dependents}
+    _call("Failed to unload model: ", "unload_model", fields)
+
+
+def is_model_ready(model_name: str | bytes, model_version: str | bytes = "") -> bool:
+    """Whether a model serves, in that version or in any. Raises TritonModelException for an invalid version."""
+    model_name, model_version = text_of(model_name, "'model_name'"), text_of(model_version, "'model_version'")
+    prefix = "Failed to check model readiness: "
+    if model_version and not (model_version.isascii() and model_version.isdigit() and int(model_version) > 0):
+        raise TritonModelException(
+            f"{prefix}failed to get model version from specified version string '{model_version}': "
+            "it must be an integer greater than 0"
+        )
+    answer = _call(prefix, "is_model_ready", {"model_name": model_name, "model_version": model_version})
+    return bool(answer["ready"])
+
+
+def _call(prefix: str, name: str, fields: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return server.current().call(name, fields)
+    except TritonModelException as error:
+        raise TritonModelException(f"{prefix}{error}") from error
+
+
+def _check(name: str, value: object, expected: type) -> None:
+    if not isinstance(value, expected):
+        raise TypeError(f"'{name}' must be a {expected.__name__}, not {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""The stub's end of the socket: sends frames, and reads those of the server.
+"""The stub's end of the socket, which sends frames and reads the server's, and the memory that the two share.
 
 No thread is there only to read. A thread that waits for something, such as the main thread for the next batch, reads
 the socket until it is there, and hands out what it reads on the way. So a batch wakes one thread in this process.
@@ -6,18 +6,23 @@ the socket until it is there, and hands out what it reads on the way. So a batch
 
 from __future__ import annotations
 
+import mmap
 import os
 import select
 import socket
 import threading
 import time
+import weakref
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
-from .shared_memory import SharedMemory
+import numpy as np
+
 from .wire import (
     HEADER,
+    OFFSET,
     RELEASE,
     RELEASED,
     TO_STUB,
@@ -30,6 +35,11 @@ from .wire import (
     text_frame,
 )
 
+if TYPE_CHECKING:
+    from core.interprocess.page_allocator import PageAllocator
+else:
+    from .page_allocator import PageAllocator
+
 _RECEIVE_SIZE = 1 << 18
 
 # Takes the flags, the number and the content of a frame. Must be quick and must not send.
@@ -41,10 +51,10 @@ class ServerGone(Exception):
 
 
 class Channel:
-    """Any thread."""
+    """Sends and reads frames. Any thread."""
 
     def __init__(self, sock: socket.socket, memory: SharedMemory) -> None:
-        """`sock` blocks."""
+        """Speak over `sock`, which is in blocking mode."""
         self.memory = memory
         self.layouts = LayoutTable()
         self._sock = sock
@@ -57,13 +67,13 @@ class Channel:
         self._buffer = bytearray(_RECEIVE_SIZE)
         self._view = memoryview(self._buffer)
         self._on_frame: Mapping[int, OnFrame] = {}
-        # What somebody wants to happen who cannot wait for it, and the thread that then waits instead.
+        # What callers of `read_until` wait for, and the thread that waits in their place.
         self._wanted: list[Callable[[], bool]] = []
         self._reader: threading.Thread | None = None
         os.register_at_fork(after_in_child=self._leave)
 
     def _leave(self) -> None:
-        """In a process that the model forked: frames of two processes on one socket would destroy each other."""
+        """Close the socket in a process that the model forked: two processes would mix their frames on it."""
         self._sock.close()
         self._is_gone = True
         self._reason = "the model forked this process, which has no server: only the model's own process has one"
@@ -71,7 +81,7 @@ class Channel:
         self._sending, self._changed = threading.Lock(), threading.Condition()
 
     def listen(self, on_frame: Mapping[int, OnFrame]) -> None:
-        """`on_frame` are what to call for each type of frame, on the thread that reads it."""
+        """Set the function to call for each type of frame, on the thread that reads it."""
         self._on_frame = on_frame
 
     # --- to the server
@@ -129,7 +139,7 @@ class Channel:
         return True
 
     def read_until(self, is_over: Callable[[], bool]) -> None:
-        """As `wait`, but return at once and let a thread wait: an event loop, for example, cannot."""
+        """As `wait`, but return at once and let another thread wait: an event loop, for example, must not."""
         with self._changed:
             self._wanted.append(is_over)
             if self._reader is None:
@@ -211,3 +221,47 @@ class Channel:
                 raise ConnectionResetError("the server closed the socket")
             have += received
         return whole
+
+
+class SharedMemory:
+    """The memory shared with the server, which fills the first half of it, and the stub the second. Any thread."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Map the memory, and close the descriptor. Raises OSError."""
+        size = os.fstat(descriptor).st_size
+        self._mapping = mmap.mmap(descriptor, size)
+        os.close(descriptor)
+        self._memory = memoryview(self._mapping)
+        self._pages = PageAllocator(size // 2, size)
+        self._released: deque[int] = deque()
+
+    def share(self, content: Any) -> int | None:
+        """Copy the bytes of a tensor into the stub's half. Returns their offset; None if there is no room."""
+        size = len(content)
+        offset = self._pages.allocate(size)
+        if offset is not None:
+            self._memory[offset : offset + size] = content
+        return offset
+
+    def free(self, offset: int) -> None:
+        """Free what `share` put at `offset`: the server is done with it. Raises BadFrame."""
+        try:
+            self._pages.free(offset)
+        except ValueError as error:
+            raise BadFrame(str(error)) from None
+
+    def borrow(self, offset: int, size: int) -> memoryview:
+        """A view of the server's half. Its offset is in `take_released` when the last view is gone. Raises BadFrame."""
+        if not 0 <= offset <= offset + size <= len(self._memory):
+            raise BadFrame(f"{size} bytes at {offset} are outside the shared memory")
+        array = np.frombuffer(self._mapping, np.uint8, size, offset)
+        # The garbage collector calls it in the middle of anything: it only notes the offset.
+        weakref.finalize(array, self._released.append, offset).atexit = False
+        return array.data
+
+    def take_released(self) -> bytes:
+        """The offsets whose views have gone since the last call, each as 8 bytes."""
+        released = self._released
+        if not released:
+            return b""
+        return b"".join([OFFSET.pack(released.popleft()) for _ in range(len(released))])

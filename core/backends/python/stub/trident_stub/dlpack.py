@@ -1,7 +1,7 @@
-"""DLPack: tensors of other libraries, without a copy, and ours for them.
+"""DLPack: tensors of other libraries, without a copy, and ours for them; copies from the memory of a GPU.
 
-A capsule holds the address of a DLManagedTensor and has a name that says whether somebody took it. Who takes it calls
-its deleter when the memory is no longer needed.
+A capsule holds the address of a DLManagedTensor, and its name says whether it was taken. Whoever takes it calls the
+deleter when the memory is no longer needed.
 Source: dlpack.h of DLPack 0.8, which all libraries accept; docs/spec/python-backend.md section 4.3.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Callable, NamedTuple, Protocol
 
 import numpy as np
 
@@ -43,7 +43,7 @@ class _DLManagedTensor(ctypes.Structure):
 
 
 class Device(NamedTuple):
-    """`type` is DLPack's DLDeviceType."""
+    """A device: `type` is DLPack's DLDeviceType."""
 
     type: int
     number: int
@@ -88,7 +88,7 @@ class DeviceTensor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size of the elements in bytes."""
         return math.prod(self.shape) * _CODES[self.datatype][1] // 8
 
     def memory(self) -> memoryview:
@@ -101,7 +101,7 @@ class DeviceTensor(NamedTuple):
 
 
 class _Taken:
-    """A DLManagedTensor that was taken out of its capsule: deleted with this object."""
+    """A DLManagedTensor taken out of its capsule, which is deleted with this object."""
 
     def __init__(self, address: int) -> None:
         self.managed = _DLManagedTensor.from_address(address)
@@ -153,7 +153,7 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
         return True
     expected = 1
     for length, stride in zip(reversed(shape), reversed(strides)):
-        # Nobody steps along an axis of one element.
+        # The stride of an axis of one element is never used.
         if length != 1 and stride != expected:
             return False
         expected *= length
@@ -161,7 +161,7 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 class _Given:
-    """A DLManagedTensor that somebody may take, with all that it points to. Kept until its deleter is called."""
+    """A DLManagedTensor in a capsule, with all that it points to. Kept until its deleter is called."""
 
     def __init__(self, tensor: DeviceTensor) -> None:
         self._owner = tensor.owner
@@ -200,7 +200,7 @@ _capsule_ends = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget_capsule)
 
 
 def capsule_of(tensor: DeviceTensor) -> Any:
-    """A new capsule with the tensor, whose owner stays alive until the capsule, or who takes it, is done with it."""
+    """A new capsule with the tensor, whose owner stays alive until the capsule, or its taker, is done with it."""
     given = _Given(tensor)
     address = ctypes.addressof(given.managed)
     _given[address] = given
@@ -213,3 +213,45 @@ _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, cty
 _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
 _get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+
+
+class Driver(Protocol):
+    """The functions of libcuda by their names; each returns a status, 0 for success."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]: ...
+
+
+def copy_to_host(tensor: DeviceTensor, driver: Driver | None = None) -> bytes:
+    """The elements of a tensor of a GPU, after the work queued there. Raises TritonModelException."""
+    if not tensor.size:
+        return b""
+    driver = driver or _installed_driver()
+    context = ctypes.c_void_p()
+    number = tensor.device.number
+    elements = ctypes.create_string_buffer(tensor.size)
+    # The context that the model's framework uses too: it exists, and stays.
+    _call(driver, "cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
+    try:
+        _call(driver, "cuCtxPushCurrent_v2", context)
+        try:
+            _call(driver, "cuCtxSynchronize")
+            size = ctypes.c_size_t(tensor.size)
+            _call(driver, "cuMemcpyDtoH_v2", elements, ctypes.c_uint64(tensor.address), size)
+        finally:
+            _call(driver, "cuCtxPopCurrent_v2", ctypes.byref(context))
+    finally:
+        _call(driver, "cuDevicePrimaryCtxRelease_v2", number)
+    return elements.raw
+
+
+def _installed_driver() -> Driver:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise TritonModelException(f"cannot copy a tensor from the GPU: {error}") from error
+
+
+def _call(driver: Driver, name: str, *arguments: object) -> None:
+    status = driver[name](*arguments)
+    if status:
+        raise TritonModelException(f"cannot copy a tensor from the GPU: {name} failed with CUDA error {status}")

@@ -1,5 +1,6 @@
-"""ModelHost: the model of a stub process, from its import to its end.
+"""ModelHost: the model of a stub process, from its import to its end, and the event loop of its coroutines.
 
+asyncio is imported by the first coroutine: it would take a tenth of the start of every process.
 Source: docs/spec/python-backend.md sections 4.1, 4.2, 4.6, 4.7 and 4.8.
 """
 
@@ -7,30 +8,32 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Optional
 
-from . import metrics, running_model, server
-from .errors import TritonError, TritonModelException
-from .event_loop import EventLoop
-from .exception_text import exception_text
-from .inference_request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
-from .inference_response import InferenceResponse
+from . import metrics, server
+from .errors import TritonError, TritonModelException, exception_text
 from .logger import LogLevel
-from .lookups import using_decoupled_model_transaction_policy
-from .model_config import ModelConfig
-from .model_module import ModelFailed, import_model
-from .response_sender import CLOSED_SENDER, InferenceResponseSender, SenderState
-from .running_model import Phase, RunningModel
+from .model import (
+    ModelConfig,
+    ModelFailed,
+    Phase,
+    RunningModel,
+    import_model,
+    set_running_model,
+    using_decoupled_model_transaction_policy,
+)
+from .request import RELEASE_ALL, RELEASE_RESCHEDULE, InferenceRequest
+from .response import CLOSED_SENDER, InferenceResponse, InferenceResponseSender, SenderState
 
 if TYPE_CHECKING:
+    import asyncio
     from concurrent.futures import Future
-
-__all__ = ["ModelFailed", "ModelHost"]
 
 Responses = Sequence[Optional[InferenceResponse]]
 
-# What coroutines that still run at the end get to notice that they are cancelled.
+# Time for coroutines that still run at the end to notice that they are cancelled.
 _LAST_SECONDS = 2.0
 
 
@@ -58,7 +61,7 @@ class ModelHost:
             decoupled=self._decoupled,
             outputs=frozenset(output["name"] for output in config.get("output", ())),
         )
-        running_model.start(self._model)
+        set_running_model(self._model)
         self._loop = EventLoop()
         self._instance: Any = None
         self._execute: Callable[[list[InferenceRequest]], Any] | None = None
@@ -106,7 +109,7 @@ class ModelHost:
         try:
             if self._execute is None:
                 raise BrokenContract(f"Python model {self._file} does not implement `execute` method.")
-            # Its own list: what it removes from it must be answered nevertheless.
+            # A copy: requests that the model removes from its list must still be answered.
             returned = self._execute(requests[:])
             if returned.__class__ is not list:
                 returned = self._awaited(returned, requests)
@@ -114,7 +117,7 @@ class ModelHost:
         except BaseException as error:
             responses = self._failed(requests, error, responses)
             if None in responses:
-                # Some clients have their answers, and do not hear of it.
+                # Some clients have their answers, and do not learn of the error.
                 self._log(_reason(error))
         metrics.drop_unused()
         return responses
@@ -214,7 +217,7 @@ class ModelHost:
         return outcomes
 
     def _end_in_background(self, future: Future[Any], requests: list[InferenceRequest]) -> None:
-        """On the thread of the event loop."""
+        """Check the result of a coroutine of a decoupled model. On the thread of the event loop."""
         try:
             self._check(requests, future.result(), [])
         except BaseException as error:
@@ -254,7 +257,7 @@ def _leave_open(request: InferenceRequest, how: str) -> None:
 
 
 def _is_given_back(request: InferenceRequest) -> bool:
-    """Not if the model has ended it nevertheless."""
+    """Whether the model gave `request` back, and has not ended it after all."""
     return request._release_flags == RELEASE_RESCHEDULE and request._sender is CLOSED_SENDER
 
 
@@ -273,7 +276,7 @@ def _answer_through(sender: InferenceResponseSender) -> None:
 
 
 def _close(request: InferenceRequest) -> SenderState:
-    """Close the sender of `request`, whether it exists or not. Returns its state before."""
+    """Close the sender of `request`, whether it exists or not. Returns its previous state."""
     if request._sender is not None:
         return request._sender._close()
     request._sender = CLOSED_SENDER
@@ -286,3 +289,68 @@ def _reason(error: BaseException) -> str:
 
 def _failure(error: BaseException) -> ModelFailed:
     return error if isinstance(error, ModelFailed) else ModelFailed(exception_text(error))
+
+
+class EventLoop:
+    """An event loop on a thread of its own, started when it is first needed. Any other thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The result of `coroutine`, waited for. Raises what it raises."""
+        return self.start(coroutine).result()
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run `coroutine`, and return at once."""
+        import asyncio
+
+        return asyncio.run_coroutine_threadsafe(coroutine, self._running())
+
+    def stop(self, timeout_s: float) -> None:
+        """Cancel what still runs and end the thread; give up on it after `timeout_s`."""
+        loop, thread = self._loop, self._thread
+        if loop is None or thread is None or loop.is_closed():
+            return
+        loop.call_soon_threadsafe(_cancel_all, loop)
+        thread.join(timeout_s)
+        if not thread.is_alive():
+            loop.close()
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        import asyncio
+
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_run, args=(self._loop,), name="model event loop", daemon=True)
+                self._thread.start()
+            return self._loop
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    asyncio.set_event_loop(loop)
+    while True:
+        try:
+            loop.run_forever()
+            return
+        except (SystemExit, KeyboardInterrupt):
+            # Raised by a coroutine: it ends the loop before the waiters for that coroutine are told.
+            continue
+
+
+def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    import asyncio
+
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        # They run once more to see the cancellation.
+        asyncio.gather(*tasks, return_exceptions=True).add_done_callback(lambda _: loop.stop())
+    else:
+        loop.stop()

@@ -10,11 +10,11 @@ import sys
 from enum import Enum
 
 from . import server
-from .text import text_of
+from .errors import text_of
 
 
 class LogLevel(Enum):
-    """The server side reads the value."""
+    """The levels of a line, which the server knows by these values."""
 
     INFO = 0
     WARNING = 1
@@ -26,7 +26,7 @@ _Level = LogLevel
 
 
 class Logger:
-    """Called on the class. Any thread. Raises TypeError for other types."""
+    """Writes to the log of the server. Called on the class, from any thread. Raises TypeError for other types."""
 
     LogLevel = LogLevel
     INFO = LogLevel.INFO

@@ -55,11 +55,10 @@ def _die_with_the_server(lifeline: int) -> None:
 
 def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
     from . import server
-    from .batches import Batches
-    from .channel import Channel, ServerGone
-    from .host import ModelFailed, ModelHost
-    from .server_calls import ServerCalls
-    from .shared_memory import SharedMemory
+    from .channel import Channel, ServerGone, SharedMemory
+    from .host import ModelHost
+    from .model import ModelFailed
+    from .server_calls import Batches, ServerCalls
     from .wire import EXECUTE, FAILED, START, STARTED, STOP
 
     channel = Channel(sock, SharedMemory(memory))

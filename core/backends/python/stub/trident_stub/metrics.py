@@ -15,12 +15,11 @@ from enum import Enum
 from typing import Any
 
 from . import server
-from .errors import TritonModelException
-from .text import text_of
+from .errors import TritonModelException, text_of
 
 
 class MetricKind(Enum):
-    """The server side reads the name."""
+    """The kinds of metrics, which the server knows by these names."""
 
     COUNTER = 0
     GAUGE = 1
@@ -33,8 +32,8 @@ _OPERATIONS = {
     MetricKind.HISTOGRAM: ("Observe",),
 }
 
-# The numbers of metrics whose objects are gone. The garbage collector may find that out inside any call, where the
-# server cannot be called.
+# The numbers of metrics whose objects are gone. The garbage collector may delete them inside any call, where the server
+# cannot be called.
 _gone: deque[int] = deque()
 
 
@@ -51,7 +50,7 @@ class Metric:
     def __init__(self, number: int, kind: MetricKind, family: MetricFamily) -> None:
         self._number = number
         self._kind = kind
-        # As long as a metric lives, so does its family.
+        # A metric keeps its family alive.
         self._family = family
         weakref.finalize(self, _gone.append, number).atexit = False
 
@@ -60,11 +59,11 @@ class Metric:
         self._change("increment", "Increment", value)
 
     def set(self, value: float) -> None:
-        """Raises TritonModelException."""
+        """Set a gauge. Raises TritonModelException."""
         self._change("set", "Set", value)
 
     def observe(self, value: float) -> None:
-        """Raises TritonModelException."""
+        """Count `value` in a histogram. Raises TritonModelException."""
         self._change("observe", "Observe", value)
 
     def value(self) -> float:
@@ -101,7 +100,7 @@ class MetricFamily:
     HISTOGRAM = MetricKind.HISTOGRAM
 
     def __init__(self, name: str | bytes, description: str | bytes, kind: MetricKind) -> None:
-        """The family of that name, which exists once. Raises TritonModelException if it exists with another kind."""
+        """Register the family, or find the one of that name. Raises TritonModelException if that is of another kind."""
         name = text_of(name, "MetricFamily(): the name")
         description = text_of(description, "MetricFamily(): the description")
         if not isinstance(kind, MetricKind):

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Callable, Protocol
 
 if TYPE_CHECKING:
-    from .inference_request import InferenceRequest
-    from .inference_response import InferenceResponse
+    from .request import InferenceRequest
+    from .response import InferenceResponse
 
 
 class ResponseStream(Protocol):
@@ -60,7 +60,7 @@ class Server(Protocol):
     def call(self, name: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Ask the server for something other than an inference, and wait. Raises TritonModelException with its text.
 
-        The names and their fields are those of trident_stub.model_control and trident_stub.metrics.
+        The names and their fields are those of trident_stub.business_logic and trident_stub.metrics.
         """
         ...
 

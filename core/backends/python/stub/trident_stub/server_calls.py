@@ -1,4 +1,4 @@
-"""The server, over the channel: what `trident_stub.server.Server` promises to the library.
+"""The server over the channel: executes the batches that it sends, and implements `trident_stub.server.Server`.
 
 Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 """
@@ -12,10 +12,12 @@ from typing import Any, Callable
 
 from .channel import Channel
 from .errors import TritonError, TritonModelException
-from .inference_request import InferenceRequest
-from .inference_response import InferenceResponse
+from .host import ModelHost
+from .request import InferenceRequest
+from .response import InferenceResponse
 from .tensor import Tensor
 from .wire import (
+    AGAIN,
     ANSWER,
     CALL,
     CANCEL,
@@ -28,9 +30,11 @@ from .wire import (
     FIRST_CREDIT,
     FIRST_CREDIT_BYTES,
     INFER,
+    LATER,
     LOG,
     REPLY,
     RESPONSE,
+    RESULT,
     TAKEN,
     WAITS,
     WATCH,
@@ -45,12 +49,53 @@ from .wire import (
     write_record,
 )
 
+
+class Batches:
+    """Executes the batches that the server sends. The main thread only."""
+
+    def __init__(self, channel: Channel, calls: ServerCalls, host: ModelHost) -> None:
+        self._channel = channel
+        self._calls = calls
+        self._host = host
+
+    def execute(self, number: int, content: memoryview) -> None:
+        """Execute batch `number` and send the outcomes. Raises ServerGone and BadFrame."""
+        requests = self._read(content)
+        responses = self._host.execute(requests)
+        calls, is_rescheduled = self._calls, self._host.is_rescheduled
+
+        def write(records: list[Any], numbers: LayoutNumbers) -> None:
+            for request, response in zip(requests, responses):
+                if response is not None:
+                    calls.close(request._number)
+                    calls.write(records, numbers, request._number, response, FINAL)
+                elif is_rescheduled(request):
+                    calls.close(request._number)
+                    write_mark(records, request._number, AGAIN)
+                else:
+                    write_mark(records, request._number, LATER)
+
+        self._channel.send_records(RESULT, number, len(requests), write)
+
+    def _read(self, content: memoryview) -> list[InferenceRequest]:
+        count, at = self._channel.layouts.read_head(content)
+        layouts, calls, arrived = self._channel.layouts.layouts, self._calls, InferenceRequest._arrived
+        requests: list[InferenceRequest] = []
+        for _ in range(count):
+            record, at = read_record(content, at)
+            layout = layouts[record.layout]
+            calls.open(record.number)
+            tensors = calls.tensors(layout, record)
+            requests.append(arrived(record.number, tensors, layout.requested, record.fields))
+        return requests
+
+
 # Takes the size of a response in bytes, and returns flags for its record.
 Count = Callable[[int], int]
 
 
 class OpenRequest:
-    """A request that is not answered. Its sender waits while the server has taken too little of what was sent.
+    """A request without its final response. Its sender waits while the server has taken too little of what was sent.
 
     One thread at a time calls `send`, and the thread that reads calls `take`: each has counters of its own.
     """
@@ -77,7 +122,7 @@ class OpenRequest:
         return 0 if self.may_send else WAITS
 
     def take(self, count: int) -> None:
-        """The server has taken the oldest `count` responses."""
+        """Note that the server has taken the oldest `count` responses."""
         for _ in range(count):
             self._taken += 1
             self._taken_bytes += self._sizes.popleft()
@@ -88,7 +133,7 @@ class ServerCalls:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        # None: of a request that nobody asked about.
+        # None until somebody asks about the request.
         self._open: dict[int, OpenRequest | None] = {}
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[bool, Any]] = {}
@@ -134,7 +179,7 @@ class ServerCalls:
         flags: int,
         count: Count | None = None,
     ) -> None:
-        """Append the record of a response; None: of the end of the responses. `count` is told its size."""
+        """Append the record of a response or, for None, of the end of the responses. `count` gets its size."""
         if response is None:
             write_mark(records, number, flags | EMPTY)
             return
@@ -246,7 +291,7 @@ class ServerCalls:
         return replies
 
     def _encoded(self, description: dict[str, Any]) -> bytes:
-        """The fields that say something, as JSON. A model asks another one the same way over and over."""
+        """The fields that are set, as JSON. Kept, as a model sends most of its requests with the same ones."""
         fields = {name: value for name, value in description.items() if value or name == "model_version"}
         if "parameters" in fields:  # true and 1 are equal here, and not in JSON
             return json.dumps(fields).encode()
@@ -292,7 +337,7 @@ class Replies:
         self._listeners: list[Callable[[], None]] = []
 
     def add(self, response: InferenceResponse, final: bool) -> None:
-        """On the thread that reads the channel."""
+        """Add a response, on the thread that reads the channel."""
         self._arrived.append(response)
         self._is_over = final
         listeners, self._listeners = self._listeners, []
@@ -320,7 +365,7 @@ class Replies:
     def add_listener(self, callback: Callable[[], None]) -> None:
         self._listeners.append(callback)
         if not self._has_next():
-            # Who listens does not read, and perhaps nobody else does.
+            # The listener does not read, and perhaps no other thread does.
             self._channel.read_until(self._has_next)
         elif callback in self._listeners:
             self._listeners.remove(callback)

@@ -1,4 +1,4 @@
-"""Tensor: a name and an array.
+"""Tensor, a name and an array; Triton's datatypes, and the wire form of strings.
 
 Source: docs/spec/python-backend.md section 4.3.
 """
@@ -6,27 +6,129 @@ Source: docs/spec/python-backend.md section 4.3.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from struct import Struct
 from typing import Any
 
 import numpy as np
 
-from .datatypes import DATATYPES, NUMBERS, NUMPY_DTYPES
-from .device_memory import copy_to_host
-from .dlpack import CPU, Device, DeviceTensor, capsule_of, tensor_of
-from .errors import TritonModelException
-from .strings import deserialize_bytes_tensor, serialize_byte_tensor
-from .text import text_of
+from .dlpack import CPU, Device, DeviceTensor, capsule_of, copy_to_host, tensor_of
+from .errors import TritonModelException, text_of
+
+NUMBERS = {
+    "BOOL": 1,
+    "UINT8": 2,
+    "UINT16": 3,
+    "UINT32": 4,
+    "UINT64": 5,
+    "INT8": 6,
+    "INT16": 7,
+    "INT32": 8,
+    "INT64": 9,
+    "FP16": 10,
+    "FP32": 11,
+    "FP64": 12,
+    "BYTES": 13,
+    "BF16": 14,
+}
+
+# Of the datatypes of a fixed size that numpy has.
+NUMPY_DTYPES: dict[str, np.dtype[Any]] = {
+    name: np.dtype(code)
+    for name, code in {
+        "BOOL": "?",
+        "UINT8": "<u1",
+        "UINT16": "<u2",
+        "UINT32": "<u4",
+        "UINT64": "<u8",
+        "INT8": "<i1",
+        "INT16": "<i2",
+        "INT32": "<i4",
+        "INT64": "<i8",
+        "FP16": "<f2",
+        "FP32": "<f4",
+        "FP64": "<f8",
+    }.items()
+}
+
+DATATYPES: dict[np.dtype[Any], str] = {dtype: name for name, dtype in NUMPY_DTYPES.items()}
+
+# In a configuration string tensors are of TYPE_STRING; Python's own type stands for booleans, as in Triton.
+TRITON_STRING_TO_NUMPY: dict[str, Any] = {
+    **{f"TYPE_{name}": dtype.type for name, dtype in NUMPY_DTYPES.items()},
+    "TYPE_BOOL": bool,
+    "TYPE_STRING": np.object_,
+}
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """The numpy type of a datatype of a configuration, such as TYPE_FP32. Raises KeyError if numpy has none."""
+    return TRITON_STRING_TO_NUMPY[triton_type_string]
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """The numpy type of what `Tensor.triton_dtype` returns; None if numpy has none."""
+    return _TYPES.get(data_type)
+
+
+def numpy_to_triton_type(data_type: Any) -> int | None:
+    """The number of a numpy type's datatype; None if it has none."""
+    dtype = np.dtype(data_type)
+    return NUMBERS["BYTES"] if dtype.kind in "OSU" else NUMBERS.get(DATATYPES.get(dtype, ""))
+
+
+_TYPES: dict[int, Any] = {
+    **{NUMBERS[name]: dtype.type for name, dtype in NUMPY_DTYPES.items()},
+    NUMBERS["BYTES"]: np.object_,
+}
+
+
+_LENGTH = Struct("<I")
+
+
+def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes:
+    """The wire form of an array of `bytes`, of `str`, or of objects, whose texts are then taken; in C order.
+
+    Raises UnicodeEncodeError for a text that UTF-8 does not have.
+    """
+    pack = _LENGTH.pack
+    parts: list[bytes] = []
+    for item in input_tensor.ravel().tolist():
+        element = item if isinstance(item, bytes) else str(item).encode()
+        parts.append(pack(len(element)))
+        parts.append(element)
+    return b"".join(parts)
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes | bytearray | memoryview) -> np.ndarray[Any, Any]:
+    """The elements of a wire form as an array of objects with one dimension. Raises TritonModelException."""
+    # A slice of a numpy array would be an array, not bytes.
+    wire = memoryview(encoded_tensor).cast("B") if not isinstance(encoded_tensor, bytes) else encoded_tensor
+    read = _LENGTH.unpack_from
+    elements: list[bytes] = []
+    at, end = 0, len(wire)
+    while at < end:
+        start = at + 4
+        if start > end:
+            raise TritonModelException(f"the string tensor ends inside the length of its element {len(elements)}")
+        at = start + read(wire, at)[0]
+        if at > end:
+            raise TritonModelException(f"the string tensor ends inside its element {len(elements)}")
+        elements.append(bytes(wire[start:at]))
+    array = np.empty(len(elements), np.object_)
+    array[:] = elements
+    return array
+
 
 Array = np.ndarray[Any, Any]
 
 # Bytes up to which a copy costs less than a view that the encoder joins later.
 _SMALL = 32768
-# Bytes that a frame can have besides those of a tensor are fewer than these.
+# A frame has 4 GiB; what it has besides the tensor needs less than 1 MiB.
 _LARGEST = (1 << 32) - (1 << 20)
 
 
 class Tensor:
-    """An input or an output. One that a model makes holds an array; one that arrives makes it when it is asked for.
+    """An input or an output. One that a model makes holds an array; one that arrives makes its array on demand.
 
     `_datatype` is the name of the datatype on the wire, such as "FP32"; `_shape` a sequence of ints. The server side
     reads both and `_contents()`.
@@ -44,7 +146,7 @@ class Tensor:
     _device: DeviceTensor | None
 
     def __init__(self, name: str | bytes, numpy_array: Array) -> None:
-        """Keeps a view of `numpy_array` if it is contiguous and has numbers, else a copy.
+        """Keep a view of `numpy_array` if it is contiguous and has numbers, else a copy.
 
         Raises TypeError for other types, and TritonModelException for an empty name and for a dtype without a datatype.
         """
@@ -68,7 +170,7 @@ class Tensor:
 
     def _converted(self, array: Array) -> tuple[Array, str]:
         if array.dtype.kind in "OUS":
-            # Now, so that what cannot be encoded fails in the line that makes the tensor.
+            # Encoded now, so that a text that UTF-8 does not have fails in the line that makes the tensor.
             self._buffer = serialize_byte_tensor(array)
             return array, "BYTES"
         native = array.dtype.newbyteorder("=")

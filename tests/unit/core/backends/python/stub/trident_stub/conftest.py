@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trident_stub import running_model, server
+from trident_stub import server
 from trident_stub.host import ModelHost
-from trident_stub.running_model import Phase, RunningModel
+from trident_stub.model import Phase, RunningModel, set_running_model
 
 from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
 
@@ -24,10 +24,10 @@ def memory_server() -> Iterator[MemoryServer]:
     """The connected server. The library believes that its model serves."""
     made = MemoryServer()
     server.connect(made)
-    running_model.start(RunningModel("model", "/models/model/1", outputs=frozenset("AB"), phase=Phase.SERVING))
+    set_running_model(RunningModel("model", "/models/model/1", outputs=frozenset("AB"), phase=Phase.SERVING))
     yield made
     server.connect(None)
-    running_model.start(RunningModel())
+    set_running_model(RunningModel())
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trident_stub.errors import TritonModelException
-from trident_stub.inference_request import InferenceRequest
-from trident_stub.inference_response import InferenceResponse
+from trident_stub.request import InferenceRequest
+from trident_stub.response import InferenceResponse
 
 
 class MemoryStream:

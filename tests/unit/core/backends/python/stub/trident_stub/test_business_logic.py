@@ -1,19 +1,19 @@
-"""Requests to other models: waited for, awaited, iterated, cancelled, refused."""
+"""Requests to other models, waited for, awaited, iterated, cancelled, refused; and models that a model loads."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from trident_stub import running_model
-from trident_stub.business_logic import ResponseIterator
+from trident_stub.business_logic import ResponseIterator, is_model_ready, load_model, unload_model
 from trident_stub.errors import TritonModelException
-from trident_stub.inference_request import InferenceRequest
-from trident_stub.inference_response import InferenceResponse
-from trident_stub.running_model import Phase
+from trident_stub.model import Phase, running_model
+from trident_stub.request import InferenceRequest
+from trident_stub.response import InferenceResponse
 from trident_stub.tensor import Tensor
 
 from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer, MemoryStream
@@ -126,7 +126,7 @@ def test_outside_a_loop_nothing_is_sent(memory_server: MemoryServer, request_: I
 
 @pytest.mark.parametrize("phase", [Phase.LOADING, Phase.ENDING])
 def test_only_while_the_model_serves(memory_server: MemoryServer, request_: InferenceRequest, phase: Phase) -> None:
-    running_model.running_model().phase = phase
+    running_model().phase = phase
     with pytest.raises(TritonModelException) as caught:
         request_.exec()
     assert str(caught.value) == ONLY_IN_EXECUTE
@@ -140,6 +140,63 @@ def test_a_request_that_arrived_can_be_sent_again(memory_server: MemoryServer) -
     assert request._description() == {"id": "r", "model_name": "model"}
 
 
-def test_wrong_types(request_: InferenceRequest) -> None:
+def test_a_flag_that_is_no_bool(request_: InferenceRequest) -> None:
     with pytest.raises(TypeError, match="must be a bool, not int"):
         request_.exec(1)  # type: ignore[arg-type]
+
+
+def test_the_calls(memory_server: MemoryServer) -> None:
+    memory_server.answers["is_model_ready"] = {"ready": True}
+    load_model("m")
+    load_model(model_name="m", config="{}", files={"file:1/model.py": b"\xff"})
+    unload_model("m")
+    unload_model("m", unload_dependents=True)
+    assert is_model_ready("m")
+    assert is_model_ready(model_name="m", model_version="2")
+    assert memory_server.calls == [
+        ("load_model", {"model_name": "m", "config": "", "files": {}}),
+        ("load_model", {"model_name": "m", "config": "{}", "files": {"file:1/model.py": "/w=="}}),
+        ("unload_model", {"model_name": "m", "unload_dependents": False}),
+        ("unload_model", {"model_name": "m", "unload_dependents": True}),
+        ("is_model_ready", {"model_name": "m", "model_version": ""}),
+        ("is_model_ready", {"model_name": "m", "model_version": "2"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "prefix"),
+    [
+        (load_model, "load_model", "Failed to load model: "),
+        (unload_model, "unload_model", "Failed to unload model: "),
+        (is_model_ready, "is_model_ready", "Failed to check model readiness: "),
+    ],
+)
+def test_refusals_have_a_prefix(
+    memory_server: MemoryServer, call: Callable[[str], Any], name: str, prefix: str
+) -> None:
+    memory_server.refusals[name] = "why"
+    with pytest.raises(TritonModelException) as caught:
+        call("m")
+    assert str(caught.value) == f"{prefix}why"
+
+
+@pytest.mark.parametrize("version", ["0", "-1", "a", "1.0", "\u0661"])
+def test_versions_are_positive_integers(version: str) -> None:
+    with pytest.raises(TritonModelException, match=r"^Failed to check model readiness: .*an integer greater than 0$"):
+        is_model_ready("m", version)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: load_model(None),  # type: ignore[arg-type]
+        lambda: load_model("m", None),  # type: ignore[arg-type]
+        lambda: load_model("m", files={"file:a": "text"}),  # type: ignore[dict-item]
+        lambda: unload_model("m", None),  # type: ignore[arg-type]
+        lambda: is_model_ready("m", 1),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_types(memory_server: MemoryServer, call: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match="must be a"):
+        call()
+    assert memory_server.calls == []

@@ -1,11 +1,15 @@
-"""TritonError: message and code."""
+"""TritonError, and texts in bytes: `as_numpy()` of strings gives them, and Triton's library takes them as a str."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
-from trident_stub.errors import TritonError
+import triton_python_backend_utils as pb_utils
+from trident_stub.errors import TritonError, text_of
+
+from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,48 @@ def test_an_error_is_internal_unless_it_says_otherwise() -> None:
 def test_wrong_types(arguments: Any) -> None:
     with pytest.raises(TypeError, match="TritonError"):
         TritonError(*arguments)
+
+
+BYTES = np.array(["ä".encode()], np.object_)[0]
+
+
+def test_texts_in_bytes() -> None:
+    assert [text_of(each, "it") for each in ("ä", np.str_("ä"), BYTES, np.bytes_(BYTES), bytearray(BYTES))] == ["ä"] * 5
+    with pytest.raises(ValueError, match=r"it must be text, and the bytes b'\\xff' are not UTF-8: invalid start byte"):
+        text_of(b"\xff", "it")
+    with pytest.raises(TypeError, match="it must be a str, not int"):
+        text_of(1, "it")
+
+
+def test_texts_of_a_request_in_bytes() -> None:
+    request = pb_utils.InferenceRequest(
+        request_id=BYTES, correlation_id=BYTES, model_name=BYTES, requested_output_names=[BYTES], inputs=[]
+    )
+    assert (request.request_id(), request.correlation_id(), request.requested_output_names()) == ("ä", "ä", {"ä"})
+    assert request._description()["model_name"] == "ä"
+
+
+def test_texts_of_tensors_and_errors_in_bytes() -> None:
+    assert pb_utils.Tensor(BYTES, np.zeros(1)).name() == "ä"
+    assert pb_utils.Tensor.from_dlpack(BYTES, np.zeros(1)).name() == "ä"
+    assert pb_utils.TritonError(BYTES).message() == "ä"
+
+
+def test_texts_to_the_server_in_bytes(memory_server: MemoryServer) -> None:
+    memory_server.answers.update(
+        metric_family={"family": 1}, metric_create={"metric": 1}, is_model_ready={"ready": True}
+    )
+    pb_utils.Logger.log_info(BYTES)
+    pb_utils.Logger.log(BYTES)
+    assert [line[1] for line in memory_server.lines] == ["ä", "ä"]
+    pb_utils.MetricFamily(BYTES, BYTES, pb_utils.MetricFamily.GAUGE).Metric({BYTES: BYTES})
+    pb_utils.load_model(BYTES, BYTES, {BYTES: b"\xff"})
+    pb_utils.unload_model(BYTES)
+    assert pb_utils.is_model_ready(BYTES, b"1")
+    assert [fields for _, fields in memory_server.calls] == [
+        {"name": "ä", "description": "ä", "kind": "GAUGE"},
+        {"family": 1, "labels": {"ä": "ä"}, "buckets": None},
+        {"model_name": "ä", "config": "ä", "files": {"ä": "/w=="}},
+        {"model_name": "ä", "unload_dependents": False},
+        {"model_name": "ä", "model_version": "1"},
+    ]

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from trident_stub.errors import TritonError
-from trident_stub.host import ModelFailed
-from trident_stub.inference_request import InferenceRequest
-from trident_stub.inference_response import InferenceResponse
+from trident_stub.model import ModelFailed
+from trident_stub.request import InferenceRequest
+from trident_stub.response import InferenceResponse
 from trident_stub.tensor import Tensor
 
 from tests.unit.core.backends.python.stub.trident_stub.conftest import MakeHost
@@ -112,7 +112,7 @@ def test_a_life(make_host: MakeHost, memory_server: MemoryServer, tmp_path: Path
         (
             "requests[1].set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)\nreturn answers",
             "Expected a None object in the execute function return list for reschduled request, found type "
-            "'<class 'trident_stub.inference_response.InferenceResponse'>'.",
+            "'<class 'trident_stub.response.InferenceResponse'>'.",
         ),
     ],
 )

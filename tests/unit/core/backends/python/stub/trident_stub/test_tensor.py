@@ -1,4 +1,4 @@
-"""Tensor: arrays, what arrives, what leaves."""
+"""Tensor: arrays, what arrives, what leaves, and the wire form of strings."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from trident_stub.datatypes import NUMBERS, NUMPY_DTYPES
 from trident_stub.errors import TritonModelException
-from trident_stub.tensor import Tensor
+from trident_stub.tensor import (
+    NUMBERS,
+    NUMPY_DTYPES,
+    Tensor,
+    deserialize_bytes_tensor,
+    serialize_byte_tensor,
+)
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY_DTYPES))
@@ -125,3 +130,23 @@ def test_what_cannot_be_a_tensor(name: Any, array: Any, error: type[Exception], 
     with pytest.raises(error) as caught:
         Tensor(name, array)
     assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("wire", "text"),
+    [
+        (b"\1\0", "ends inside the length of its element 0"),
+        (b"\1\0\0\0a\5\0\0\0abc", "ends inside its element 1"),
+        (b"\xff\xff\xff\xff", "ends inside its element 0"),
+    ],
+)
+def test_a_wire_form_that_is_too_short(wire: bytes, text: str) -> None:
+    with pytest.raises(TritonModelException, match=text):
+        deserialize_bytes_tensor(wire)
+
+
+@pytest.mark.parametrize("form", [bytes, bytearray, memoryview, lambda wire: np.frombuffer(wire, np.uint8)])
+def test_every_kind_of_buffer(form: type) -> None:
+    elements = deserialize_bytes_tensor(form(serialize_byte_tensor(np.array([["a", "bc"]]))))
+    assert elements.tolist() == [b"a", b"bc"]
+    assert elements.dtype == np.object_

@@ -8,20 +8,62 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from . import business_logic, server
-from .errors import TritonModelException
-from .inference_response import InferenceResponse
-from .inference_trace import InferenceTrace
-from .parameters import checked_parameters
-from .preferred_memory import MemoryType, PreferredMemory
-from .response_sender import MADE_HERE, InferenceResponseSender
+from .errors import TritonModelException, text_of
+from .response import MADE_HERE, InferenceResponse, InferenceResponseSender, checked_parameters
 from .tensor import Tensor
-from .text import text_of
 
 if TYPE_CHECKING:
     from asyncio import Future
+
+
+class MemoryType(Enum):
+    """Where a tensor is."""
+
+    TRITONSERVER_MEMORY_GPU = 0
+    TRITONSERVER_MEMORY_CPU = 1
+
+
+class PreferredMemory:
+    """Where the outputs of another model should be. This server always answers with CPU memory."""
+
+    __slots__ = ("_device_id", "_type")
+
+    def __init__(self, preferred_memory_type: MemoryType, preferred_device_id: int = 0) -> None:
+        """Raises TypeError for other types."""
+        if not isinstance(preferred_memory_type, MemoryType):
+            raise TypeError("PreferredMemory(): the type must be TRITONSERVER_MEMORY_CPU or TRITONSERVER_MEMORY_GPU")
+        if type(preferred_device_id) is not int:
+            raise TypeError("PreferredMemory(): the device id must be an int")
+        self._type = preferred_memory_type
+        self._device_id = preferred_device_id
+
+
+class InferenceTrace:
+    """The trace of a request, which its requests to other models can continue. Its number is 0 if there is none."""
+
+    __slots__ = ("_context", "_number")
+
+    def __init__(self, context: str | None = None, number: int = 0) -> None:
+        self._context = context
+        self._number = number
+
+    @classmethod
+    def _of(cls, field: list[Any] | None) -> InferenceTrace:
+        """The trace in the field of a request that arrived."""
+        return cls(field[1], field[0]) if field else cls()
+
+    def _field(self) -> list[Any] | None:
+        """The field of a request to another model."""
+        return [self._number, self._context] if self._number else None
+
+    def get_context(self) -> str | None:
+        """The context for other tracing libraries, as JSON; None if the request is not traced so."""
+        return self._context
+
 
 RELEASE_ALL = 1
 RELEASE_RESCHEDULE = 2
@@ -31,9 +73,9 @@ _NO_TRACE = InferenceTrace()
 
 
 class InferenceRequest:
-    """See the module.
+    """A request that arrived, or one for another model.
 
-    `_number` is the server's number of a request that arrived; MADE_HERE: the model made it.
+    `_number` is the server's number of a request that arrived, and MADE_HERE if the model made the request.
     """
 
     __slots__ = ("_fields", "_inputs", "_number", "_release_flags", "_requested", "_sender")
@@ -127,19 +169,19 @@ class InferenceRequest:
         return self._description().get("id", "")  # type: ignore[no-any-return]
 
     def correlation_id(self) -> int | str:
-        """Of the sequence; 0 if the request is of none."""
+        """The correlation id of the sequence; 0 if the request belongs to none."""
         return self._description().get("correlation_id", 0)  # type: ignore[no-any-return]
 
     def flags(self) -> int:
-        """The sequence flags, added."""
+        """The sum of the sequence flags."""
         return self._description().get("flags", 0)  # type: ignore[no-any-return]
 
     def set_flags(self, flags: int) -> None:
-        """Raises TypeError for anything but an int."""
+        """Replace the flags. Raises TypeError for anything but an int."""
         self._description()["flags"] = _index("flags", flags)
 
     def timeout(self) -> int:
-        """In µs; 0 for none."""
+        """The timeout in µs; 0 for none."""
         return self._description().get("timeout", 0)  # type: ignore[no-any-return]
 
     def parameters(self) -> str:
@@ -150,33 +192,41 @@ class InferenceRequest:
         return InferenceTrace._of(self._description().get("trace"))
 
     def is_cancelled(self) -> bool:
-        """Whether the client went away. The request must be answered nevertheless."""
+        """Whether the client went away. The request must still be answered."""
         return self._number != MADE_HERE and server.current().is_cancelled(self._number)
 
     def set_release_flags(self, flags: int) -> None:
-        """With TRITONSERVER_REQUEST_RELEASE_RESCHEDULE the request is queued again after `execute`, not answered."""
+        """Set how the request ends: with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE it is queued again, not answered."""
         self._release_flags = _index("flags", flags)
 
     def get_response_sender(self) -> InferenceResponseSender:
-        """The sender of this request, always the same. That of a request that the model made sends nothing."""
+        """The one sender of this request. The sender of a request that the model made sends nothing."""
         sender = self._sender
         if sender is None:
             sender = self._sender = InferenceResponseSender(self._number, self._requested)
         return sender
 
     def exec(self, decoupled: bool = False) -> InferenceResponse | business_logic.ResponseIterator:
-        """Send it to its model, and wait for the response; if `decoupled`, return its responses as they come.
+        """Send the request to its model, and wait for the response; if `decoupled`, return the responses as they come.
 
         Errors of the call and of the model are in the response. Raises TritonModelException outside `execute`.
         """
         return business_logic.execute(self, decoupled)
 
     def async_exec(self, decoupled: bool = False) -> Future[Any]:
-        """As `exec`, for `await`: sent at once; if `decoupled`, it waits for the first response. Needs a running loop.
+        """As `exec`, for `await`: sent at once; if `decoupled`, waits for the first response. Needs a running loop.
 
         Raises as `exec`, and RuntimeError outside an event loop.
         """
         return business_logic.execute_async(self, decoupled)
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """The input of that name; None if the request has none."""
+    for tensor in inference_request._inputs:
+        if tensor._name == name:
+            return tensor
+    return None
 
 
 def _check(name: str, value: object, expected: type) -> None:
@@ -185,7 +235,7 @@ def _check(name: str, value: object, expected: type) -> None:
 
 
 def _index(name: str, value: SupportsIndex) -> int:
-    """Of Python or numpy."""
+    """An integer of Python or numpy as an int."""
     try:
         return operator.index(value)
     except TypeError:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from trident_stub.model_config import ModelConfig
+from trident_stub.model import ModelConfig
 
 INPUT = {"name": "X", "data_type": "TYPE_FP32", "dims": [4]}
 WHERE = "in auto-complete-config function for model 'M'"

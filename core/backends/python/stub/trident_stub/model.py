@@ -1,18 +1,93 @@
-"""ModelConfig: the configuration that `auto_complete_config` completes.
+"""The model of this process: its phase, its file and its configuration.
 
-Source: docs/spec/python-backend.md section 4.6.
+Source: docs/spec/python-backend.md sections 4.1, 4.3, 4.4 and 4.6.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import sys
+import types
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
+
+
+class Phase(Enum):
+    """LOADING -> SERVING -> ENDING; a model that cannot be loaded stays in LOADING."""
+
+    LOADING = "loading"
+    SERVING = "serving"
+    """`initialize` has returned: the model may send requests to others."""
+    ENDING = "ending"
+    """`finalize` begins."""
+
+
+@dataclass
+class RunningModel:
+    """What the library knows about the model. `directory` is the version's, `outputs` are the configured names."""
+
+    name: str = ""
+    directory: str = ""
+    decoupled: bool = False
+    outputs: frozenset[str] = field(default_factory=frozenset)
+    phase: Phase = Phase.LOADING
+
+
+_model = RunningModel()
+
+
+def running_model() -> RunningModel:
+    """The model of this process."""
+    return _model
+
+
+def set_running_model(model: RunningModel) -> None:
+    """Make `model` the model of this process. Called by ModelHost."""
+    global _model
+    _model = model
+
+
+def get_model_dir() -> str:
+    """The directory of the version that this process serves."""
+    return _model.directory
+
+
+class ModelFailed(Exception):
+    """The model cannot be loaded, completed or asked. Its text is Triton's reason, or that of what the model raised."""
+
+
+def import_model(model_file: str, version_directory: str) -> Any:
+    """The class TritonPythonModel of `model_file`. Raises ModelFailed, and all that the import may raise.
+
+    A file in the version directory is the module VERSION.STEM, so that it can import its neighbours relatively. Any
+    other is the file of a backend that is written in Python, and the module STEM.
+    """
+    folder, file = os.path.split(model_file)
+    if not file.endswith(".py"):
+        raise ModelFailed(f"Model name must end with '.py'. Model name provided: '{file}'")
+    if not os.path.isfile(model_file):
+        raise ModelFailed(f"Python model file not found in '{model_file}'")
+    stem = file[: -len(".py")]
+    if os.path.realpath(folder) != os.path.realpath(version_directory):
+        sys.path.append(folder)
+        return importlib.import_module(stem).TritonPythonModel
+    version = os.path.basename(folder)
+    sys.path += [folder, os.path.dirname(folder)]
+    # Made here, because a folder of the same name elsewhere on the path would become a part of the package.
+    package = types.ModuleType(version)
+    package.__path__ = [folder]
+    sys.modules[version] = package
+    return importlib.import_module(f"{version}.{stem}").TritonPythonModel
+
 
 _INVALID = "TYPE_INVALID"
 
 
 class ModelConfig:
-    """A configuration to which things may be added, but of which nothing that was configured may change."""
+    """The configuration that `auto_complete_config` may add to, but in which it may not change what was configured."""
 
     def __init__(self, model_config: str) -> None:
         """`model_config` is JSON, as in `args["model_config"]`."""
@@ -110,3 +185,25 @@ class ModelConfig:
                 f"specifies optional {configured['optional']}"
             )
         configured.update(tensor)
+
+
+def get_input_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The configuration of an input, from the parsed `args["model_config"]`; None if no name matches."""
+    return _by_name(model_config.get("input", []), name)
+
+
+def get_output_config_by_name(model_config: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The configuration of an output, from the parsed `args["model_config"]`; None if no name matches."""
+    return _by_name(model_config.get("output", []), name)
+
+
+def using_decoupled_model_transaction_policy(model_config: dict[str, Any]) -> bool:
+    """Whether the model may answer a request any number of times."""
+    return bool(model_config.get("model_transaction_policy", {}).get("decoupled", False))
+
+
+def _by_name(tensors: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    for tensor in tensors:
+        if tensor["name"] == name:
+            return tensor
+    return None

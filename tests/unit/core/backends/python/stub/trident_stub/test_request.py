@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from trident_stub.errors import TritonModelException
-from trident_stub.inference_request import InferenceRequest
-from trident_stub.inference_trace import InferenceTrace
-from trident_stub.preferred_memory import MemoryType, PreferredMemory
+from trident_stub.request import InferenceRequest, InferenceTrace, MemoryType, PreferredMemory
 from trident_stub.tensor import Tensor
 
 from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer

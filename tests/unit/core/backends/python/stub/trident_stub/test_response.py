@@ -1,20 +1,82 @@
-"""InferenceResponseSender: what may be sent when, with and without the decoupled policy."""
+"""InferenceResponse: what it keeps and refuses. InferenceResponseSender: what may be sent when, decoupled or not."""
 
 from __future__ import annotations
 
 import gc
+import json
 from typing import Any
 
 import numpy as np
 import pytest
-from trident_stub import running_model
-from trident_stub.errors import TritonModelException
-from trident_stub.inference_request import InferenceRequest
-from trident_stub.inference_response import InferenceResponse
+from trident_stub.errors import TritonError, TritonModelException
+from trident_stub.model import running_model
+from trident_stub.request import InferenceRequest
+from trident_stub.response import InferenceResponse
 from trident_stub.tensor import Tensor
 
 from tests.unit.core.backends.python.stub.trident_stub.memory_server import MemoryServer
 from tests.waiting import until
+
+A, B = Tensor("A", np.zeros(1)), Tensor("B", np.zeros(1))
+
+
+def test_outputs_errors_and_parameters() -> None:
+    plain = InferenceResponse([A, B])
+    assert plain.output_tensors() == [A, B]
+    assert not plain.has_error()
+    assert plain.error() is None
+    assert json.loads(plain.parameters()) == {}
+    failed = InferenceResponse(error=TritonError("no", TritonError.NOT_FOUND), parameters={"a": True, "b": 1, "c": ""})
+    assert failed.output_tensors() == []
+    error = failed.error()
+    assert error is not None
+    assert (error.message(), error.code()) == ("no", 2)
+    assert failed.has_error()
+    assert json.loads(failed.parameters()) == {"a": True, "b": 1, "c": ""}
+
+
+@pytest.mark.usefixtures("memory_server")
+def test_what_was_not_requested_is_dropped() -> None:
+    response = InferenceResponse([A, B], parameters={"p": 1})
+    assert response._with_outputs(("B", "A", "C")) is response
+    kept = response._with_outputs(("B",))
+    assert kept.output_tensors() == [B]
+    unknown = Tensor("not configured", np.zeros(1))
+    assert InferenceResponse([A, B, unknown])._with_outputs(("B",)).output_tensors() == [B, unknown]
+    assert kept.parameters() == response.parameters()
+    assert response.output_tensors() == [A, B]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"output_tensors": None}, TypeError, "NoneType"),
+        ({"output_tensors": [None]}, TritonModelException, "Output tensor for inference response should not be empty."),
+        ({"output_tensors": [np.zeros(1)]}, TypeError, "must be Tensor objects, not ndarray"),
+        ({"error": "text"}, TypeError, "must be a TritonError, not str"),
+        ({"parameters": []}, TritonModelException, ", got <class 'list'>"),
+        (
+            {"parameters": {1: "int key"}},
+            TritonModelException,
+            "Expect parameters keys to have type str, found type <class 'int'>",
+        ),
+        (
+            {"parameters": {"a": 0.5}},
+            TritonModelException,
+            "Expect parameters values to have type bool/int/str, found type <class 'float'>",
+        ),
+        (
+            {"parameters": {"a": None}},
+            TritonModelException,
+            "Expect parameters values to have type bool/int/str, found type <class 'NoneType'>",
+        ),
+    ],
+)
+def test_a_response_that_is_refused(arguments: dict[str, Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        InferenceResponse(**arguments)
+    assert text in str(caught.value)
+
 
 RESPONSE = InferenceResponse([Tensor("A", np.zeros(1))])
 CLOSED = "Unable to send response. Response sender has been closed."
@@ -47,7 +109,7 @@ def arrived() -> InferenceRequest:
 def test_the_order_of_responses(
     memory_server: MemoryServer, decoupled: bool, sends: list[tuple[InferenceResponse | None, int]], refusal: str | None
 ) -> None:
-    running_model.running_model().decoupled = decoupled
+    running_model().decoupled = decoupled
     sender = arrived().get_response_sender()
     good = sends if refusal is None else sends[:-1]
     for response, flags in good:
@@ -61,7 +123,7 @@ def test_the_order_of_responses(
 
 
 @pytest.mark.parametrize("arguments", [("text",), (RESPONSE, None), (RESPONSE, "1")])
-def test_wrong_types(memory_server: MemoryServer, arguments: Any) -> None:
+def test_what_cannot_be_sent(memory_server: MemoryServer, arguments: Any) -> None:
     sender = arrived().get_response_sender()
     with pytest.raises(TypeError, match="send"):
         sender.send(*arguments)
@@ -91,7 +153,7 @@ def test_nobody_answers_a_request_of_the_model(memory_server: MemoryServer) -> N
 
 @pytest.mark.parametrize("decoupled", [True, False])
 def test_a_sender_that_is_dropped_ends_its_request(memory_server: MemoryServer, decoupled: bool) -> None:
-    running_model.running_model().decoupled = decoupled
+    running_model().decoupled = decoupled
     request = arrived()
     request.get_response_sender()
     del request
