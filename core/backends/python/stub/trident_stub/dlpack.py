@@ -113,7 +113,7 @@ class _Taken:
 
 
 def tensor_of(source: Any) -> DeviceTensor:
-    """The tensor of a capsule, or of an object that gives one, which is thereby taken. Raises TritonModelException."""
+    """Take the tensor out of a capsule, or of an object that gives one. Raises TritonModelException."""
     if type(source).__name__ == "PyCapsule":
         capsule = source
     elif hasattr(source, "__dlpack__") and hasattr(source, "__dlpack_device__"):
@@ -143,7 +143,7 @@ def _described(tensor: _DLTensor, owner: Any) -> DeviceTensor:
         raise TritonModelException(
             f"DLPack's type code {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes has no Triton datatype."
         )
-    # Pinned memory is the CPU's.
+    # Pinned memory belongs to the CPU.
     device = Device(CUDA, tensor.device_id) if tensor.device_type == CUDA else CPU
     return DeviceTensor(datatype, shape, device, (tensor.data or 0) + tensor.byte_offset, owner)
 
@@ -189,7 +189,7 @@ def _forget(address: int) -> None:
     _given.pop(address, None)
 
 
-# The capsule is being freed when it is called: it may be looked at by its address only, never become an object again.
+# Called while the capsule is being freed: it may be used by its address only, and never become an object again.
 def _forget_capsule(capsule: int) -> None:
     if _is_valid(capsule, _FRESH):
         _forget(_get_pointer(capsule, _FRESH))

@@ -38,12 +38,11 @@ _LAST_SECONDS = 2.0
 
 
 class BrokenContract(Exception):
-    """`execute` returned something that it may not return. Its text is Triton's, and goes to the client as it is."""
+    """`execute` returned something invalid. The text is Triton's, and goes to the client as it is."""
 
 
 class ModelHost:
-    """One model and its instance of TritonPythonModel. Made and called by `trident_stub.main`, after it has called
-    `trident_stub.server.connect`.
+    """One model and its instance of TritonPythonModel. Made by `trident_stub.main`, once a server is connected.
 
     All calls but `is_ready` come from the main thread, one at a time.
     """
@@ -127,7 +126,7 @@ class ModelHost:
         return _is_given_back(request)
 
     def is_ready(self) -> bool:
-        """What the model's `is_ready` says; true if it has none. Any thread. Raises ModelFailed with the reason."""
+        """The answer of the model's `is_ready`; true if it has none. Any thread. Raises ModelFailed with the reason."""
         if not hasattr(self._instance, "is_ready"):
             return True
         try:
@@ -152,7 +151,7 @@ class ModelHost:
         self._instance = self._execute = None
 
     def _awaited(self, returned: Any, requests: list[InferenceRequest]) -> Any:
-        """What `execute` returned or, if that is a coroutine, what it returns: None at once for a decoupled model."""
+        """The result of `execute`, or that of its coroutine: for a decoupled model None, at once."""
         if not isinstance(returned, Coroutine):
             return returned
         if not self._decoupled:
@@ -200,9 +199,9 @@ class ModelHost:
     def _failed(
         self, requests: list[InferenceRequest], error: BaseException, responses: Responses
     ) -> list[InferenceResponse | None]:
-        """The same error for each request that is still open, or was closed for one of `responses`, which drop out.
+        """An error for each request that is open, or was closed for one of `responses`, which are discarded.
 
-        A request that has its one response, but not the end, gets that.
+        A request that has its one response, but not the final flag, is ended.
         """
         reason = f"Failed to process the request(s) for model '{self._instance_name}', message: {_reason(error)}"
         failure = InferenceResponse(error=TritonError(reason))
@@ -244,12 +243,12 @@ def _check_element(request: InferenceRequest, response: object) -> None:
 
 
 def _leave_open(request: InferenceRequest, how: str) -> None:
-    """`execute` has returned no response for `request`: its sender answers it or, if it is given back, that is over.
+    """Leave `request`, for which `execute` returned no response, to its sender; close that if it was given back.
 
-    `how` says what it returned.
+    `how` says what `execute` returned.
     """
     was_asked_for = request._sender is not None
-    sender = request.get_response_sender()  # it notices when nobody can answer any more
+    sender = request.get_response_sender()  # which notices when it is dropped
     if not was_asked_for:
         sender._unused = how
     if request._release_flags == RELEASE_RESCHEDULE and sender._close() is not SenderState.CLOSED:

@@ -38,7 +38,7 @@ _gone: deque[int] = deque()
 
 
 def drop_unused() -> None:
-    """Tell the server which metrics nobody can use any more. Called after each execution, and before other calls."""
+    """Tell the server which metrics are no longer used. Called after each execution, and before other calls."""
     while _gone:
         with suppress(TritonModelException):
             server.current().call("metric_delete", {"metric": _gone.popleft()})

@@ -76,7 +76,7 @@ def import_model(model_file: str, version_directory: str) -> Any:
         return importlib.import_module(stem).TritonPythonModel
     version = os.path.basename(folder)
     sys.path += [folder, os.path.dirname(folder)]
-    # Made here, because a folder of the same name elsewhere on the path would become a part of the package.
+    # Made here, as an import would add folders of the same name elsewhere on the path to the package.
     package = types.ModuleType(version)
     package.__path__ = [folder]
     sys.modules[version] = package
@@ -97,7 +97,7 @@ class ModelConfig:
         return self._model_config
 
     def set_max_batch_size(self, max_batch_size: int) -> None:
-        """Set or raise it. Raises ValueError if the configured one is larger."""
+        """Set or raise the maximum. Raises ValueError if the configured one is larger."""
         configured = self._model_config.get("max_batch_size", 0)
         if configured > max_batch_size:
             raise ValueError(

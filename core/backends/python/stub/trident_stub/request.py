@@ -83,7 +83,7 @@ class InferenceRequest:
     _number: int
     _inputs: list[Tensor]
     _requested: Sequence[str]
-    # What few requests have and few models ask for: JSON until it is asked for.
+    # Fields that few requests have and few models read: JSON until one is read.
     _fields: bytes | dict[str, Any]
     _release_flags: int
     _sender: InferenceResponseSender | None

@@ -110,7 +110,7 @@ def _check_output(tensor: object) -> None:
 NO_FLAGS = 0
 FINAL = 1
 MADE_HERE = -1
-"""The number of a request that did not arrive: the model made it for another model."""
+"""The number of a request that the model made for another model."""
 
 
 class SenderState(Enum):
@@ -137,7 +137,7 @@ class InferenceResponseSender:
     __slots__ = ("_number", "_requested", "_state", "_unused")
 
     def __init__(self, number: int, requested: Sequence[str], state: SenderState = SenderState.OPEN) -> None:
-        """`number` is the request's at the server; MADE_HERE: the model made it, and nobody can answer it."""
+        """Answer the request that has `number` at the server. One with MADE_HERE cannot be answered."""
         self._number = number
         self._requested = requested
         self._state = state
@@ -169,12 +169,12 @@ class InferenceResponseSender:
         server.current().send(self._number, response, flags == FINAL)
 
     def is_cancelled(self) -> bool:
-        """Whether the client went away. The request must be ended nevertheless."""
+        """Whether the client went away. The request must still be ended."""
         return self._number != MADE_HERE and server.current().is_cancelled(self._number)
 
     def __del__(self) -> None:
         if self._number >= 0 and self._state is not SenderState.CLOSED:
-            # The garbage collector may have come in the middle of anything, where this thread must not send.
+            # The garbage collector may run in the middle of anything, where this thread must not send.
             with suppress(RuntimeError):
                 threading.Thread(
                     target=_end_dropped, args=(self._number, self._state, self._unused), daemon=True

@@ -86,7 +86,7 @@ _LENGTH = Struct("<I")
 
 
 def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes:
-    """The wire form of an array of `bytes`, of `str`, or of objects, whose texts are then taken; in C order.
+    """The wire form, in C order, of an array of `bytes`, of `str`, or of objects, which are turned into text.
 
     Raises UnicodeEncodeError for a text that UTF-8 does not have.
     """
@@ -267,7 +267,7 @@ class Tensor:
         return device.type, device.number
 
     def _contents(self) -> bytes | memoryview:
-        """The wire bytes in C order, `len` of which is their number: of BYTES each element after its length.
+        """The wire bytes in C order, with `len` as their number; for BYTES each element after its length.
 
         Called by the stub's channel when it encodes a response, or a request to another model. Copies only what is on a
         device, and what is so small that a copy is cheaper than a view. Raises TritonModelException for what is too

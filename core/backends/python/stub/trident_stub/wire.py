@@ -135,7 +135,7 @@ def size_of(datatype: str, shape: Iterable[int]) -> int:
 
 
 class LayoutNumbers:
-    """Numbers the layouts that one end sends. Under the lock under which frames get their order."""
+    """Numbers the layouts that one end sends. The caller holds the lock that orders the frames."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[int, bool]] = {}
@@ -146,7 +146,7 @@ class LayoutNumbers:
         return self._known.get(key)
 
     def add(self, key: Hashable, tensors: Sequence[Description], requested: Sequence[str] = ()) -> tuple[int, bool]:
-        """As `find`, of a new layout, which the next head introduces. Raises ValueError for an unknown datatype."""
+        """As `find`, for a new layout, which the next head introduces. Raises ValueError for an unknown datatype."""
         layout = Layout(tuple(tensors), tuple(requested))
         may_follow = layout.size >= 0 and not any(start & 7 for _, _, _, start, _ in layout.spans)
         if len(self._known) >= _LIMIT:
@@ -199,7 +199,7 @@ def text_frame(kind: int, number: int, content: bytes = b"", flags: int = 0) -> 
 
 
 def release_frame(kind: int, offsets: bytes) -> bytes:
-    """A frame of offsets, 8 bytes each; its number is how many they are."""
+    """A frame of offsets, 8 bytes each. Its number is their count."""
     return frame_of(kind, len(offsets) // OFFSET.size, [offsets, PADDING[len(offsets) & 15]])
 
 
