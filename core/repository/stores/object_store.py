@@ -1,11 +1,11 @@
-"""The protocol between the downloader and an object store. One package per storage implements it.
+"""The protocol between the downloader and an object store. One module per storage implements it.
 
     ObjectStore     the protocol
-    ├── S3Store        botocore (s3/)
-    └── GcsStore       google-cloud-storage (gcs/)
+    ├── S3Store        boto3
+    └── GcsStore       google-cloud-storage
 
-Every method blocks on the network. The source opener imports a storage's package, and with it the SDK, when it makes
-the first store of that storage.
+Every method blocks on the network. The source opener imports a storage's module, and with it the SDK, when it makes the
+first store of that storage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class StorageAccess:
     """The access of one store. It has no secret, so it may be shown.
 
     `identity` is what the error messages call it. `credentials` names their origin in the words of the storage's SDK:
-    botocore's `method`, the module of Google's credentials, empty for anonymous access. `endpoint` is a URL. `region`
+    boto3's `method`, the module of Google's credentials, empty for anonymous access. `endpoint` is a URL. `region`
     is empty for a storage without regions.
     """
 
@@ -45,14 +45,6 @@ class StorageAccess:
     endpoint: str
     region: str = ""
     region_origin: RegionOrigin = RegionOrigin.DEFAULT
-
-
-#         ObjectStore     the protocol
-#         ├── S3Store        botocore (s3/)
-#         └── GcsStore       google-cloud-storage (gcs/)
-#
-# Every method blocks on the network. The source opener imports a storage's package, and with it the SDK, when it makes
-# the first store of that storage.
 
 
 class Hash(Protocol):

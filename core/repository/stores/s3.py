@@ -1,10 +1,8 @@
-"""Requests to Amazon S3 and to storages that speak its protocol, through botocore; the only module that imports it.
+"""Requests to Amazon S3 and to storages that speak its protocol, through boto3; the only module that imports it.
 
-botocore is what boto3 is built on: the same sessions, clients and settings, without boto3's own layer, which would take
-a quarter more CPU time before the first request. Their default chain decides about identity, permissions and endpoint
-(AWS_PROFILE, AWS_ENDPOINT_URL_S3, roles, web identity, addressing styles). Only the repository's URI and the credential
-file take precedence over it. With a custom endpoint botocore writes the bucket into the path, unless the AWS
-configuration asks for the virtual style.
+boto3's default chain decides about identity, permissions and endpoint (AWS_PROFILE, AWS_ENDPOINT_URL_S3, roles, web
+identity, addressing styles). Only the repository's URI and the credential file take precedence over it. With a custom
+endpoint boto3 writes the bucket into the path, unless the AWS configuration asks for the virtual style.
 
 Source: docs/spec/repository.md section 1.10.
 """
@@ -19,11 +17,12 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import botocore.session
+import boto3.session
 from botocore import UNSIGNED
 from botocore.config import Config
 from botocore.exceptions import (
@@ -33,6 +32,7 @@ from botocore.exceptions import (
     CredentialRetrievalError,
     HTTPClientError,
     IncompleteReadError,
+    PaginationError,
 )
 from botocore.parsers import ResponseParserError
 
@@ -164,7 +164,7 @@ _MASK = "[secret]"
 # Triton's text when it cannot open the bucket. Source: docs/spec/repository.md section 1.10.
 _NO_CLIENT = "Unable to create S3 filesystem client. Check account credentials."
 _NO_BUCKET = "NoSuchBucket"
-# The ends of botocore's names for a storage that cannot be reached.
+# The ends of boto3's names for a storage that cannot be reached.
 _UNREACHABLE = ("ConnectionError", "TimeoutError", "ConnectionClosedError", "SSLError")
 _NO_STORAGE = "the storage cannot be reached: check the endpoint with its port and http(s), the network and the proxy"
 
@@ -222,6 +222,10 @@ class S3Call:
             f"{self.target} was {how} since it was listed", hint="load again: it lists the repository afresh"
         )
 
+    def endless(self) -> RepositoryUnavailable:
+        """The error for a listing without an end."""
+        return RepositoryUnavailable(f"{self.target} gives a listing that never ends")
+
     def answered_by_another(self) -> RepositoryUnavailable:
         """The error for an answer that is not S3's."""
         return RepositoryUnavailable(
@@ -240,15 +244,6 @@ def safe_text(text: str, secrets: Iterable[str]) -> str:
 
 def _one_line(text: str) -> str:
     return _CONTROL.sub(" ", text)
-
-
-# botocore is what boto3 is built on: the same sessions, clients and settings, without boto3's own layer, which would
-# take a quarter more CPU time before the first request. Their default chain decides about identity, permissions and
-# endpoint (AWS_PROFILE, AWS_ENDPOINT_URL_S3, roles, web identity, addressing styles). Only the repository's URI and
-# the credential file take precedence over it. With a custom endpoint botocore writes the bucket into the path, unless
-# the AWS configuration asks for the virtual style.
-#
-# Source: docs/spec/repository.md section 1.10.
 
 
 # At DEBUG botocore logs session tokens, which do not belong in the server's verbose log.
@@ -275,6 +270,7 @@ _TRANSIENT_CODES = frozenset(
 _TRANSIENT_ERRORS = (HTTPClientError, ConnectTimeoutError, IncompleteReadError)
 _CREDENTIAL_CODES = frozenset({"ExpiredToken", "InvalidToken", "TokenRefreshRequired"})
 _NOT_FOUND = frozenset({"NoSuchKey", "NotFound", "404"})
+_LISTING_FIELDS = frozenset({"Name", "KeyCount", "IsTruncated"})
 
 
 class _Access:
@@ -286,13 +282,12 @@ class _Access:
         session = _session(credential)
         self._credentials = session.get_credentials()
         self._region_origin = RegionOrigin.DEFAULT
-        region = session.get_config_variable("region")
-        if region:
+        if session.region_name:
             self._region_origin = RegionOrigin.CREDENTIAL_FILE if credential.region else RegionOrigin.CONFIGURATION
-        self.client = session.create_client(
+        self.client = session.client(
             "s3",
             endpoint_url=location.endpoint_url or None,
-            region_name=region or _DEFAULT_REGION,
+            region_name=session.region_name or _DEFAULT_REGION,
             config=_CONFIG if self._credentials else _CONFIG.merge(Config(signature_version=UNSIGNED)),
         )
 
@@ -331,19 +326,37 @@ class S3Client:
         return self._open(call).describe()
 
     def ask(self, call: S3Call, operation: str, **arguments: object) -> dict[str, Any]:
-        """Call the API method `operation`, with botocore's few attempts. Raises TransientError, RepositoryUnavailable.
-
-        The errors are not chained: their causes may contain secrets, and the message says what they say.
-        """
+        """Call the API method `operation` on an object. Raises TransientError, RepositoryUnavailable."""
         access = self._open(call)
-        key = {"Key": call.key} if call.key else {}
+        with self._errors_of(call, access):
+            answer: dict[str, Any] = getattr(access.client, operation)(Bucket=call.bucket, Key=call.key, **arguments)
+            return answer
+
+    def pages(self, call: S3Call, **query: str) -> Iterator[dict[str, Any]]:
+        """The pages of a listing of the bucket. Raises TransientError, RepositoryUnavailable."""
+        access = self._open(call)
+        with self._errors_of(call, access):
+            for page in access.client.get_paginator("list_objects_v2").paginate(Bucket=call.bucket, **query):
+                if not page.keys() & _LISTING_FIELDS:  # otherwise any XML page would count as an empty repository
+                    raise call.answered_by_another()
+                if page.get("IsTruncated") and not page.get("NextContinuationToken"):  # the paginator would end here
+                    raise call.endless()
+                yield page
+
+    @contextmanager
+    def _errors_of(self, call: S3Call, access: _Access) -> Iterator[None]:
+        """Turn boto3's exceptions, after its few attempts, into RepositoryUnavailable or TransientError.
+
+        They are not chained: their causes may contain secrets, and the message says what they say.
+        """
         try:
-            answer: dict[str, Any] = getattr(access.client, operation)(Bucket=call.bucket, **key, **arguments)
+            yield
         except ClientError as error:
             raise self._answered(call, access, error) from None
+        except PaginationError:
+            raise call.endless() from None
         except (BotoCoreError, ResponseParserError, ValueError) as error:
             raise _no_answer(call, access, error) from None
-        return answer
 
     def _open(self, call: S3Call) -> _Access:
         with self._lock:  # a session is for one thread, its clients are for any
@@ -377,15 +390,15 @@ class S3Client:
                 self._access = None
 
 
-def _session(credential: S3Credential) -> Any:
-    session = botocore.session.get_session()
-    if credential.region:
-        session.set_config_variable("region", credential.region)
+def _session(credential: S3Credential) -> boto3.session.Session:
     if credential.key_id:
-        session.set_credentials(credential.key_id, credential.secret_key, credential.session_token or None)
-    elif credential.profile:
-        session.set_config_variable("profile", credential.profile)
-    return session
+        return boto3.session.Session(
+            aws_access_key_id=credential.key_id,
+            aws_secret_access_key=credential.secret_key,
+            aws_session_token=credential.session_token or None,
+            region_name=credential.region or None,
+        )
+    return boto3.session.Session(profile_name=credential.profile or None, region_name=credential.region or None)
 
 
 def _no_answer(call: S3Call, access: _Access, error: Exception) -> TransientError | RepositoryUnavailable:
@@ -405,14 +418,8 @@ def _message(error: Exception, secrets: tuple[str, ...]) -> str:
     return safe_text(str(error), secrets)
 
 
-# Source: docs/spec/repository.md section 1.10.
-
-
-_LISTING_FIELDS = frozenset({"Name", "KeyCount", "IsTruncated"})
-
-
 class S3Store:
-    """The ObjectStore of an `s3://` location; `credential` takes precedence over botocore's default chain.
+    """The ObjectStore of an `s3://` location; `credential` takes precedence over boto3's default chain.
 
     Making one does not ask the storage.
     """
@@ -456,12 +463,9 @@ class S3Store:
         call = self._call("s3:GetObject", wanted.key)
         asked = {"Range": f"bytes={start}-{stop - 1}"} if stop > start else {}
         answer = self._client.ask(call, "get_object", IfMatch=f'"{wanted.tag}"', **asked)
-        body = answer["Body"]
-        try:
+        with answer["Body"] as body:
             _check_range(call, answer, wanted, start, stop)
-            yield from body_pieces(body._raw_stream, stop - start, call.target)
-        finally:
-            body.close()
+            yield from body_pieces(body, stop - start, call.target)
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
         call = self._call("s3:GetObject", wanted.key)
@@ -484,20 +488,9 @@ class S3Store:
         return S3Call(action, f"{self.location}/{key}", self._bucket, self._root + key)
 
     def _pages(self, **query: str) -> Iterator[dict[str, Any]]:
-        token: str | None = None
-        while True:
-            more = {"ContinuationToken": token} if token else {}
-            call = self._call("s3:ListBucket")
-            page = self._client.ask(call, "list_objects_v2", **query, **more)
-            if not page.keys() & _LISTING_FIELDS:  # otherwise any XML page would count as an empty repository
-                raise call.answered_by_another()
+        for page in self._client.pages(self._call("s3:ListBucket"), **query):
             self._opened = True
             yield page
-            if not page.get("IsTruncated"):
-                return
-            last, token = token, page.get("NextContinuationToken")
-            if not token or token == last:
-                raise RepositoryUnavailable(f"{self.location} gives a listing that never ends")
 
 
 def _check_range(call: S3Call, answer: dict[str, Any], wanted: StoredObject, start: int, stop: int) -> None:
