@@ -2,15 +2,16 @@
 
 google-cloud-storage supplies the endpoint and the credentials; google-auth supplies a session that uses them and renews
 tokens. This module makes the requests itself. The SDK's `list_blobs` starts a thread that asks for the bucket, which
-costs a request and needs a permission that nothing else here needs. Its downloads can only push into a file; a range
-has to be pulled piece by piece, never held whole, and exactly as stored (an object with `Content-Encoding: gzip` stays
-compressed, so that its size is the listed one).
+costs a request and needs a permission that nothing else here needs; only a variable of the environment turns it off.
+Its downloads push into a file and accept an answer that ignores the range; a range has to be pulled piece by piece,
+never held whole, and exactly as stored (an object with `Content-Encoding: gzip` stays compressed, so that its size is
+the listed one).
 
 The credentials are the SDK's default ones (GOOGLE_APPLICATION_CREDENTIALS, gcloud's user, the metadata server or
 workload identity). Access is anonymous if the SDK finds none, and always if STORAGE_EMULATOR_HOST names an emulator.
 Without an emulator the SDK looks for a metadata server before it gives up, which may take some seconds.
 
-Source: docs/spec/repository.md section 1.10.
+Source: docs/spec/repository.md section 1.10; Cloud Storage's JSON API, `objects.list` and `objects.get`.
 """
 
 from __future__ import annotations
@@ -116,19 +117,6 @@ class GcsCall:
     def gone(self) -> RepositoryUnavailable:
         """The error for an object or a bucket that does not exist, or no longer exists as it was listed."""
         return RepositoryUnavailable(self.missing)
-
-
-# google-cloud-storage supplies the endpoint and the credentials; google-auth supplies a session that uses them and
-# renews tokens. This module makes the requests itself. The SDK's `list_blobs` starts a thread that asks for the
-# bucket, which costs a request and needs a permission that nothing else here needs. Its downloads can only push into a
-# file; a range has to be pulled piece by piece, never held whole, and exactly as stored (an object with
-# `Content-Encoding: gzip` stays compressed, so that its size is the listed one).
-#
-# The credentials are the SDK's default ones (GOOGLE_APPLICATION_CREDENTIALS, gcloud's user, the metadata server or
-# workload identity). Access is anonymous if the SDK finds none, and always if STORAGE_EMULATOR_HOST names an emulator.
-# Without an emulator the SDK looks for a metadata server before it gives up, which may take some seconds.
-#
-# Source: docs/spec/repository.md section 1.10.
 
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
@@ -319,9 +307,6 @@ def _cause(error: Exception) -> str:
     """The error's text, on one line."""
     text = " ".join(str(error.cause if isinstance(error, api_errors.RetryError) else error).split())
     return text if len(text) <= _LONGEST_CAUSE else f"{text[:_LONGEST_CAUSE]}…"
-
-
-# Source: docs/spec/repository.md section 1.10; Cloud Storage's JSON API, `objects.list` and `objects.get`.
 
 
 class GcsStore:
