@@ -47,7 +47,8 @@ class HubResponses:
         self._signal.close()
 
     def put(self, on_response: OnResponse, response: InferenceResponse) -> None:
-        if get_ident() == self._thread_id:
+        # What another thread has sent before comes first: it may be for the same request.
+        if not self._arrived and get_ident() == self._thread_id:
             on_response(response)
             return
         self._arrived.append((on_response, response))

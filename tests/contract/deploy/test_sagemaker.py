@@ -15,7 +15,7 @@ import boto3
 import pytest
 
 from tests.contract.deploy.sagemaker_credentials import emulated, set_credentials
-from tests.contract.repository.s3_emulator import REGION, S3Emulator
+from tests.contract.repository.s3_emulator import REGION, S3Emulator, leave_aws
 from tests.unit.deploy.sagemaker.sagemaker_command import (
     ASYNC,
     BATCH,
@@ -202,9 +202,9 @@ def test_answer_with_another_number_of_rows_fails(moto: S3Emulator, deploy: Depl
     assert (result.status, "2 rows, but the request has 1" in result.errors) == (1, True)
 
 
-def test_missing_credentials_are_reported(moto: S3Emulator, deploy: Deploy, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    result = deploy("create", "nobody", *REAL_TIME)
+def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the address of an emulator, which asks nobody who calls. Nothing is sent unsigned."""
+    leave_aws(monkeypatch, tmp_path)
+    result = run("create", "nobody", *REAL_TIME, "--region", REGION)
     assert result.status == 1
     assert "CreateModel: there are no credentials" in result.errors

@@ -152,7 +152,7 @@ BAD = [
     Bad("labels_folder", both(config(LABELS % "l"), lambda model: (model / "l").mkdir()), 400, "Is a directory"),
     Bad("warmup_missing", config(WARMUP % "w"), 400, "warmup/w: No such file or directory"),
     Bad("warmup_outside", config(WARMUP % "../../simple/config.pbtxt"), 400, "is outside model directory"),
-    Bad("warmup_huge", config(HUGE_WARMUP), 400, "Internal: "),
+    Bad("warmup_huge", config(HUGE_WARMUP), 500, "more than the maximum of 4294967296"),
     Bad("weights_missing", graph(external("weights.bin")), 400, "weights.bin"),
     Bad("weights_outside", graph(external("../../simple/1/model.onnx")), 400, "Internal: "),
     Bad("unknown_backend", config("backend: 'nobody'"), 400, "unable to find backend library for backend 'nobody'"),

@@ -41,6 +41,22 @@ def test_a_response_of_the_hubs_own_thread_is_delivered_at_once() -> None:
     run_on_hub(test)
 
 
+def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others() -> None:
+    def test(hub: Any) -> None:
+        seen: list[int] = []
+        responses = HubResponses(hub)
+        callback = responses.callback(lambda each: seen.append(each.model_version))
+        thread = threading.Thread(target=callback, args=(response(1),))
+        thread.start()
+        thread.join(LIMIT_S)
+        callback(response(2))
+        until(lambda: len(seen) == 2)
+        assert seen == [1, 2]
+        responses.close()
+
+    run_on_hub(test)
+
+
 def test_those_that_arrive_during_the_delivery_come_after_io() -> None:
     def test(hub: Any) -> None:
         seen: list[int] = []
