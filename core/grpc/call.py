@@ -1,13 +1,13 @@
 """One call: the receiver of a stream, and the way back.
 
     Call
-    ├── UnaryCall           one request (unary_call.py)
-    │   ├── RpcCall           an RPC that a function serves (rpc_call.py)
-    │   ├── InferCall         ModelInfer (infer_call.py)
-    │   └── WatchCall         grpc.health.v1 Watch (watch_call.py)
-    ├── StreamInferCall     ModelStreamInfer (stream_infer_call.py)
-    ├── ReflectionCall      server reflection (reflection_call.py)
-    └── RefusedCall         a call that was refused by its head (refused_call.py)
+    ├── UnaryCall           one request
+    │   ├── RpcCall           an RPC that a function serves
+    │   ├── InferCall         ModelInfer
+    │   └── WatchCall         grpc.health.v1 Watch
+    ├── StreamInferCall     ModelStreamInfer
+    ├── ReflectionCall      server reflection
+    └── RefusedCall         a call that was refused by its head
 
 Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
 """
@@ -542,13 +542,13 @@ class ReadinessWatch:
 
 
 #         Call
-#         ├── UnaryCall           one request (unary_call.py)
-#         │   ├── RpcCall           an RPC that a function serves (rpc_call.py)
-#         │   ├── InferCall         ModelInfer (infer_call.py)
-#         │   └── WatchCall         grpc.health.v1 Watch (watch_call.py)
-#         ├── StreamInferCall     ModelStreamInfer (stream_infer_call.py)
-#         ├── ReflectionCall      server reflection (reflection_call.py)
-#         └── RefusedCall         a call that was refused by its head (refused_call.py)
+#         ├── UnaryCall           one request
+#         │   ├── RpcCall           an RPC that a function serves
+#         │   ├── InferCall         ModelInfer
+#         │   └── WatchCall         grpc.health.v1 Watch
+#         ├── StreamInferCall     ModelStreamInfer
+#         ├── ReflectionCall      server reflection
+#         └── RefusedCall         a call that was refused by its head
 #
 # Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
 

@@ -35,6 +35,7 @@ from tests.contract.sagemaker.sagemaker_archives import (
     write_nested,
     write_rows,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -280,7 +281,7 @@ def test_full_memory_evicts_the_least_recently_used_model(tmp_path: Path) -> Non
         assert not found_below(emulator.temporary, name_of(second))
         assert (loads(emulator, first), loads(emulator, second)) == (1, 1)
         ask(emulator, second, 2)
-        assert loads(emulator, second) == 2
+        until(lambda: loads(emulator, second) == 2)
         found = refusal(emulator, "ModelError", ONES, TargetModel="never.tar.gz")
         assert found["OriginalStatusCode"] == 507
         assert "MiB" in found["OriginalMessage"]
