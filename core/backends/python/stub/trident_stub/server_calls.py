@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import threading
 from collections import deque
 from typing import Any, Callable
 
@@ -135,6 +136,7 @@ class ServerCalls:
         self._channel = channel
         # None until somebody asks about the request.
         self._open: dict[int, OpenRequest | None] = {}
+        self._opening = threading.Lock()
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[bool, Any]] = {}
         self._replies: dict[int, Replies] = {}
@@ -240,12 +242,15 @@ class ServerCalls:
             request = self._open[number]
         except KeyError:
             return None
-        if request is None:
-            # Two threads may ask at once about one request: the first one that puts it there wins.
-            made = OpenRequest()
+        if request is not None:
+            return request
+        with self._opening:  # two threads may ask about one request for the first time at once
+            try:
+                made = self._open[number] or OpenRequest()
+            except KeyError:
+                return None
             self._open[number] = made
             return made
-        return request
 
     def _cancelled(self, flags: int, number: int, content: memoryview) -> None:
         request = self._open_request(number)
