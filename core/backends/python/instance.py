@@ -86,12 +86,15 @@ class PythonInstance:
         self._reason = ""
         self._aborted_because = ""
         self._pauses = Restarts()
+        self._starts = 0
 
     def begin(self) -> None:
         """Start the process and initialize the model, once. Blocks. Raises a ServerError with the model's reason."""
         self._pauses.started()
         self._aborted_because = ""
-        process = self._launch(self._process_gone)
+        self._starts += 1
+        start = self._starts
+        process = self._launch(lambda: self._process_gone(start))
         try:
             with self._changed:
                 self._process = process
@@ -106,7 +109,7 @@ class PythonInstance:
             process.end()
             raise
         if process.has_ended:  # before anybody would have noticed
-            self._process_gone()
+            self._process_gone(start)
 
     def _check_open(self) -> None:
         """Raises BackendFailed after `close`."""
@@ -208,10 +211,12 @@ class PythonInstance:
 
     # --- the death of a process
 
-    def _process_gone(self) -> None:
-        """The process ended between executions. On the watcher's thread, which must not wait."""
+    def _process_gone(self, start: int) -> None:
+        """The process of the start with this number ended between executions. On the watcher's thread, which must not
+        wait. The end of a process is noticed by its descriptor and by its socket, perhaps when the next one serves.
+        """
         process = self._process
-        if process is not None and self._state is SERVING:
+        if start == self._starts and process is not None and self._state is SERVING:
             threading.Thread(
                 target=self._lose, args=(process, StubGone()), name="trident-python-end", daemon=True
             ).start()
