@@ -7,7 +7,7 @@ TEST_ARGS ?=
 # Processes that run the tests, a file at a time. On two cores two of them take half the time of one.
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
-# What the compiled build has to pass as well: the rooms that it compiles.
+# What the compiled build has to pass as well: the parts that it compiles.
 COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker core/backends/in_process \
   core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc core/http/test_reply.py \
   core/http/test_response_counts.py core/http/v2 core/http/views core/inference core/interprocess \

@@ -217,23 +217,6 @@ def _cell(case: str) -> Cell:
     return title, int(connections.split()[0])
 
 
-#         python -m bench compare ../before                               all rows, about 14 minutes
-#         python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
-#         python -m bench compare ../before --options=--http-workers=1
-#         python -m bench compare ../before --only a-binary,d-binary --queue-delay 500
-#         python -m bench compare . --this build/compiled                 the compiled build beside the pure one
-#         python -m bench compare . --this build/compiled --only grpc,grpc-stream
-#         python -m bench compare ../e514c30 --beside-triton              README's table beside Triton
-#
-# A turn is a fraction of a second, in which one server is asked and the other one idles. A ratio is this checkout's
-# figure over the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. More
-# requests/s and less CPU per request are better. The other checkout runs in its own .venv, or in this one if it has
-# none.
-#
-# `--beside-triton` writes the figures to bench/results, and the product of the gains with Triton's ratios into README.
-# The other checkout must be at the commit that was measured beside Triton.
-
-
 THIS, OTHER = "this", "other"
 BUILD = ROOT / "build" / "bench" / "compare"
 HEADER = [

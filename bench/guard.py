@@ -368,21 +368,6 @@ def _run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         raise SystemExit("`git` is not installed. On Debian and Ubuntu: apt install git") from None
 
 
-#         make bench-guard                                     beside the newest tag v* before HEAD
-#         make bench-guard GUARD_ARGS='--against main'         beside another commit
-#         python -m bench guard --only cache,sequences         some rows only
-#
-# Without a tag the other commit is HEAD's parent. Both servers run at the same time in this environment, with the same
-# models and all doors open, and are asked by turns of a fraction of a second. A ratio is this checkout's figure over
-# the other's: the median of the pairs' ratios, with the 95 % interval of that median in brackets. A row is slower if
-# one of its intervals is all below 0.95: that of requests/s, or that of requests per second of the server's CPU time,
-# which other work on the machine moves less. The first two thirds of the time are shared by all rows; the rest goes to
-# those with an interval that reaches below 0.95, and all their pairs count. A row is new if the other commit does not
-# serve it.
-#
-# The exit status is 1 if a row is slower, or if this checkout does not serve one.
-
-
 THIS, OTHER = "this", "other"
 SECONDS = 105.0
 """Of the run up to the end of the last turn: a row may take a few pairs longer, and the servers need time to leave."""

@@ -117,11 +117,6 @@ class Figures:
         )
 
 
-# A run looks at the machine before it begins and watches it until it ends. It does not begin on a crowded machine, and
-# if the machine was crowded during the run, its files go to build/bench/unpublished. `--crowded` overrides both and
-# marks the results.
-
-
 RESULTS = ROOT / "bench" / "results"
 UNPUBLISHED = ROOT / "build" / "bench" / "unpublished"
 LIMITS = f"The limits are {OTHERS_LIMIT:.0%} for other processes and {STOLEN_LIMIT:.0%} for stolen time."

@@ -450,21 +450,6 @@ def _times(seen: Seen, one: Seen) -> list[str]:
     return [f"{statistics.median(times):.2f}", f"{min(times):.2f} to {max(times):.2f}"]
 
 
-#         python -m bench scaling                                  about 4 minutes
-#         python -m bench scaling --only d-binary --front-ends 1,2,4 --rounds 5
-#         python -m bench scaling --rounds 5 --seconds 4 --page    also writes the figures into docs/scaling.md
-#
-# Each server has its engines on cores of their own, its front ends on the next ones, and the client on those that are
-# left; where there are too few, front ends and client share them. The cost of a request is the CPU time of a process
-# divided by its requests, so a core that is shared changes it little. Servers take turns, round by round.
-#
-# Several engines are compared with one where the engines are what ends first: each may use a share of a core
-# (`--engine-share`, by a cgroup, which takes root), and front ends and client have all the rest. Then they are
-# compared without a limit, where the system puts them, with the cores that engines, front ends and client keep busy:
-# if these are all that there are, another engine has nothing to run on. `heavy` is a case whose executions cost far
-# more than front ends and client: there each engine has a core of its own, and a second one shows on two cores, too.
-
-
 BUILD = ROOT / "build" / "bench" / "scaling"
 KEYS = ("a-binary", "d-binary", HEAVY.key)
 CONNECTIONS = 64

@@ -156,13 +156,6 @@ TEXTS = (
 )
 
 
-#         python -m bench texts                                   all of it, about 2 minutes
-#         python -m bench texts --only v2-strings,csv --workers 0 --repeats 5
-#
-# Another process asks for health every 5 ms while a text is sent and answered. Requests that fell due during a slow
-# answer count, with the time that they would have waited.
-
-
 BUILD = ROOT / "build" / "bench" / "texts"
 CONDITIONS = "Server, client and prober share the cores."
 INTERVAL_S = 0.005

@@ -374,15 +374,6 @@ def _nobody(response: InferenceResponse) -> None:
     """No client waits."""
 
 
-#         python -m bench tuning                                about 5 minutes
-#         python -m bench tuning --only steady --seconds 5 --rate 500
-#         python -m bench tuning --options=--http-workers=2
-#
-# The model behaves as on an accelerator: an execution takes 4 ms and 0.05 ms for each item, without CPU. The search
-# tries each delay with each size. The client does not wait for answers: latencies count from the moment at which a
-# request is due.
-
-
 BUILD = ROOT / "build" / "bench" / "tuning"
 CONDITIONS = "Server, models and client share the cores."
 DELAYS_MS = (0, 2, 5)

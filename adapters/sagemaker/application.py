@@ -74,9 +74,6 @@ def _shown(route: Route) -> str:
     return f"{'|'.join(sorted(route.methods))} {route.rules[0]}"
 
 
-# Source: docs/spec/sagemaker.md, all sections; docs/architecture.md section 3 point 4.
-
-
 _INVOKE_PATH = re.compile(r"/models/([^/]+)/invoke")
 # On a 507 the platform unloads another model and tries again.
 _STATUSES: Statuses = ((OutOfMemory, 507), (AlreadyLoaded, 409), *BODY_STATUSES)

@@ -213,11 +213,6 @@ def _is_visible(text: str) -> bool:
     return text.isascii() and text.isprintable()
 
 
-# A body of the v2 protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other format
-# is decoded into the model's inputs, and the outputs are encoded as Accept asks. Source: docs/spec/sagemaker.md
-# sections A2 and A6, B5, C.
-
-
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
     """Run the request in `environ` on `model`. Raises ServerError."""
     spec = servable(model).spec

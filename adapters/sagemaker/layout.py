@@ -170,10 +170,6 @@ def _listed(names: list[str]) -> str:
     return ", ".join(f"'{escaped(name)}'" for name in names[:_SHOWN]) + more
 
 
-# Source: docs/spec/sagemaker.md sections A4 and B2. Unlike Triton, a folder that cannot be a model is ignored, and a
-# single model needs no repository around it.
-
-
 _ACCEPTED = (
     "it may hold <model>/config.pbtxt and <model>/<version>/model.onnx, or one model without a folder of its own: "
     "config.pbtxt, <version>/model.onnx or model.onnx"

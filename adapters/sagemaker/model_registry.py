@@ -109,11 +109,6 @@ def _shown(text: str) -> str:
     return escaped(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
-# A model is tracked and served under the name that the platform gives it, an opaque hash, because two archives may
-# hold models with the same name in their configurations. Only an invocation tells the key of the archive, so the log
-# names it from the first one on. Source: docs/spec/sagemaker.md sections A5 and B3.
-
-
 _log = logging.getLogger("trident.sagemaker")
 
 PAGE = 100

@@ -148,9 +148,6 @@ def _by_method(health_route: Route, predict_route: Route, application: V2Applica
     return application.answer(environ, health_route if environ["REQUEST_METHOD"] == "GET" else predict_route, {})
 
 
-# Source: docs/spec/vertex.md, all sections; docs/architecture.md section 3 point 4.
-
-
 _STATUSES: Statuses = ((RedirectForbidden, 403), *BODY_STATUSES)
 
 

@@ -119,9 +119,6 @@ class SizeLimits:
             )
 
 
-# Source: docs/spec/vertex.md sections A4 and B2.
-
-
 _CURE = "name one in --vertex-ai-default-model, or in 'parameters.model' of a request with instances"
 
 

@@ -161,11 +161,6 @@ def _wrong(name: str, expected: str, value: object) -> InvalidRequest:
     return InvalidRequest(f"'parameters.{name}': expected {expected}, got {shown(value)}")
 
 
-# A body with `instances` is the platform's own format: batch prediction and explanations send only that. A body of the
-# v2 protocol, as JSON or with binary tensors, is answered as on plain HTTP. A body in any other known format is
-# decoded into the model's inputs. Source: docs/spec/vertex.md sections A3, B4, D points 1 to 7.
-
-
 BINARY = BinaryType("application/vnd.vertex-ai-triton.binary+json")
 _EVENT_STREAM = "text/event-stream"
 _INPUTS = re.compile(rb'"inputs"\s*:')

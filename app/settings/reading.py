@@ -68,10 +68,6 @@ def read_cloud_cache(given: Mapping[str, Any], environment: Mapping[str, str]) -
     )
 
 
-# The command line overrides the environment, which overrides the platform (app/platforms/detect.py), which overrides
-# the defaults.
-
-
 def with_repositories(arguments: Sequence[str]) -> list[str]:
     """The arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
 

@@ -43,9 +43,6 @@ def tls_files(settings: ServerSettings, port: str) -> TlsFiles | None:
     return TlsFiles(*[getattr(settings, f"{port}_{name}") for name in names])
 
 
-# Source: docs/spec/server-options.md sections 2 to 4.
-
-
 _LONGEST_NAME = 255
 # CloudWatch takes 30, and the lines of models add two.
 _MOST_DIMENSIONS = 28

@@ -61,9 +61,6 @@ def _user_directory() -> str:
     return str(Path(temporary_directory(), f"{_NAME}-{os.getuid()}"))
 
 
-# Source: docs/spec/server-options.md section 2.
-
-
 # The help text lists the options of the last base first: Python orders the fields of dataclasses so.
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ServerSettings(

@@ -50,9 +50,6 @@ class GunicornLog(Logger):  # type: ignore[misc]
         return None
 
 
-# Source: docs/spec/server-options.md sections 4 to 6.
-
-
 # The arbiter kills a worker whose hub a native call holds up for longer than this.
 _HEARTBEAT_TIMEOUT_S = 120
 _STOP_RESERVE_S = 10

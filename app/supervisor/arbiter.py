@@ -65,9 +65,6 @@ class WorkerProcess:
         self._worker.init_process()
 
 
-# Source: docs/spec/server-options.md sections 5 and 6.
-
-
 log = logging.getLogger("trident.server")
 
 # The time for the engine to free its resources after front ends that took all the time of the stop.

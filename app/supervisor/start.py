@@ -44,15 +44,6 @@ def gpus_of_engine(place: EnginePlace, uuids: Sequence[str]) -> str | None:
     return ",".join(share_of(uuids, place.index, place.count))
 
 
-#         0   engine and HTTP share one process: the least memory, and 60 microseconds less for a single request
-#         N   N HTTP workers in front of an engine process: parsing and execution do not share an interpreter, batches
-#     grow,
-#                 and a front end answers health requests whatever the engine does
-#
-# Several engines share the requests of all HTTP workers. The measurements behind `auto` are in bench/README.md and
-# docs/scaling.md.
-
-
 AUTO = "auto"
 _MIN_CORES = 4
 _MAX_WORKERS = 4

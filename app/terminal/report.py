@@ -100,9 +100,6 @@ def _row(cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:
     ]
 
 
-# Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md section 6.
-
-
 _log = logging.getLogger("trident.server")
 
 # Triton's names of the services, for the lines that tools wait for.

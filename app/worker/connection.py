@@ -49,9 +49,6 @@ class ClientGone(Exception):
     """The connection ended before the whole request was received or the whole response was sent."""
 
 
-# Source: docs/architecture.md section 3 (fair waiting, one `sendmsg` per response).
-
-
 log = logging.getLogger("trident.http")
 
 NEVER: Final = math.inf

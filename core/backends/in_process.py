@@ -213,10 +213,6 @@ def _closed(names: list[str], feed: Mapping[str, Array], run_options: Any) -> Se
     raise RuntimeError("the instance is closed")
 
 
-# A client has them there by CUDA shared memory. Batches of several requests, and tensors on other GPUs, are copied
-# through the host as all others. Source: docs/spec/shared-memory.md section 7.
-
-
 class BoundInput(NamedTuple):
     """An input at an address on the GPU, in the shape that the model gets."""
 

@@ -70,10 +70,6 @@ def path_of_model(
     )
 
 
-# It reads a bounded part of the file; XML is searched for one attribute and not parsed, so that no entity is expanded.
-# Source: docs/spec/framework-backends.md section 6.1.
-
-
 _READ = 64 << 10
 # The description of an exported program: text, of which no model needs more.
 _DESCRIPTION_AT_MOST = 16 << 20

@@ -189,9 +189,6 @@ def _normalize_batching(config: ModelConfig) -> None:
         batcher.preferred_batch_size.append(config.max_batch_size)
 
 
-# Source: docs/spec/model-config.md section 2.4; docs/spec/onnxruntime-backend.md section 5.3.
-
-
 _log = logging.getLogger("trident.config")
 
 

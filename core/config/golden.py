@@ -251,9 +251,6 @@ def _narrowed(wide: Array, datatype: Datatype) -> Array:
     return rounded.astype(np.uint16)
 
 
-# They are Trident's own, not Triton's. docs/golden-requests.md describes them for their authors.
-
-
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 _FOLDER = "golden"

@@ -46,9 +46,6 @@ def instance_limit(group: ModelInstanceGroup) -> InstanceLimit:
     return InstanceLimit(tuple(needs), max(1, settings.priority))
 
 
-# Source: Triton model configuration, `instance_group`; docs/spec/model-config.md section 2.5.
-
-
 class DeviceKind(Enum):
     CPU = "CPU"
     GPU = "GPU"

@@ -869,9 +869,6 @@ def _cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
     return Problem("response_cache", text, hint)
 
 
-# Source: docs/spec/onnxruntime-backend.md section 5.4.
-
-
 _log = logging.getLogger("trident.config")
 
 

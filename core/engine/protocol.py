@@ -207,12 +207,6 @@ class ServedModel(Protocol):
         ...
 
 
-# A front end finds a model by name and version, submits requests to it and receives responses through a callback. All
-# other values are plain data, so that the engine can run in another process. A method marked with `call` is declared
-# here only: `core.remote` derives from its annotations what crosses the process boundary. This module imports no
-# backend. Source: docs/architecture.md section 5.
-
-
 class Engine(Protocol):
     """What a front end may ask. Any thread may call any method, and no method blocks unless its docstring says so."""
 

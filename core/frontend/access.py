@@ -84,9 +84,6 @@ def _unusable(path: str, why: str) -> ConfigInvalid:
     return ConfigInvalid(f"the token file '{path}' cannot be used: {why}", hint=_HINT)
 
 
-# Source: docs/spec/server-options.md "In Trident"; RFC 6750.
-
-
 HEADER = "authorization"
 _SCHEME = "bearer"
 # The groups through which a client changes the server.

@@ -223,9 +223,6 @@ def check_handle(handle: bytes) -> None:
         )
 
 
-# Source: docs/spec/statistics-and-metrics.md section A.
-
-
 Duration = dict[str, int]
 
 

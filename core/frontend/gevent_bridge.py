@@ -78,9 +78,6 @@ class _Request:
         self._responses.put(self._on_response, response)
 
 
-# Source: docs/architecture.md section 3 points 2 and 3.
-
-
 T = TypeVar("T")
 
 

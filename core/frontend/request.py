@@ -92,9 +92,6 @@ class RequestBody:
         self.memory = memory
 
 
-# Source: docs/spec/http.md section 4 (`parameters`) and section 6 (forwarded headers).
-
-
 NON_STRING = "attempt to access JSON non-string as string"
 NON_UNSIGNED = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _NON_BOOLEAN = "attempt to access JSON non-boolean as boolean"

@@ -164,9 +164,6 @@ def unload(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     return _NOTHING
 
 
-# Source: docs/spec/shared-memory.md sections 2 to 5.
-
-
 def system_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     return system_status_message(front_end.engine.system_regions(read_region_name(message)))
 

@@ -73,9 +73,6 @@ def read_model_query(content: Buffer) -> ModelQuery:
     return ModelQuery(message.name, message.version)
 
 
-# Source: docs/spec/grpc.md sections 1 and 5.
-
-
 _FILE_PREFIX = "file:"
 _CHOICE = "parameter_choice"
 

@@ -541,18 +541,6 @@ class ReadinessWatch:
             self._deadlines.add(_LOOK_S, self)
 
 
-#         Call
-#         ├── UnaryCall           one request
-#         │   ├── RpcCall           an RPC that a function serves
-#         │   ├── InferCall         ModelInfer
-#         │   └── WatchCall         grpc.health.v1 Watch
-#         ├── StreamInferCall     ModelStreamInfer
-#         ├── ReflectionCall      server reflection
-#         └── RefusedCall         a call that was refused by its head
-#
-# Source: gRPC's `PROTOCOL-HTTP2.md`, core/grpc/transport.py.
-
-
 # Deflate makes a message at most this much smaller.
 MOST_INFLATED: Final = 1032
 # 64 KB inflate and deflate in less than a millisecond: what is larger does so on another thread.

@@ -25,9 +25,6 @@ def message_of(type_name: str, content: Buffer) -> Any:
         raise MalformedMessage from None
 
 
-# Source: https://protobuf.dev/programming-guides/encoding/
-
-
 VARINT: Final = 0
 LENGTH: Final = 2
 

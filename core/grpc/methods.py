@@ -90,9 +90,6 @@ class WatchCall(UnaryCall):
         self.front_end.readiness.remove(self)
 
 
-# Source: docs/spec/grpc.md section 1, groups: section 2.
-
-
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 

@@ -443,10 +443,6 @@ class KnownHeads:
             self._known[text] = _KnownHead(request, own, sizes, plan)
 
 
-# The checks are in Triton's order. Tensors that stand in `raw_input_contents` are views of the message. Source:
-# docs/spec/grpc.md section 3.
-
-
 # Names and values of request headers that become parameters.
 Forwarded = Sequence[tuple[str, str]]
 

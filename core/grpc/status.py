@@ -26,12 +26,6 @@ class MalformedMessage(ServerError):
         )
 
 
-#         ServerError
-#         └── GrpcError    a refusal that only gRPC knows; it has its status
-#
-# Source: docs/spec/grpc.md section 2; gRPC's `statuscodes.md`.
-
-
 LONGEST_TEXT = 4096
 _LONGEST_HINT = 1024
 _LONGEST_LOGGED = 2048

@@ -68,12 +68,6 @@ def log_request(environ: Environ) -> None:
     _log.log(_LEVEL, "HTTP request: %d %s", method, request_path(environ))
 
 
-# Infer and generate requests and the server's own probes take the short way: `__call__` knows their path and calls the
-# view itself. All other requests go through Flask (core/http/flask_routes.py), which the first of them imports. Both
-# ways end in `V2Application.answer`. Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and
-# 2.
-
-
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
 _INFER_ROUTES = {route.name: route for route in INFERENCE}
 _MOST_PATHS = 1024

@@ -36,20 +36,6 @@ def event(text: bytes) -> bytes:
     return b"data: %b\n\n" % text
 
 
-#         ServerError
-#         ├── HttpError           errors that only HTTP knows
-#         │   ├── RouteNotFound     404
-#         │   └── MethodNotAllowed  405
-#         ├── ApiRestricted       403
-#         ├── Unauthenticated     401, with the challenge in a header
-#         ├── InvalidRequest
-#         │   └── BrokenCompression  400
-#         └── Unsupported
-#                 └── UnsupportedEncoding  501, with the supported encodings in a header
-#
-# Source: docs/spec/http.md section 1 (Triton's `HttpCodeFromError`), section 6 "Compression".
-
-
 HINT_HEADER: Final = "Trident-Hint"
 REQUEST_ID_HEADER = "Trident-Request-Id"
 # The infer view stores the request's id under this key as soon as it knows it.

@@ -60,10 +60,6 @@ class RouteMap:
         return self._routes[name], dict(captured)
 
 
-# Flask and what it imports are a quarter of the modules of a server and 7 MB of its memory. So this module is imported
-# by the first request that needs it; only where several front ends are forked, all of them have it from the start.
-
-
 _V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
 
 

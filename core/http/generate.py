@@ -68,10 +68,6 @@ def load_metrics(form: str, model: str, families: Iterable[CustomFamilyMetrics])
     return None
 
 
-# The shape of a tensor follows from the number of its values and the shape in the model's metadata. Source:
-# docs/spec/http.md section 9.
-
-
 _PARAMETERS = "parameters"
 _NON_OBJECT = "attempt to access JSON non-object as object"
 _LENGTH_SIZE = 4

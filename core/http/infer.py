@@ -97,10 +97,6 @@ def _is_long(output: OutputTensor, size: int, plan: ResponsePlan) -> bool:
     return (size >= _LONG_ANSWER or output.datatype == "BYTES") and not plan.form_of(output.name)[0]
 
 
-# The steps that views of other formats share with it are functions here: `servable`, `read_whole`, `prepare`, `run`,
-# `begin`, `finish` and `off_hub`. Source: docs/spec/http.md section 4 "Processing order".
-
-
 T = TypeVar("T")
 
 ACCEPT_ENCODING: Final = "HTTP_ACCEPT_ENCODING"

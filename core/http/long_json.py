@@ -77,11 +77,6 @@ def without_blank_lines(text: bytes) -> bytes:
     return _BREAK.join([line for line in text.split(_BREAK) if line and not line.isspace()])
 
 
-# The array is cut at commas outside strings. The brackets that are open there are closed at the end of the one slice
-# and opened again at the start of the next. If each slice is valid JSON, so is the whole array, with the same
-# elements.
-
-
 # An element that is longer than so many slices makes an array that cannot be sliced between its elements.
 _LONGEST = 16
 # The part of a slice in which the last comma is looked for first.

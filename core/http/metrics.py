@@ -79,10 +79,6 @@ class MetricsApplication:
         return empty_reply(TEXT)
 
 
-# The metrics library does this with a directory that all processes share: each process counts in its own files, so
-# that the counts of a dead process stay.
-
-
 _log = logging.getLogger("trident.http")
 
 # The kinds of a process's metrics, each with a file of this size in bytes. The library makes a file at the first count.

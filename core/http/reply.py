@@ -55,11 +55,6 @@ def header_of(environ: Environ, name: str) -> str | None:
     return value
 
 
-# The parts of a stream are made while it is sent, each of them when the client has taken those before.
-#
-# Views return replies; only `send` turns one into a WSGI response.
-
-
 Environ = dict[str, Any]
 Headers = list[tuple[str, str]]
 

@@ -184,10 +184,6 @@ def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, inpu
     return array
 
 
-# In a large document the numbers under `inputs[].data` become flat numpy arrays, everything else Python values.
-# Source: docs/spec/http.md sections 1 (texts) and 5; docs/architecture.md section 3 point 6 (why two parsers).
-
-
 # From this size on simdjson and its buffers are faster (256 floats, 5 KB: 12 µs, orjson 31 µs).
 _LARGE = 1024
 # simdjson's names of the three number types, by numpy's kind, and the numpy type of the buffer that it fills.

@@ -65,10 +65,6 @@ class BinaryType:
         return f"{self.prefix}{json_size}"
 
 
-# The checks are in Triton's order, and no memory is allocated from a size that the client only claims. Binary tensors
-# are views of the body. Source: docs/spec/http.md sections 4 to 7.
-
-
 _NON_UNSIGNED: Final = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _NON_ARRAY: Final = "attempt to access JSON non-array as array"
 _NON_OBJECT: Final = "attempt to access JSON non-object as object"

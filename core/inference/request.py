@@ -157,9 +157,6 @@ def asks_for_times(request: InferenceRequest) -> bool:
     return request.parameters is not None and request.parameters.get(ASKS) is True
 
 
-# Source: docs/spec/http.md section 4, docs/spec/schedulers.md sections 3.2 and 3.3.
-
-
 Parameter = str | int | bool | float
 # Writable bytes of a size, from which an output is sent without a copy; None if there are none left. Any thread.
 OutputMemory = Callable[[int], Array | None]

@@ -43,17 +43,6 @@ def _wait(descriptor: int, events: int, timeout_s: float | None) -> bool:
     return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
 
 
-#         size     u32   bytes of the content, a multiple of 16
-#         type     u8    of the frame
-#         flags    u8    of that type of frame
-#         shared   u16   number of tensors in shared memory
-#         number   u64   what the frame is about, such as a request
-#
-# Frames begin at a multiple of 16 bytes, and so do the tensors in them: the first tensor, usually the only one, has
-# the alignment that numpy and ONNX Runtime want. The process of a Python model imports this module into the
-# interpreter of the model: it needs Python 3.9 and nothing of the project.
-
-
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
 PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]

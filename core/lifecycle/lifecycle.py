@@ -202,13 +202,6 @@ class LoadThreads:
             work()
 
 
-#         none       all models are loaded at start
-#         poll       the same, and changes in the repositories are followed every few seconds
-#         explicit   only the named models are loaded at start; load and unload requests do the rest
-#
-# Source: docs/spec/repository.md sections 1.3 to 1.7, docs/spec/server-options.md section 5.
-
-
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 NOT_FOUND = "model not found in any model repository"
 ALL_MODELS = "*"

@@ -264,10 +264,6 @@ class EnsembleProbe:
         """It holds nothing."""
 
 
-# It runs on loader threads. A failure becomes the version's reason in the repository index and one log line. Source:
-# docs/spec/repository.md sections 1.6 and 1.9, docs/spec/model-config.md sections 2.4, 2.5 and 2.8.
-
-
 _log = logging.getLogger("trident.lifecycle")
 
 

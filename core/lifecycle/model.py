@@ -190,11 +190,6 @@ def _join(threads: Iterable[threading.Thread], until: float) -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-# A load builds new versions beside those that serve, swaps them in at once, and unloads the old ones after they have
-# answered their requests. Nothing here waits for a request, and no request waits for anything here. Source:
-# docs/spec/repository.md sections 1.6 and 1.7.
-
-
 # An exponent of two: at least every 64th poll, a quarter of an hour at the default 15 seconds.
 _SELDOM = 6
 

@@ -370,11 +370,6 @@ class GpuMeter:
         return value
 
 
-# One thread reads them at a fixed pace, not each request for the page: a utilization is a difference between two
-# readings, and several scrapers may ask at any distance. Source: docs/spec/statistics-and-metrics.md section B
-# (nv_cpu_*, nv_pinned_memory_pool_*, "Poll thread").
-
-
 # A shorter period would keep the thread busy with reading alone.
 _MIN_PERIOD_S = 0.001
 _CLOSE_WITHIN_S = 5.0

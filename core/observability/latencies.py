@@ -227,11 +227,6 @@ def _limits(bounds: Sequence[float]) -> list[int]:
     return [round(bound * _NS_PER_S) for bound in bounds]
 
 
-# Triton's client library keeps 60 s in five parts of 12 s. So does this one, but it counts values by their leading
-# bits: that costs the same for every value, and a quantile is within one percent. Source:
-# docs/spec/statistics-and-metrics.md section B, "Rules".
-
-
 _DURATIONS = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 CACHE_SUMMARIES = ("nv_cache_hit_summary_per_model", "nv_cache_miss_summary_per_model")
 """The time of hits and misses of the response cache, of a server that has one."""

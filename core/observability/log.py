@@ -394,11 +394,6 @@ def _open(path: str) -> int:
     return descriptor
 
 
-# Every module logs to `logging.getLogger("trident.<part>")`. INFO, WARNING and ERROR are the standard levels. Verbose
-# level 1 is DEBUG, and each higher verbose level is one less, so that `--log-verbose=n` shows verbose levels 1 to n.
-# Source: docs/spec/trace-and-log.md section 6.
-
-
 _ROOT_LOGGER = "trident"
 _server_log = logging.getLogger("trident.server")
 _LOWEST_LEVEL = 1

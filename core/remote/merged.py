@@ -185,9 +185,6 @@ def _tuning(parts: Sequence[StatisticsSnapshot]) -> BatchTuning | None:
     return replace(found[0], delay_ns=max(one.delay_ns for one in found), max_size=max(one.max_size for one in found))
 
 
-# Source: docs/spec/statistics-and-metrics.md section B.
-
-
 T = TypeVar("T")
 
 _CACHE_SUMS = ("size", "used", "entries", "evictions")

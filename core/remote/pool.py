@@ -136,9 +136,6 @@ class Placement:
         return min(there, key=lambda number: len(self._logs[number].loaded()))
 
 
-# Source: docs/processes.md "Several engines".
-
-
 class Broadcast:
     """Any thread or greenlet may call `make`. Front ends in other processes make changes through the same folder.
 
@@ -251,9 +248,6 @@ class Broadcast:
                 _log.error("'%s' is not the same in all engines now: %s", change.what, error.message)
 
 
-# Source: docs/processes.md "Several engines".
-
-
 class Candidate(NamedTuple):
     """An engine that serves the model: its number in the server, itself, and the model there."""
 
@@ -315,9 +309,6 @@ def _large_input(request: InferenceRequest) -> Buffer | Array | None:
         if type(tensor) is not RegionInput and tensor.nbytes >= LARGE:
             return tensor.data
     return None
-
-
-# Source: docs/processes.md "Several engines".
 
 
 P = ParamSpec("P")

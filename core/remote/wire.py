@@ -34,12 +34,6 @@ STREAMED = 1
 TIMED = 2
 
 
-# meta size   u32    bytes of the JSON text size   u32    bytes of the text after it offsets     u64    one for each
-# tensor in shared memory, as many as the frame's header says meta        JSON   equal bytes for similar requests, so
-# that the decoded document can be remembered text        UTF-8  what differs between requests: the id padding tensors
-# those that are not in shared memory, one after the other padding
-
-
 T = TypeVar("T")
 # Shared memory by its offset and its size in bytes.
 ViewOf = Callable[[int, int], memoryview]

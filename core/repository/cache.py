@@ -260,14 +260,6 @@ def _allocated(status: os.stat_result) -> int:
     return status.st_blocks * 512
 
 
-#         blobs/<id>                 the content of an object, read-only; complete or absent
-#         parts/<id>.part, .ranges   a download in progress, under an exclusive lock (../download/partial_file.py)
-#         models/<id>/<model>/…      hard links to blobs (snapshot.py); `<id>.lock` has a shared lock while in use
-#
-# Symbolic links would not work: ONNX Runtime refuses external data behind a link that leaves the model's folder. A
-# blob is named by its digest if its content was verified against that digest, otherwise by object and tag.
-
-
 _log = logging.getLogger("trident.repository")
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV, errno.ENOSYS})
 # Seconds after which the cache's size is measured again, because other processes add to the cache as well.

@@ -242,9 +242,6 @@ def _has_backend(config: ModelConfig) -> bool:
     return bool(config.backend) or is_ensemble(config)
 
 
-# Source: docs/spec/model-config.md sections 2.2 and 2.4.
-
-
 # Tries the version in a directory, and runs its golden requests.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
 NoteValid = Callable[[ModelConfig, ModelSpec], None]

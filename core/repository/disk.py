@@ -67,9 +67,6 @@ def disk_failure(error: OSError, directory: Path, needed: int) -> RepositoryUnav
     return RepositoryUnavailable(f"failed to use the model cache in {directory}: {error.strerror or error}")
 
 
-# It works only on a local disk: over NFS the kernel turns it into a lock of the whole process.
-
-
 class FileLock:
     """A lock that is held until `release`. `fd` is its own descriptor, open for reading and writing."""
 

@@ -67,10 +67,6 @@ def _maker(name: str) -> Callable[[], Hash]:
     return lambda: hashlib.new(name, usedforsecurity=False)
 
 
-# Beside `<name>.part`, the journal `<name>.ranges` names the complete parts, one per line, because the process may end
-# at any moment. It need not survive a power failure: the checksum detects what that loses.
-
-
 # Small enough to stay in a core's cache between the copy and the hash.
 PIECE_BYTES = 512 << 10
 

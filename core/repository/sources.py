@@ -216,9 +216,6 @@ def _release_nothing() -> None:
     """The files belong to the user."""
 
 
-# The model directory in the repository is ignored. Source: docs/spec/repository.md section 1.6.
-
-
 _PREFIX = "file:"
 # Not the model's name: the client chooses it, and it may not be a valid folder name.
 _FOLDER = "model"

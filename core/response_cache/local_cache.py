@@ -116,9 +116,6 @@ def _append(entry: Entry, end: Entry) -> None:
     newest.newer = end.older = entry
 
 
-# Source: docs/spec/schedulers.md section 3.7 ("eviction", "too large").
-
-
 _log = logging.getLogger("trident.cache")
 
 _SCOPE = Struct("<Q")

@@ -289,9 +289,6 @@ class LookUps:
                     look_up.give_up()
 
 
-# Source: docs/spec/schedulers.md section 3.7, "Redis".
-
-
 PREFIX = b"trident:1:"
 """How the names of all values begin; followed by the model, its version and the digest of the key."""
 SCOPE_SIZE = 16

@@ -80,13 +80,6 @@ def _parameters_size(parameters: dict[str, Parameter] | None) -> int:
     return getsizeof(parameters) + sum(getsizeof(each) for pair in parameters.items() for each in pair)
 
 
-#         ResponseCache  the protocol
-#         ├── LocalCache  in the memory of the process that runs the models (local_cache.py)
-#         └── RedisCache  in a Redis server, which several servers share (redis/redis_cache.py)
-#
-# Source: docs/spec/schedulers.md section 3.7.
-
-
 # Gets the response, or None if there is none or it did not come in time. Any thread; it must not raise.
 OnFound = Callable[[CachedResponse | None], None]
 

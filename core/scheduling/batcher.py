@@ -56,13 +56,6 @@ def timer_slack_ns() -> int:
     return slack
 
 
-# Nothing stands between the queue and the instances. A thread that has finished a batch takes as its next batch what
-# has queued up meanwhile. Only if there is nothing to execute does it rest until `submit` wakes it. So a thread is
-# woken once for each batch, not for each request, and a timer runs only if the configuration asks for a queue delay.
-# The states of a thread are listed in `instance_thread.py`. Source: docs/spec/schedulers.md sections 3.1 to 3.3;
-# docs/spec/repository.md section 1.6, "What reloads".
-
-
 LOOK_EVERY_NS: Final = 10_000_000
 """A queue is looked through for expired requests at most once in this time, so they are answered so much later."""
 

@@ -809,12 +809,6 @@ def _settle(flow: Flow, count: int, finished: list[StepRequest]) -> None:
         flow.origin = None
 
 
-# A step is submitted as soon as its inputs are there. The first steps are submitted with the request; those after them
-# by the thread that has delivered the responses of a whole batch. So requests that were batched in one step come to
-# the next together, and if that is a short one, the same thread executes it (see `inline_execution.py`). Source:
-# docs/spec/schedulers.md section 3.5.
-
-
 class EnsembleScheduler:
     """Implements Scheduler. `models[i]` runs step i; it must accept requests until this scheduler is closed.
 

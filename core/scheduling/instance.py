@@ -66,9 +66,6 @@ def take_work(
     return decision if isinstance(decision, Wait) else None
 
 
-# Source: docs/spec/schedulers.md section 3, docs/architecture.md section 7.
-
-
 _log = logging.getLogger("trident.scheduling")
 
 OnPoisoned = Callable[[BackendInstance], None]

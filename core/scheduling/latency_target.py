@@ -158,23 +158,6 @@ class ExecutionCost:
         return self.fixed_ns + self.item_ns * size
 
 
-# A batch that waits does not make an instance faster that is free: it would have executed at once, and requests that
-# arrive meanwhile would be the next batch. Waiting pays where executions take so much of the time that fewer of them
-# are needed. So:
-#
-# * The size is as large as it saves work (a fixed cost that is spread over more items), but so small that a request
-#   which
-#     just missed an execution gets its own within the budget. It is larger where that is needed to keep up with the
-#     arrivals, or to work off a queue that has grown, which misses every target.
-# * The delay is 0 until the instances are busy for most of the time. Then it is as long as it takes for batches to
-#   grow
-#     so much that they are not, as far as the budget allows. Where nobody comes while a batch waits, it does not wait.
-# * The budget is a part of the target. It shrinks when the 99th percentile comes near the target, and grows slowly
-#   back.
-#
-# Source: docs/spec/schedulers.md section 3.2, "A target instead of a delay".
-
-
 # The part of the target to which the 99th percentile is held: the rest is for what the server does not see, such as
 # the network, and for the next window, which may be worse.
 _AIM = 0.8

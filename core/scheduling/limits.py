@@ -42,13 +42,6 @@ class LimitsInForce:
             self.current = self.current._replace(delay_ns=0)
 
 
-# A free instance asks `form_batch` what to do with the requests at the head of the queue. No batch is formed before an
-# instance is free, so there is no batch that waits for its instance and may still grow (rule (e) of the source): the
-# requests that are queued when an instance becomes free are the batch. The queue delay of a request begins when it
-# arrived at a front end, if that is known: requests that come together are read one after the other while the delay of
-# the first already runs. Source: docs/spec/schedulers.md section 3.2, "Batch forming" and "Why a batch was closed".
-
-
 class BatchLimits(NamedTuple):
     """The limits of a batch. Sizes count items. The sizes of `preferred` are at most `max_batch_size`; with a delay it
     is not empty.

@@ -133,10 +133,6 @@ def stopping(pending: PendingRequest, model: str, because: str = "") -> ServerSt
     return ServerStopping(f"{pending.request.log_prefix}{reason}", model=model)
 
 
-# Not thread-safe: the scheduler's lock guards it. Source: docs/spec/schedulers.md sections 3.2 ("Queue policy") and
-# 3.3.
-
-
 # From so many priority levels on, those without requests are forgotten before another one is made.
 _MANY_CANCELLED: Final = 64
 _priority: Final = attrgetter("priority")

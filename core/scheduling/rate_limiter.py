@@ -46,9 +46,6 @@ def needs_of(placement: Placement) -> dict[Resource, int]:
     return {resource_of(need, placement): need.count for need in placement.limit.needs}
 
 
-# Source: docs/spec/schedulers.md section 3.6.
-
-
 class Bid(NamedTuple):
     """An instance that waits. The smallest `turn` is first; of equal ones, the smallest `arrival`."""
 
@@ -293,9 +290,6 @@ def _kinds_differ(one: Resource, other: Resource) -> bool:
 
 def _option(count: int) -> str:
     return f"--rate-limit-resource=<name>:{count} or more"
-
-
-# Source: docs/spec/schedulers.md section 3.6.
 
 
 class RateLimiter:

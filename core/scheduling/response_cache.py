@@ -87,10 +87,6 @@ class SingleFlight:
         return isinstance(error, _OWN_FAILURES)
 
 
-# Requests with the same key that arrive while the first of them is executed wait for its answer (a single flight).
-# Source: docs/spec/schedulers.md section 3.7.
-
-
 LARGE = 1 << 20
 """From this many bytes of inputs on the key is made on another thread: a digest of 16 MB takes about 20 ms."""
 

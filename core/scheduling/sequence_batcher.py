@@ -752,12 +752,6 @@ def _expired(pending: PendingRequest) -> ServerError:
     return DeadlineExceeded(reason, model=pending.request.model_name)
 
 
-#         START -> a slot of an instance -> the instance's dynamic batcher, one request of each sequence at a time
-#                     -> the backlog, while all slots are taken
-#
-# Source: docs/spec/schedulers.md sections 3.3 and 3.4; docs/spec/repository.md section 1.6.
-
-
 class SequenceScheduler:
     """Implements Scheduler for models whose requests form sequences.
 

@@ -124,9 +124,6 @@ def made_tensor(name: str, datatype: Datatype, array: Array) -> InputTensor:
     return tensor
 
 
-# Source: docs/spec/schedulers.md section 3.4, "Implicit state".
-
-
 # The first value of each state, by input, without batch dimension.
 InitialStates = Mapping[str, Array]
 

@@ -308,9 +308,6 @@ def _close(driver: CudaDriver, device_id: int, address: int) -> None:
         _log.warning("CUDA shared memory on device %d was not closed: %s", device_id, error)
 
 
-# Source: docs/spec/shared-memory.md sections 3 to 6.
-
-
 MOST_REGIONS = 16384
 _RESERVED = "triton_python_backend_shm_region_"
 _WORDS = {RegionKind.SYSTEM: "system", RegionKind.CUDA: "CUDA"}

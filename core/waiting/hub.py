@@ -134,10 +134,6 @@ class HubTimer:
         os.close(self._descriptor)
 
 
-# A thread that settles a waiter appends it to a queue and wakes the hub, once for all outcomes that arrive until the
-# hub looks. The hub then switches to each waiting greenlet. Source: docs/architecture.md section 3 points 2 and 3.
-
-
 # A group answers its clients before the next one is woken. Sending together is cheaper, so the groups are not smaller.
 _GROUP = 4
 

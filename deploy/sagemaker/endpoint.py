@@ -78,10 +78,6 @@ class Rollout:
         return self.step_percent
 
 
-# Immutable resources are created before the old ones are deleted, so a plan that stops halfway leaves a working
-# endpoint.
-
-
 IN_SERVICE = "InService"
 _CHANGING = ("Creating", "Updating", "SystemUpdating", "RollingBack")
 _CONFIG = "EndpointConfigName"

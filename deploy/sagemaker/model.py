@@ -121,9 +121,6 @@ def _check_sizes(given: Mapping[str, str]) -> None:
         raise BadSettings(f"the variables have {together} bytes in total; at most {_MOST_BYTES_TOGETHER} are allowed")
 
 
-# Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md section A4.
-
-
 _ONLY_ARCHIVES = (Kind.SERVERLESS, Kind.BATCH)
 
 

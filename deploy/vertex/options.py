@@ -42,10 +42,6 @@ def labels(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-# KIND is `http` (WHAT is a path), `tcp` (a port) or `exec` (a command, split as a shell does it). Source:
-# docs/spec/vertex.md section A2.
-
-
 _FIELDS = {
     "period": "period_seconds",
     "timeout": "timeout_seconds",

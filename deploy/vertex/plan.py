@@ -117,10 +117,6 @@ class EndpointCall(Call):
         return {**self.headers, **({"Content-Type": content_type} if content_type else {})}
 
 
-# A plan is a generator. It yields a call and receives the answer, which later calls may need. If no calls are made, it
-# receives each call's stand-in, so that the same code produces the printed and the applied plan.
-
-
 Steps = Generator[Call, Any, None]
 
 

@@ -206,9 +206,6 @@ def _start(body: bytes) -> str:
     return body[:_SHOWN].decode(errors="replace")
 
 
-# Source: docs/spec/deploy.md section 5; docs/spec/vertex.md sections A3 and A4.
-
-
 _JSON = "application/json"
 _REDIRECT = "X-Vertex-Ai-Triton-Redirect"
 _SOME_DNS = "ENDPOINT.LOCATION-PROJECT_NUMBER.prediction.vertexai.goog"

@@ -48,9 +48,6 @@ def _header(name: bytes, value: bytes) -> bytes:
     return struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
 
 
-# Source: docs/spec/sagemaker.md section A3.
-
-
 PREFIX = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = PREFIX + "Custom-Attributes"
 TARGET_MODEL = PREFIX + "Target-Model"

@@ -66,10 +66,6 @@ def check_length(length: int, max_size: int) -> None:
         raise Refusal(400, BODY_TOO_LARGE.format(max_size))
 
 
-# Whatever two servers in a row could read in two ways is refused, so that no request hides in the body of another.
-# Source: RFC 9112 sections 2 to 6; RFC 9110 sections 5 and 10.1.1.
-
-
 HEAD_END: Final = b"\r\n\r\n"
 MAX_HEAD_SIZE: Final = 65536
 _KNOWN_HEAD_SIZE: Final = 2048

@@ -77,9 +77,6 @@ class ResponseHeads:
         return head
 
 
-# Source: PEP 3333; RFC 9110 sections 6.4 and 8.6; RFC 9112 sections 6 and 7.
-
-
 _Failure = tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]
 
 # How long a stream may keep the hub to itself.

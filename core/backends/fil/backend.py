@@ -111,9 +111,6 @@ def _members(pattern: re.Pattern[bytes], text: bytes) -> dict[str, int]:
     return {name.decode(): int(value) for name, value in pattern.findall(text)}
 
 
-# Source: docs/spec/framework-backends.md section 6.7.
-
-
 # UBJSON objects and texts of JSON begin so; the second byte of UBJSON is a type or the length of a key.
 _OBJECT = b"{"
 
@@ -161,9 +158,6 @@ def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
         f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
         f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
     )
-
-
-# Source: docs/spec/framework-backends.md section 6.7.
 
 
 DEFAULT_FILES: Mapping[str, str] = {
@@ -237,9 +231,6 @@ def _number(name: str, text: str, model: str) -> float:
 
 def _wrong(name: str, message: str, model: str, hint: str | None = None) -> ServerError:
     return BackendFailed(message, hint=hint, model=model, field=field_of(name))
-
-
-# Source: docs/spec/framework-backends.md section 6.7.
 
 
 INPUT = "input__0"
@@ -321,9 +312,6 @@ def _width(header: TreeHeader, settings: TreeSettings) -> int:
 def _type_name(number: int) -> str:
     datatype = datatype_of(number)
     return datatype.name if datatype else "INVALID"
-
-
-# Source: docs/spec/framework-backends.md section 6.7.
 
 
 _FRAMEWORK = "treelite"

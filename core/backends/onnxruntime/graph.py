@@ -110,9 +110,6 @@ def named_axes(session: Any, buckets: BucketSpec) -> dict[str, list[int]]:
     }
 
 
-# Source: docs/spec/onnxruntime-backend.md sections 5.3 and 5.4.
-
-
 # The beginnings of ONNX Runtime's types that are not tensors, and their names in its C interface.
 _NOT_TENSORS = {
     "seq(": "ONNX_TYPE_SEQUENCE",

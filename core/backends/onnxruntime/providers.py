@@ -111,9 +111,6 @@ def _unknown(name: str) -> ConfigInvalid:
     )
 
 
-# Source: docs/spec/onnxruntime-backend.md section 5.2; ONNX Runtime's execution provider options.
-
-
 ACCELERATORS = "optimization.execution_accelerators"
 """The field of a configuration that the accelerators are."""
 

@@ -210,9 +210,6 @@ class TextRun:
         return [to_bytes(result) if result.dtype.hasobject else result for result in results]
 
 
-# Source: ONNX Runtime's Python API reference, IOBinding.
-
-
 _log = logging.getLogger("trident.backends")
 
 # To bind the tensors of a run takes 20 µs, to copy so many bytes 50.

@@ -149,9 +149,6 @@ def _weights_hint(path: Path, may_read: MayRead) -> str | None:
     return None
 
 
-# Source: docs/spec/onnxruntime-backend.md section 5.2.
-
-
 _GRAPH_LEVELS = {-1: "ORT_ENABLE_BASIC", 1: "ORT_ENABLE_EXTENDED", 2: "ORT_DISABLE_ALL"}
 _EXECUTION_MODES = {0: "ORT_SEQUENTIAL", 1: "ORT_PARALLEL"}
 # Model parameters that are entries of ONNX Runtime's session or run options under the same name.
@@ -250,9 +247,6 @@ def _optional_boolean(parameters: Mapping[str, str], name: str) -> bool | None:
 
 def _entries(parameters: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: parameters[name] for name in names if name in parameters}
-
-
-# Source: docs/spec/onnxruntime-backend.md section 5.2.
 
 
 _log = logging.getLogger("trident.backends")

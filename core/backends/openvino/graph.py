@@ -61,9 +61,6 @@ def failure_of(
     return failed(f"openvino error in {step} : {' '.join(lines)}", hint=hint, model=model)
 
 
-# Source: docs/spec/framework-backends.md section 6.6.
-
-
 def signature_of(model: Any) -> ModelSignature:
     """The tensors of a graph. It can batch if the layout of each says that its first dimension is the batch."""
     return ModelSignature(

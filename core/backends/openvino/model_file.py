@@ -203,9 +203,6 @@ def _shape(dims: list[str]) -> Shape:
     return tuple(int(dim) if _NUMBER.fullmatch(dim.strip()) else -1 for dim in dims)
 
 
-# Source: docs/spec/framework-backends.md sections 6.1 and 6.6.
-
-
 DEFAULT_FILE = "model.xml"
 
 

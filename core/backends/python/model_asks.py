@@ -71,9 +71,6 @@ class ModelLog:
             logger.handle(logger.makeRecord(logger.name, level, file, line, "%s", (text,), None, extra=extra))
 
 
-# Source: docs/spec/python-backend.md sections 4.3 and 4.4.
-
-
 _log = logging.getLogger("trident.backends.python")
 
 Fields = dict[str, Any]

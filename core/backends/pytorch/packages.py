@@ -198,11 +198,6 @@ def _no_archive_hint(path: Path) -> str:
     return f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"
 
 
-# AOTInductor checks nothing of what it is given: an input of another datatype or shape would be read beyond its end.
-# Source: docs/spec/framework-backends.md section 6.3; PyTorch's torch/_export/serde/schema.py, and the text of the
-# code that AOTInductor generates and keeps beside its library.
-
-
 # Text, of which no model needs more.
 _AT_MOST = 64 << 20
 # The numbers of torch.export's ScalarType, and the names in the code of AOTInductor.

@@ -47,9 +47,6 @@ class DeviceModules:
         return self._load() if spare is None else spare
 
 
-# Source: docs/spec/framework-backends.md section 6.2.
-
-
 def load_module(path: Path, device: str, model: str) -> Any:
     """The module in the archive at `path`, on `device` (`cpu`, `cuda:0`). Raises ModelLoadFailed."""
     check_archive(path, model)
@@ -212,9 +209,6 @@ def _memory_of(tensor: Any) -> int:
 
 def _config_name(datatype: str) -> str:
     return "STRING" if datatype == BYTES.name else datatype
-
-
-# Source: docs/spec/framework-backends.md section 6.2.
 
 
 _log = logging.getLogger("trident.backends")

@@ -166,9 +166,6 @@ def is_built_for_gpus() -> bool:
     return _CUDA.search(Path(spec.origin).with_name("version.py").read_text()) is not None
 
 
-# Source: docs/spec/framework-backends.md section 6.2.
-
-
 _SERVED = {"BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", BYTES.name}
 
 

@@ -65,9 +65,6 @@ SavedModel = _CLASSES["SavedModel"]
 GraphDef = _CLASSES["GraphDef"]
 
 
-# Source: docs/spec/framework-backends.md sections 6.1 and 6.4.
-
-
 SAVED_MODEL = "tensorflow_savedmodel"
 GRAPH_DEF = "tensorflow_graphdef"
 TAG = "TF_GRAPH_TAG"

@@ -57,9 +57,6 @@ def make_allocator(module: Any, memory: DeviceMemory) -> Any:
     return OutputAllocator()
 
 
-# Source: TensorRT's Python API reference, IExecutionContext; docs/spec/framework-backends.md section 6.5.
-
-
 _log = logging.getLogger("trident.backends")
 
 _NO_ARRAY: Array = np.empty(0, np.uint8)

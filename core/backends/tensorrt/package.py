@@ -54,9 +54,6 @@ def failure_of(exc: Exception, what: str, model: str, failed: type[ServerError] 
     return failed(message, model=model)
 
 
-# Source: TensorRT's Python API reference, Runtime and ILogger.
-
-
 _log = logging.getLogger("trident.backends")
 
 _LEVELS = {

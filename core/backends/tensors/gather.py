@@ -112,13 +112,6 @@ class StagingBuffer:
         return view
 
 
-# The arrays of a single request are passed on without a copy. Those of several requests are copied once. Large arrays
-# are copied into buffers that the next batch uses again: this avoids the page faults of new memory, and the buffers
-# can be pinned for a GPU. The bytes of small arrays are joined, which takes a third of the time of numpy's
-# `concatenate` (64 arrays of 64 bytes: 4 µs instead of 14 µs). Source: docs/spec/onnxruntime-backend.md section 5.5
-# items 1 to 4.
-
-
 _JOINED_BYTES_AT_MOST: Final = 64 * 1024
 
 

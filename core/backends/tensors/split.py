@@ -36,10 +36,6 @@ def client_shape(output: OutputSpec, shape: Shape, batching: bool) -> Shape:
     return wanted if element_count(wanted) == element_count(shape) else shape
 
 
-# Large outputs are views of the results. Small ones are copied into one run of bytes for each request. Source:
-# docs/spec/onnxruntime-backend.md section 5.5 items 7 to 10.
-
-
 _PACKED_BYTES_AT_MOST: Final = 64 * 1024
 _NOT_BATCHED: Final = "the model does not give each item a row: set max_batch_size to 0 in its configuration"
 _SCATTER: Final = "it follows a ragged input: name it in a batch_output with that input as its source_input"

@@ -109,11 +109,6 @@ def _expected(inputs: list[InputSpec]) -> str:
     return f"{total} columns" if len(inputs) == 1 else f"{total} columns ({', '.join(widths)})"
 
 
-# Several inputs follow each other in the order of the model configuration. There is no header row. Plain numbers are
-# parsed by the JSON parser, whose grammar they share (1,000 rows of 30: a third of the time of numpy's own reader).
-# Any other text is read field by field with `csv`. Source: RFC 4180; docs/spec/sagemaker.md section C "Content types".
-
-
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EMPTY = re.compile(rb"\n\r?\n").search
 _NO_ROWS = "the CSV has no rows: expected at least one"

@@ -145,9 +145,6 @@ def _garbage(text: str, header: str) -> InvalidRequest:
     return InvalidRequest(f"the {header} header is not understood: {text[:100]!r}", hint="a form such as text/csv")
 
 
-# Source: docs/spec/sagemaker.md section C "Content types".
-
-
 Decode = Callable[[Buffer, ModelSpec, DecodeRules], DecodedPayload]
 # The parts of the content, which are not joined: that would hold the interpreter for 25 ms if they have 45 MB.
 Encode = Callable[[list[OutputColumn]], list[bytes]]

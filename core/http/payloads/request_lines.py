@@ -93,9 +93,6 @@ def _lines(body: Buffer) -> list[bytes]:
     return [line for line in bytes(body).split(b"\n") if line and not line.isspace()]
 
 
-# All lines are submitted to the engine together, so that they form batches.
-
-
 _LATEST = -1
 # An encoded document does not end with a line break; encoded rows do.
 _BREAK = b"\n"

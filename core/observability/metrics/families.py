@@ -169,10 +169,6 @@ def _samples(kind: str, series: CustomSeriesMetrics) -> Iterator[Sample]:
     yield Sample(series.labels, series.value, "_sum")
 
 
-# The engine takes the snapshot; the front end renders it. Nothing is counted here: the page shows the statistics of
-# the model versions. Source: docs/spec/statistics-and-metrics.md section B.
-
-
 # A backend failure happens on the instance's GPU; the other failures happen before a request reaches an instance.
 _FAILURES_ON_DEVICE = {FailureReason.BACKEND}
 _ZERO = StatisticsSnapshot(

@@ -131,10 +131,6 @@ def _compact(document: dict[str, Any]) -> str:
     return json.dumps(document, separators=(",", ":"))
 
 
-# A failure loses the traces that were to be written, is logged once until something can be written again, and counted;
-# requests are not affected. Source: docs/spec/trace-and-log.md section 3.
-
-
 _log = logging.getLogger("trident.trace")
 
 # Characters of traces that wait for a numbered file; with more of them the file is written before it has its number.

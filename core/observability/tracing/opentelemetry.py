@@ -98,11 +98,6 @@ def _attributes(trace: Trace) -> dict[str, str | int]:
     return attributes
 
 
-# A collector that is slow or gone delays nothing: spans wait in the processor's queue, and those that it has no room
-# for, or that cannot be sent, are lost and counted. The imports are those of the mode `opentelemetry` alone. Source:
-# docs/spec/trace-and-log.md section 4.
-
-
 _log = logging.getLogger("trident.trace")
 
 _SCOPE = InstrumentationScope("triton-server")

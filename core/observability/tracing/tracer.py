@@ -121,9 +121,6 @@ def _note(trace: Trace, activity: str, name: str, datatype: str, shape: tuple[in
     trace.tensors.append(TracedTensor(activity, name, datatype, shape, shown))
 
 
-# Source: docs/spec/trace-and-log.md sections 1 and 2.
-
-
 _log = logging.getLogger("trident.trace")
 
 # A front end that has ended never says when it sent an answer; nor does one under another server than ours.
