@@ -80,7 +80,7 @@ wheel: | $(BIN)/pip
 test-compiled: $(VENV)/.installed-test wheel
 	rm -rf $(COMPILED)
 	$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED)
-	PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(PYTEST) -o pythonpath="$(COMPILED) . core/backends/python/stub" $(COMPILED_TESTS) \
+	PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(PYTEST) -o pythonpath="$(COMPILED) . trident/core/backends/python/stub" $(COMPILED_TESTS) \
 	  $(TEST_ARGS)
 
 clean:

@@ -18,6 +18,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+PACKAGE = "trident"
 MYPYC_FILES = Path("build", "mypyc")
 C_FILES = Path("build", "c")
 METADATA = {"egg_info", "dist_info"}
@@ -61,13 +62,13 @@ def compiled_modules(project: dict[str, Any]) -> list[str]:
     table = project["tool"]["trident"]["compiled"]
     found: set[str] = set()
     for place in table["modules"]:
-        path = ROOT / place
+        path = ROOT / PACKAGE / place
         modules = path.rglob("*.py") if path.is_dir() else [path]
-        found |= {each.relative_to(ROOT).as_posix() for each in modules if each.name != "__init__.py"}
+        found |= {each.relative_to(ROOT / PACKAGE).as_posix() for each in modules if each.name != "__init__.py"}
     unknown = sorted(table["left-out"].keys() - found)
     if unknown:
         raise SystemExit(f"[tool.trident.compiled.left-out] names modules that would not be compiled: {unknown}")
-    return sorted(found - table["left-out"].keys())
+    return [f"{PACKAGE}/{path}" for path in sorted(found - table["left-out"].keys())]
 
 
 def store_before_release(source: str) -> tuple[str, int]:

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from app.process.end import end_at_stop_signals, pass_over_stray_signals
-from app.settings.option import BadOption
-from app.version import BUILD, VERSION
-from core.errors import ServerError
+from trident.app.process.end import end_at_stop_signals, pass_over_stray_signals
+from trident.app.settings.option import BadOption
+from trident.app.version import BUILD, VERSION
+from trident.core.errors import ServerError
 
 if TYPE_CHECKING:
-    from app.settings.server import ServerSettings
+    from trident.app.settings.server import ServerSettings
 
     Serve = Callable[[ServerSettings], int]
 
@@ -32,12 +32,12 @@ def serve(settings: ServerSettings) -> int:
     import logging
     from dataclasses import replace
 
-    from app.process.environment import disable_telemetry, has_colours, let_openmp_sleep
-    from app.process.files import IN_MEMORY, temporary_directory
-    from app.process.heap import collect_rarely
-    from app.process.stray_output import log_stray_messages
-    from core.backends.cpu_budget import available_cores, may_spin
-    from core.observability.log import configure_logging, log_failure
+    from trident.app.process.environment import disable_telemetry, has_colours, let_openmp_sleep
+    from trident.app.process.files import IN_MEMORY, temporary_directory
+    from trident.app.process.heap import collect_rarely
+    from trident.app.process.stray_output import log_stray_messages
+    from trident.core.backends.cpu_budget import available_cores, may_spin
+    from trident.core.observability.log import configure_logging, log_failure
 
     collect_rarely()
     disable_telemetry()
@@ -53,7 +53,7 @@ def serve(settings: ServerSettings) -> int:
             log.warning("without effect here: %s", ", ".join(settings.without_effect))
         if temporary_directory() == IN_MEMORY:
             log.warning("temporary files are kept in memory, in %s; set TMPDIR to use another directory", IN_MEMORY)
-        from app.commands.serve import serve as serve_site
+        from trident.app.commands.serve import serve as serve_site
 
         return serve_site(settings)
     except ServerError as error:
@@ -94,27 +94,27 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
         if is_whole_process:
             end_at_stop_signals()
             pass_over_stray_signals()
-        from app.settings.reading import read_settings, with_repositories
+        from trident.app.settings.reading import read_settings, with_repositories
 
         return serve(read_settings(with_repositories(arguments) if first == "serve" else arguments))
     if command == "validate":
-        from app.commands.validate import validate
+        from trident.app.commands.validate import validate
 
         return validate(arguments)
     if command == "doctor":
-        from app.commands.doctor import doctor
+        from trident.app.commands.doctor import doctor
 
         return doctor(arguments)
     if command == "emulate":
-        from app.commands.emulate import emulate
+        from trident.app.commands.emulate import emulate
 
         return emulate(arguments)
     if command == "trace":
-        from app.commands.trace import trace
+        from trident.app.commands.trace import trace
 
         return trace(arguments)
     if command == "completion":
-        from app.commands.completion import completion
+        from trident.app.commands.completion import completion
 
         return completion(arguments)
     raise BadOption(f"Unexpected argument: {first}{_meant(first)}")
@@ -128,7 +128,7 @@ def _report(failure: str, hint: str | None) -> int:
 
 
 def _print_usage(command: str, stream: TextIO, topic: str = "") -> None:
-    from app.settings.usage import usage
+    from trident.app.settings.usage import usage
 
     print(usage(command, topic), end="", file=stream)
 

@@ -26,16 +26,16 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.results import number, positive, table
-from core.backends.backend import Backend, BackendInstance, BucketedExecution, LoadContext
-from core.backends.onnxruntime.backend import make_backend as make_onnx_backend
-from core.config.placement import DeviceKind, Placement
-from core.config.request_check import RequestValidator
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.config.warmup import bucket_samples
-from core.inference.request import InferenceRequest, InputTensor
-from core.scheduling.execution import run_once
+from trident.core.backends.backend import Backend, BackendInstance, BucketedExecution, LoadContext
+from trident.core.backends.onnxruntime.backend import make_backend as make_onnx_backend
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.config.warmup import bucket_samples
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.scheduling.execution import run_once
 
 LAYERS, TOKENS, CLASSES = 4, 1000, 8
 TEXTS, ROUNDS, WINDOW = 320, 6, 16
@@ -123,7 +123,7 @@ def backend_of(name: str, folder: Path) -> Backend:
         return make_onnx_backend({})
     import openvino
 
-    from core.backends.openvino.backend import OpenVinoBackend
+    from trident.core.backends.openvino.backend import OpenVinoBackend
 
     openvino.save_model(openvino.Core().read_model(folder / "model.onnx"), folder / "model.xml", compress_to_fp16=False)
     return OpenVinoBackend()

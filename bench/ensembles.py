@@ -28,13 +28,13 @@ from bench.machine import LoadWatch
 from bench.results import names_among, number, positive, table
 from bench.servers.server import Server, trident
 from bench.turns import HttpLoad, Ratio, Turn, Turns
-from core.engine.in_process import InferenceEngine, make_engine
-from core.inference.pending_request import Deferred, PendingRequest
-from core.inference.request import InferenceRequest, PackedInputs
-from core.inference.response import InferenceResponse
-from core.inference.tensors import layout_of
-from core.lifecycle.options import EngineOptions
 from tests.project import ROOT
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.request import InferenceRequest, PackedInputs
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import layout_of
+from trident.core.lifecycle.options import EngineOptions
 
 BUILD = ROOT / "build" / "bench" / "ensembles"
 MODELS = ("first", "second", "ensemble")

@@ -27,8 +27,8 @@ from bench.results import names_among, number, positive, table
 from bench.servers.server import Server, trident
 from bench.target import TARGET_HEADER, Target
 from bench.turns import HttpLoad, Ratio, Turns
-from core.inference.tensors import Array
 from tests.project import ROOT
+from trident.core.inference.tensors import Array
 
 SMALL, LARGE = 16, 1024
 LAYERS = 8

@@ -48,12 +48,12 @@ from bench.machine import LoadWatch
 from bench.models.served import BATCHING, CONFIG, SHIPPED, identity, write
 from bench.python import ADD_SUB, build_add_sub
 from bench.results import names_among, table
-from bench.servers.server import Server
+from bench.servers.server import Server, command_of
 from bench.shared_memory import shared_load
 from bench.turns import HttpLoad, Load, NothingAnswered, Ratio, Turn, Turns
 from bench.vertex import TABULAR, TABULAR_FEATURES, build_tabular
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.session import TRIDENT, session_members
+from tests.contract.servers.session import session_members
 from tests.project import ROOT
 
 LIMIT = 0.95
@@ -118,7 +118,7 @@ class AllDoors(Server):
         _compile(checkout)
         known = _known_options(checkout, environment)
         options = [option for option in options if option.partition("=")[0] in known]
-        super().__init__("trident", [TRIDENT, "serve", *options], log, environment, folder=checkout)
+        super().__init__("trident", [*command_of(checkout), "serve", *options], log, environment, folder=checkout)
 
     def cpu_seconds(self) -> float:
         """As those of `Server`, but to the nanosecond: a turn has only a few of the ticks of /proc."""
@@ -153,7 +153,7 @@ def _known_options(checkout: Path, environment: dict[str, str]) -> set[str]:
     """The options in the checkout's own help. RuntimeError if it prints none."""
     for words in ("--help=all", "--help"):  # the second is for checkouts whose help has no groups
         done = subprocess.run(
-            [TRIDENT, "serve", words],
+            [*command_of(checkout), "serve", words],
             cwd=checkout,
             env=os.environ | environment,
             capture_output=True,

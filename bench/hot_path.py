@@ -23,16 +23,16 @@ import gevent
 import greenlet
 from gunicorn.config import Config
 
-from app.worker.connection import Connections
-from app.worker.http1.connection import Http1Connection, Http1Service
-from app.worker.io import CoarseClock
-from app.worker.limits import ConnectionLimits
 from bench.cases import CASES, Case
-from core.engine.in_process import make_engine
-from core.frontend.gevent_bridge import GeventBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.lifecycle.options import EngineOptions
+from trident.app.worker.connection import Connections
+from trident.app.worker.http1.connection import Http1Connection, Http1Service
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.limits import ConnectionLimits
+from trident.core.engine.in_process import make_engine
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.lifecycle.options import EngineOptions
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = tuple(f"{ROOT / name}/" for name in ("core", "adapters", "app"))

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.http.payloads.csv import decode_csv, encode_csv
-from core.http.payloads.json import decode_json, decode_jsonlines, encode_predictions
-from core.http.payloads.payload import DecodeRules, OutputColumn
-from core.http.v2_json import array_from_json, parse_document
-from core.inference.tensors import BY_NAME
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.http.payloads.csv import decode_csv, encode_csv
+from trident.core.http.payloads.json import decode_json, decode_jsonlines, encode_predictions
+from trident.core.http.payloads.payload import DecodeRules, OutputColumn
+from trident.core.http.v2_json import array_from_json, parse_document
+from trident.core.inference.tensors import BY_NAME
 
 ROWS, FEATURES = 1000, 30
 ROUNDS = 40

@@ -25,12 +25,12 @@ from bench.python_pipe import round_trips_us
 from bench.results import Figures, Publication, add_publication_arguments, names_among, positive
 from bench.servers.server import Server, trident
 from bench.turns import HttpLoad, Turn, Turns
-from core.engine.in_process import make_engine
-from core.frontend.bridge import ThreadBridge
-from core.inference.request import InferenceRequest, InputTensor
-from core.lifecycle.options import EngineOptions
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
+from trident.core.engine.in_process import make_engine
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.lifecycle.options import EngineOptions
 
 CALLS = 200
 """How many requests `caller` sends for one of its own."""

@@ -31,12 +31,12 @@ from bench.machine import LoadWatch
 from bench.results import names_among, number, positive, table
 from bench.servers.server import Server, trident
 from bench.turns import HttpLoad, Ratio, Turns
-from core.engine.in_process import make_engine
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.lifecycle.options import EngineOptions
 from tests.project import ROOT
+from trident.core.engine.in_process import make_engine
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.options import EngineOptions
 
 BUILD = ROOT / "build" / "bench" / "sequences"
 OPEN = 10_000

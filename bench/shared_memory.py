@@ -24,8 +24,8 @@ from bench.models import served
 from bench.results import Figures, Publication, add_publication_arguments, names_among, positive
 from bench.servers.server import Server, trident
 from bench.turns import HttpLoad, Turns
-from core.shared_memory.regions import DIRECTORY, open_object
 from tests.project import ROOT
+from trident.core.shared_memory.regions import DIRECTORY, open_object
 
 SHARED, BINARY = "shared memory", "binary"
 _MEDIUM = next(case for case in MODEL_CASES if case.key == "b")

@@ -21,7 +21,7 @@ def python_files(root: Path, top: str) -> list[Path]:
 
 
 def module_of(root: Path, path: Path) -> str:
-    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(["trident", *path.relative_to(root).with_suffix("").parts]).removesuffix(".__init__")
 
 
 def imported(tree: ast.Module, modules: frozenset[str]) -> set[str]:

@@ -25,8 +25,8 @@ from bench.plain import check_answer
 from bench.results import number, positive, table
 from bench.servers.server import Server, trident
 from bench.turns import HttpLoad, Ratio, Turns
-from core.observability.tracing.trace_gate import TraceGate
 from tests.project import ROOT
+from trident.core.observability.tracing.trace_gate import TraceGate
 
 BUILD = ROOT / "build" / "bench" / "tracing"
 OFF = "off"

@@ -31,17 +31,17 @@ from pathlib import Path
 
 from bench.results import Figures, Publication, add_publication_arguments, names_among, positive
 from bench.servers.server import Server, trident
-from core.config.spec import BatchingSpec, ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.instance import Work, take_work
-from core.scheduling.latency_target import BatchSetting, BatchTuner
-from core.scheduling.limits import LimitsInForce, Wait, limits_of, may_end
-from core.scheduling.queue import RequestQueue
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.instance import Work, take_work
+from trident.core.scheduling.latency_target import BatchSetting, BatchTuner
+from trident.core.scheduling.limits import LimitsInForce, Wait, limits_of, may_end
+from trident.core.scheduling.queue import RequestQueue
 
 FIXED_MS = 4.0
 ITEM_MS = 0.05

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from app.settings.option import BadOption
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
 
 _LIMIT_S = 4.0
 _COMMAND = "trident"

@@ -45,12 +45,11 @@ import importlib, pkgutil, sys
 import boto3, opentelemetry.exporter.otlp.proto.http, opentelemetry.sdk, redis
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import storage
-import adapters, app, core
-names = [each.name for package in (adapters, app, core)
-         for each in pkgutil.walk_packages(package.__path__, package.__name__ + ".") if ".stub" not in each.name]
+import trident
+names = [each.name for each in pkgutil.walk_packages(trident.__path__, "trident.") if ".stub" not in each.name]
 extras = {"cpu", *sys.argv[1].split(",")}
 for name in names:
-    package = importlib.import_module(".".join(name.split(".")[:3]))
+    package = importlib.import_module(".".join(name.split(".")[:4]))
     if not name.endswith("__main__") and getattr(package, "EXTRA", "cpu") in extras:
         importlib.import_module(name)
 for service in ("s3", "sts", "sso", "sso-oidc"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.version import IS_COMPILED
+from trident.app.version import IS_COMPILED
 
 ROOT = Path(__file__).resolve().parent.parent
 

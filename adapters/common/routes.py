@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from core.errors import ErrorCode, ServerError
-from core.http.application import V2Application
-from core.http.errors import UnsupportedEncoding
-from core.http.front_end import PROBE_KEY
-from core.http.metrics import MetricsPage
-from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from core.http.reply import Environ, Reply
-from core.http.routes import GET, Route
+from trident.core.errors import ErrorCode, ServerError
+from trident.core.http.application import V2Application
+from trident.core.http.errors import UnsupportedEncoding
+from trident.core.http.front_end import PROBE_KEY
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from trident.core.http.reply import Environ, Reply
+from trident.core.http.routes import GET, Route
 
 _ANY_METHOD = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE", "UNKNOWN"})
 

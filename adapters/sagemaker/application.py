@@ -10,26 +10,26 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import unquote
 
-from adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
-from adapters.sagemaker import invocations as request_headers
-from adapters.sagemaker.invocations import BINARY, TARGET_MODEL, environ_key, execution_parameters, invoke, ping
-from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.model_registry import SageMakerEndpoint
-from adapters.sagemaker.model_states import ModelStates
-from adapters.sagemaker.models import collection, member
-from adapters.sagemaker.settings import InferenceType, SageMakerSettings
-from core.engine.protocol import Engine
-from core.errors import AlreadyLoaded, OutOfMemory
-from core.frontend.bridge import Bridge
-from core.frontend.request import LATEST
-from core.http.application import InferPath, V2Application
-from core.http.front_end import HttpOptions
-from core.http.generate import answer_events, answer_object, read_identity
-from core.http.metrics import MetricsPage
-from core.http.reply import JSON, Environ, Headers, Reply
-from core.http.routes import GET, POST, Route
-from core.http.v2_request import SIZE
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
+from trident.adapters.sagemaker import invocations as request_headers
+from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, environ_key, execution_parameters, invoke, ping
+from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.model_registry import SageMakerEndpoint
+from trident.adapters.sagemaker.model_states import ModelStates
+from trident.adapters.sagemaker.models import collection, member
+from trident.adapters.sagemaker.settings import InferenceType, SageMakerSettings
+from trident.core.engine.protocol import Engine
+from trident.core.errors import AlreadyLoaded, OutOfMemory
+from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.request import LATEST
+from trident.core.http.application import InferPath, V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.generate import answer_events, answer_object, read_identity
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.reply import JSON, Environ, Headers, Reply
+from trident.core.http.routes import GET, POST, Route
+from trident.core.http.v2_request import SIZE
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 _TARGET_MODEL = environ_key(TARGET_MODEL)
 _GENERATES = {InferenceType.GENERATE: answer_object, InferenceType.GENERATE_STREAM: answer_events}

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from adapters.sagemaker.settings import DEFAULT_ACCEPT, IN_FLIGHT_MB, PingMode, SageMakerSettings
-from core.config.spec import ModelSpec
-from core.engine.protocol import ServedModel
-from core.errors import BackendFailed, ConfigInvalid, InvalidRequest
-from core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX
-from core.http.admin import readiness, ready_reply
-from core.http.application import V2Application
-from core.http.infer import infer_body, off_hub, read_whole, servable
-from core.http.payloads.formats import (
+from trident.adapters.sagemaker.settings import DEFAULT_ACCEPT, IN_FLIGHT_MB, PingMode, SageMakerSettings
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
+from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX
+from trident.core.http.admin import readiness, ready_reply
+from trident.core.http.application import V2Application
+from trident.core.http.infer import infer_body, off_hub, read_whole, servable
+from trident.core.http.payloads.formats import (
     CSV,
     FORMATS,
     JSON,
@@ -30,11 +30,11 @@ from core.http.payloads.formats import (
     format_for,
     is_plainly_v2,
 )
-from core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
-from core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
-from core.http.reply import TEXT, Environ, Headers, Reply, empty_reply, json_reply
-from core.http.v2_request import BinaryType
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
+from trident.core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
+from trident.core.http.reply import TEXT, Environ, Headers, Reply, empty_reply, json_reply
+from trident.core.http.v2_request import BinaryType
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 # The type of bodies with binary tensors, as in Triton's SageMaker adapter.
 BINARY = BinaryType("application/vnd.sagemaker-triton.binary+json")

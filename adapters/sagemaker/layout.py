@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.sagemaker.settings import DEFAULT_MODEL
-from core.config.platforms import is_ensemble
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, InvalidRequest
-from core.observability.log import escaped
-from core.repository.config import read_config
-from core.repository.repository import ModelDirectory, select_versions, version_number
-from core.repository.sources import AnyLayoutSource, FolderShape, LocalSource, can_be_model, folder_shape
+from trident.adapters.sagemaker.settings import DEFAULT_MODEL
+from trident.core.config.platforms import is_ensemble
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, InvalidRequest
+from trident.core.observability.log import escaped
+from trident.core.repository.config import read_config
+from trident.core.repository.repository import ModelDirectory, select_versions, version_number
+from trident.core.repository.sources import AnyLayoutSource, FolderShape, LocalSource, can_be_model, folder_shape
 
 DEEPEST = 32
 """Levels of folders. A recursive walk over them must end."""

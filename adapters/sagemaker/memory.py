@@ -19,13 +19,13 @@ from typing import Any, Protocol, TypeAlias
 
 import orjson
 
-from adapters.sagemaker.layout import ModelFolder
-from core.config.autocomplete import GpuIds, fill_identity, normalize
-from core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
-from core.errors import OutOfMemory
-from core.observability.hardware import MemoryRoom, gpu_memory, host_room, resident_bytes, trim_heap
-from core.repository.disk import FileLock, lock_exclusive, try_lock_exclusive
-from core.repository.repository import ModelDirectory, detection_files
+from trident.adapters.sagemaker.layout import ModelFolder
+from trident.core.config.autocomplete import GpuIds, fill_identity, normalize
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
+from trident.core.errors import OutOfMemory
+from trident.core.observability.hardware import MemoryRoom, gpu_memory, host_room, resident_bytes, trim_heap
+from trident.core.repository.disk import FileLock, lock_exclusive, try_lock_exclusive
+from trident.core.repository.repository import ModelDirectory, detection_files
 
 HOST = "container"
 _MIB = 1 << 20

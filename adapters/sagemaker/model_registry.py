@@ -16,18 +16,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from adapters.common.routes import RouteAbsent
-from adapters.sagemaker.invocations import ResponseTypes
-from adapters.sagemaker.layout import find_model
-from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.model_states import LoadedModel, ModelStates, OwnModelStates
-from adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
-from core.engine.protocol import Engine, ServedModel
-from core.errors import InvalidRequest, ServerError
-from core.frontend.bridge import Bridge
-from core.frontend.request import DefaultModel
-from core.memo import Memo
-from core.observability.log import escaped
+from trident.adapters.common.routes import RouteAbsent
+from trident.adapters.sagemaker.invocations import ResponseTypes
+from trident.adapters.sagemaker.layout import find_model
+from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates, OwnModelStates
+from trident.adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
+from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.errors import InvalidRequest, ServerError
+from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.request import DefaultModel
+from trident.core.memo import Memo
+from trident.core.observability.log import escaped
 
 LONGEST_NAME = 255
 """Bytes, the limit of file systems."""

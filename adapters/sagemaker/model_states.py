@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from core.errors import AlreadyLoaded, ModelNotFound
-from core.observability.log import escaped
+from trident.core.errors import AlreadyLoaded, ModelNotFound
+from trident.core.observability.log import escaped
 
 
 class State(Enum):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from urllib.parse import parse_qs, unquote
 
-from adapters.sagemaker.model_registry import PAGE, SageMakerEndpoint
-from adapters.sagemaker.model_states import LoadedModel
-from core.errors import InvalidRequest, ModelLoadFailed
-from core.http.application import V2Application
-from core.http.body import read_object
-from core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
+from trident.adapters.sagemaker.model_registry import PAGE, SageMakerEndpoint
+from trident.adapters.sagemaker.model_states import LoadedModel
+from trident.core.errors import InvalidRequest, ModelLoadFailed
+from trident.core.http.application import V2Application
+from trident.core.http.body import read_object
+from trident.core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 
 # Bytes. The platform sends only a name and a path.
 _LARGEST_BODY = 65536

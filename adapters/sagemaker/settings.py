@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from adapters.common.settings import OptionText, SettingRow
-from core.errors import ConfigInvalid
+from trident.adapters.common.settings import OptionText, SettingRow
+from trident.core.errors import ConfigInvalid
 
 PREFIX = "SAGEMAKER_"
 MULTI_MODEL = "SAGEMAKER_MULTI_MODEL"

@@ -25,14 +25,14 @@ from typing import NamedTuple
 
 import orjson
 
-from adapters.sagemaker.model_states import LoadedModel, State, already_loaded, not_loaded
-from core.engine.protocol import Engine
-from core.errors import ServerError
-from core.lifecycle.state import Phase
-from core.memo import Memo
-from core.observability.log import escaped
-from core.remote.calls import EngineGone
-from core.repository.disk import FileLock, try_lock_exclusive, try_lock_shared
+from trident.adapters.sagemaker.model_states import LoadedModel, State, already_loaded, not_loaded
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ServerError
+from trident.core.lifecycle.state import Phase
+from trident.core.memo import Memo
+from trident.core.observability.log import escaped
+from trident.core.remote.calls import EngineGone
+from trident.core.repository.disk import FileLock, try_lock_exclusive, try_lock_shared
 
 _log = logging.getLogger("trident.sagemaker")
 

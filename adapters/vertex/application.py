@@ -11,19 +11,25 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
-from adapters.vertex.endpoint import RedirectForbidden, RedirectUnknown, VertexEndpoint, received_size, set_deadline
-from adapters.vertex.predict import BINARY, predict
-from adapters.vertex.settings import VertexSettings
-from core.engine.protocol import Engine
-from core.frontend.bridge import Bridge
-from core.http.admin import readiness, ready_reply
-from core.http.application import InferPath, V2Application
-from core.http.flask_routes import RouteMap
-from core.http.front_end import PROBE_KEY, HttpOptions
-from core.http.metrics import MetricsPage
-from core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send
-from core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
+from trident.adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
+from trident.adapters.vertex.endpoint import (
+    RedirectForbidden,
+    RedirectUnknown,
+    VertexEndpoint,
+    received_size,
+    set_deadline,
+)
+from trident.adapters.vertex.predict import BINARY, predict
+from trident.adapters.vertex.settings import VertexSettings
+from trident.core.engine.protocol import Engine
+from trident.core.frontend.bridge import Bridge
+from trident.core.http.admin import readiness, ready_reply
+from trident.core.http.application import InferPath, V2Application
+from trident.core.http.flask_routes import RouteMap
+from trident.core.http.front_end import PROBE_KEY, HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send
+from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
 HEADER = "X-Vertex-Ai-Triton-Redirect"
 HEADER_KEY = "HTTP_X_VERTEX_AI_TRITON_REDIRECT"

@@ -9,13 +9,13 @@ import logging
 import time
 from collections.abc import Callable
 
-from adapters.vertex.settings import VertexSettings
-from core.engine.protocol import Engine
-from core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError
-from core.frontend.bridge import Bridge, ClientGone
-from core.frontend.request import DefaultModel, version_number
-from core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ
-from core.inference.tensors import Buffer
+from trident.adapters.vertex.settings import VertexSettings
+from trident.core.engine.protocol import Engine
+from trident.core.errors import DeadlineExceeded, ErrorCode, InvalidRequest, ServerError
+from trident.core.frontend.bridge import Bridge, ClientGone
+from trident.core.frontend.request import DefaultModel, version_number
+from trident.core.http.reply import BODY_KEY, CLIENT_GONE_KEY, Environ
+from trident.core.inference.tensors import Buffer
 
 
 class RedirectUnknown(InvalidRequest):

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from adapters.vertex.endpoint import VertexEndpoint, set_deadline
-from adapters.vertex.settings import PayloadKind
-from core.config.json_fields import shown
-from core.config.spec import ModelSpec
-from core.engine.protocol import ServedModel
-from core.errors import InvalidRequest, Unsupported
-from core.http.application import V2Application
-from core.http.generate import answer_events, answer_object, stream_events
-from core.http.infer import infer_body, off_hub, read_whole, servable
-from core.http.long_json import SLICE, Slicing, outline_of
-from core.http.payloads.formats import (
+from trident.adapters.vertex.endpoint import VertexEndpoint, set_deadline
+from trident.adapters.vertex.settings import PayloadKind
+from trident.core.config.json_fields import shown
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import InvalidRequest, Unsupported
+from trident.core.http.application import V2Application
+from trident.core.http.generate import answer_events, answer_object, stream_events
+from trident.core.http.infer import infer_body, off_hub, read_whole, servable
+from trident.core.http.long_json import SLICE, Slicing, outline_of
+from trident.core.http.payloads.formats import (
     JSON,
     BodyKind,
     body_kind,
@@ -35,7 +35,7 @@ from core.http.payloads.formats import (
     known_format,
     starts_as_v2,
 )
-from core.http.payloads.inference import (
+from trident.core.http.payloads.inference import (
     content_of,
     decode_payload,
     infer_payload,
@@ -43,12 +43,12 @@ from core.http.payloads.inference import (
     payload_request,
     result_of,
 )
-from core.http.payloads.payload import DecodedPayload, DocumentForm, document_form, parse_json
-from core.http.reply import Environ, Reply, body_size
-from core.http.v2_request import BinaryType
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Buffer
+from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form, parse_json
+from trident.core.http.reply import Environ, Reply, body_size
+from trident.core.http.v2_request import BinaryType
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Buffer
 
 _LATEST = -1
 _LAST_VERSION = 2**63 - 1

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from adapters.common.settings import OptionText, SettingRow
-from core.errors import ConfigInvalid
+from trident.adapters.common.settings import OptionText, SettingRow
+from trident.core.errors import ConfigInvalid
 
 MODE = "AIP_MODE"
 HTTP_PORT = "AIP_HTTP_PORT"

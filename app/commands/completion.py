@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 
 import shtab
 
-from app.commands import emulate_sagemaker as sagemaker
-from app.commands import emulate_vertex as vertex_options
-from app.commands import trace as trace_command
-from app.commands import validate as validate_options
-from app.commands.doctor import JSON
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import FILE, FLAG, REPOSITORY, TEXT, BadOption, Kind, Option, Paths
-from app.settings.server import SERVER_OPTIONS
-from app.settings.usage import HELP_TOPIC
+from trident.app.commands import emulate_sagemaker as sagemaker
+from trident.app.commands import emulate_vertex as vertex_options
+from trident.app.commands import trace as trace_command
+from trident.app.commands import validate as validate_options
+from trident.app.commands.doctor import JSON
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import FILE, FLAG, REPOSITORY, TEXT, BadOption, Kind, Option, Paths
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.usage import HELP_TOPIC
 
 SHELLS = ("bash", "zsh", "fish")
 _NO_EFFECT = "Accepted for tritonserver command lines, without effect."

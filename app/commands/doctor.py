@@ -22,32 +22,32 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener, urlopen
 
-from app.commands.validate import ValidateOptions, examine, make_check
-from app.process.environment import disable_telemetry, process_environment
-from app.process.files import IN_MEMORY, NoTemporaryDirectory, connection_places, temporary_directory
-from app.process.port_owner import owner_of
-from app.settings.option import FLAG, Option, Service, is_unix, spell_endpoint
-from app.settings.reading import read_settings, with_repositories
-from app.settings.server import ServerSettings
-from app.supervisor.start import Topology, choose_topology
-from app.version import VERSION
-from app.worker.listening_sockets import BindFailed, close_listener, open_listener
-from core.backends.cpu_budget import available_cores, plan_threads
-from core.backends.devices import gpu_ids
-from core.backends.registry import DeviceSupport, ProviderState, device_support
-from core.config.schema import ModelConfig, ModelInstanceGroup
-from core.errors import AccessRefused, ServerError
-from core.observability.hardware import DriverReading, MemoryRoom, host_room, read_driver
-from core.observability.log import escaped
-from core.repository.cache import CacheContents
-from core.repository.cloud_sources import open_store
-from core.repository.config import read_config
-from core.repository.disk import free_bytes
-from core.repository.layout_mistakes import no_models_hint
-from core.repository.location import Location, Scheme, parse_location
-from core.repository.repository import ModelDirectory, model_names, version_number
-from core.repository.sources import SourceFile, SourceOpener, SourceOptions, can_be_model
-from core.repository.stores.object_store import (
+from trident.app.commands.validate import ValidateOptions, examine, make_check
+from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, connection_places, temporary_directory
+from trident.app.process.port_owner import owner_of
+from trident.app.settings.option import FLAG, Option, Service, is_unix, spell_endpoint
+from trident.app.settings.reading import read_settings, with_repositories
+from trident.app.settings.server import ServerSettings
+from trident.app.supervisor.start import Topology, choose_topology
+from trident.app.version import VERSION
+from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener
+from trident.core.backends.cpu_budget import available_cores, plan_threads
+from trident.core.backends.devices import gpu_ids
+from trident.core.backends.registry import DeviceSupport, ProviderState, device_support
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.errors import AccessRefused, ServerError
+from trident.core.observability.hardware import DriverReading, MemoryRoom, host_room, read_driver
+from trident.core.observability.log import escaped
+from trident.core.repository.cache import CacheContents
+from trident.core.repository.cloud_sources import open_store
+from trident.core.repository.config import read_config
+from trident.core.repository.disk import free_bytes
+from trident.core.repository.layout_mistakes import no_models_hint
+from trident.core.repository.location import Location, Scheme, parse_location
+from trident.core.repository.repository import ModelDirectory, model_names, version_number
+from trident.core.repository.sources import SourceFile, SourceOpener, SourceOptions, can_be_model
+from trident.core.repository.stores.object_store import (
     RegionOrigin,
     StorageAccess,
     StoredObject,
@@ -56,8 +56,8 @@ from core.repository.stores.object_store import (
 )
 
 if TYPE_CHECKING:
-    from core.repository.stores.gcs import GcsStore
-    from core.repository.stores.s3 import S3Store
+    from trident.core.repository.stores.gcs import GcsStore
+    from trident.core.repository.stores.s3 import S3Store
 
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
@@ -1118,6 +1118,6 @@ def _room_lines(
 
 def _log_nothing() -> None:
     """The report has everything that a log would say."""
-    from core.observability.log import LogOptions, configure_logging
+    from trident.core.observability.log import LogOptions, configure_logging
 
     configure_logging(LogOptions(info=False, warning=False, error=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.settings.option import BadOption
+from trident.app.settings.option import BadOption
 
 _PLATFORMS = ("sagemaker", "vertex")
 
@@ -16,10 +16,10 @@ def emulate(arguments: Sequence[str]) -> int:
     """
     # Each platform's modules are imported only for that platform.
     if platform_of(arguments) == "vertex":
-        from app.commands.emulate_vertex import emulate_vertex
+        from trident.app.commands.emulate_vertex import emulate_vertex
 
         return emulate_vertex(arguments)
-    from app.commands.emulate_sagemaker import emulate_sagemaker
+    from trident.app.commands.emulate_sagemaker import emulate_sagemaker
 
     return emulate_sagemaker(arguments)
 

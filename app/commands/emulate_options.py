@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from app.settings.option import BadOption, BadValue, Kind, Option
-from app.settings.sources import CommandLine
+from trident.app.settings.option import BadOption, BadValue, Kind, Option
+from trident.app.settings.sources import CommandLine
 
 # -P keeps a folder `app` in the working directory from being imported.
-CONTAINER_COMMAND = (sys.executable, "-P", "-m", "app")
+CONTAINER_COMMAND = (sys.executable, "-P", "-m", "trident.app")
 
 
 def _variable(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from app.commands.emulate_options import (
+from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,
@@ -13,11 +13,11 @@ from app.commands.emulate_options import (
     stop_signals,
     variables_of,
 )
-from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
-from app.process.environment import process_environment
-from app.settings.option import FLAG, PORT, BadOption
-from app.settings.reading import CACHE_OPTIONS, read_cloud_cache
-from core.observability.log import print_line
+from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from trident.app.process.environment import process_environment
+from trident.app.settings.option import FLAG, PORT, BadOption
+from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
+from trident.core.observability.log import print_line
 
 SAGEMAKER = "sagemaker"
 _VARIABLES_AT_MOST = 100

@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from app.commands.emulate_options import (
+from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,
@@ -21,7 +21,7 @@ from app.commands.emulate_options import (
     stop_signals,
     variables_of,
 )
-from app.emulators.vertex.batch import (
+from trident.app.emulators.vertex.batch import (
     BATCH_SIZE,
     BatchOptions,
     InstanceConfig,
@@ -29,9 +29,9 @@ from app.emulators.vertex.batch import (
     InstanceType,
     format_of,
 )
-from app.emulators.vertex.container import RESERVED_PREFIX
-from app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from app.emulators.vertex.limits import (
+from trident.app.emulators.vertex.container import RESERVED_PREFIX
+from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.vertex.limits import (
     LONGEST_DEPLOYMENT_S,
     LONGEST_INFERENCE_S,
     Deployment,
@@ -40,10 +40,10 @@ from app.emulators.vertex.limits import (
     batch_limits,
     online_limits,
 )
-from app.process.environment import process_environment
-from app.settings.option import FILE, FOLDER, PORT, TEXT, BadOption, BadValue, Kind, choice, integer, number
-from app.settings.reading import CACHE_OPTIONS, read_cloud_cache
-from core.observability.log import print_line
+from trident.app.process.environment import process_environment
+from trident.app.settings.option import FILE, FOLDER, PORT, TEXT, BadOption, BadValue, Kind, choice, integer, number
+from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
+from trident.core.observability.log import print_line
 
 VERTEX = "vertex"
 _EVERY_PATH = "/*"

@@ -9,7 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from core.config.ensemble import EnsembleStep
+    from trident.core.config.ensemble import EnsembleStep
 
 
 INPUTS, OUTPUTS = -1, -2

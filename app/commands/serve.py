@@ -8,25 +8,30 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from app.process.environment import announce_metrics_directory
-from app.settings.option import Service
-from app.settings.server import ServerSettings
-from app.sites.credentials import Credentials
-from app.supervisor.configuration import ServerConfiguration
-from app.supervisor.engine_child import EngineChild
-from app.supervisor.private_directory import PrivateDirectory
-from app.supervisor.server import serve as run_server
-from app.supervisor.start import FailureNote, Topology, choose_topology
-from app.worker.listening_sockets import Bind
-from core.lifecycle.engine_place import EnginePlace
+from trident.app.process.environment import announce_metrics_directory
+from trident.app.settings.option import Service
+from trident.app.settings.server import ServerSettings
+from trident.app.sites.credentials import Credentials
+from trident.app.supervisor.configuration import ServerConfiguration
+from trident.app.supervisor.engine_child import EngineChild
+from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.supervisor.server import serve as run_server
+from trident.app.supervisor.start import FailureNote, Topology, choose_topology
+from trident.app.worker.listening_sockets import Bind
+from trident.core.lifecycle.engine_place import EnginePlace
 
 if TYPE_CHECKING:
-    from app.sites.engine_start import EngineStart
-    from app.sites.site import Site
-    from app.worker.worker import TridentWorker
+    from trident.app.sites.engine_start import EngineStart
+    from trident.app.sites.site import Site
+    from trident.app.worker.worker import TridentWorker
 
-_FRONT_END_MODULES = ("app.worker.worker", "app.sites.front_end", "core.http.flask_routes", "app.worker.gevent_link")
-_GRPC_MODULES = ("app.worker.http2.connection", "core.grpc.application")
+_FRONT_END_MODULES = (
+    "trident.app.worker.worker",
+    "trident.app.sites.front_end",
+    "trident.core.http.flask_routes",
+    "trident.app.worker.gevent_link",
+)
+_GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")
 _log = logging.getLogger("trident.server")
 
 
@@ -70,7 +75,7 @@ def _begin(settings: ServerSettings, directory: PrivateDirectory | None) -> Engi
     """Start the engine of a server in one process; a front end has its engine elsewhere."""
     if directory is not None:
         return None
-    from app.sites.engine_start import EngineStart
+    from trident.app.sites.engine_start import EngineStart
 
     return EngineStart(settings)
 
@@ -84,17 +89,17 @@ def _make_site(
     begun: EngineStart | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
-    from app.sites.bridges import make_hub_bridge, make_thread_bridge
+    from trident.app.sites.bridges import make_hub_bridge, make_thread_bridge
 
     make_bridge = make_thread_bridge if worker is None else make_hub_bridge
     if directory is None:
-        from app.sites.engine_start import EngineStart
-        from app.sites.in_process import InProcessSite
+        from trident.app.sites.engine_start import EngineStart
+        from trident.app.sites.in_process import InProcessSite
 
         return InProcessSite(settings, credentials, make_bridge, begun or EngineStart(settings))
-    from app.sites.front_end import FrontEndSite
-    from app.worker.gevent_link import GeventLink
-    from core.remote.connection import ThreadLink
+    from trident.app.sites.front_end import FrontEndSite
+    from trident.app.worker.gevent_link import GeventLink
+    from trident.core.remote.connection import ThreadLink
 
     make_link = ThreadLink if worker is None else GeventLink
     return FrontEndSite(settings, credentials, directory, make_link, make_bridge, engines)
@@ -107,7 +112,7 @@ def _engine_children(
     parent = os.getpid()
 
     def run(place: EnginePlace) -> int:
-        from app.supervisor.engine_process import EngineProcess
+        from trident.app.supervisor.engine_process import EngineProcess
 
         return EngineProcess(settings, directory, parent, topology.http_workers, note, place).run()
 

@@ -13,9 +13,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from app.settings.option import TEXT, BadOption, BadValue, Option, integer
-from app.settings.sources import CommandLine
-from core.observability.log import escaped
+from trident.app.settings.option import TEXT, BadOption, BadValue, Option, integer
+from trident.app.settings.sources import CommandLine
+from trident.core.observability.log import escaped
 
 _FRONT_END = {
     "receive": (("HTTP_RECV_START", "HTTP_RECV_END"), ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")),

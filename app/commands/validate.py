@@ -14,27 +14,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from app.commands.graph import DRAWINGS, layout_graph
-from app.commands.validate_cloud import CloudRepository
-from app.process.environment import disable_telemetry, process_environment
-from app.settings.groups import split_backend_settings
-from app.settings.option import FLAG, BadOption, BadValue, Option, choice, integer
-from app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
-from app.settings.server import SERVER_OPTIONS
-from app.settings.sources import CommandLine
-from core.errors import NotInstalled, ServerError
-from core.observability.log import escaped
+from trident.app.commands.graph import DRAWINGS, layout_graph
+from trident.app.commands.validate_cloud import CloudRepository
+from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.settings.groups import split_backend_settings
+from trident.app.settings.option import FLAG, BadOption, BadValue, Option, choice, integer
+from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.sources import CommandLine
+from trident.core.errors import NotInstalled, ServerError
+from trident.core.observability.log import escaped
 
 if TYPE_CHECKING:
-    from core.backends.backend import BackendInstance
-    from core.backends.registry import BackendRegistry
-    from core.config.autocomplete import BackendFacts
-    from core.config.golden import GoldenRequest
-    from core.config.problem import Problem
-    from core.config.schema import ModelConfig
-    from core.config.spec import ModelSpec
-    from core.repository.config import RunGolden
-    from core.repository.repository import ModelDirectory
+    from trident.core.backends.backend import BackendInstance
+    from trident.core.backends.registry import BackendRegistry
+    from trident.core.config.autocomplete import BackendFacts
+    from trident.core.config.golden import GoldenRequest
+    from trident.core.config.problem import Problem
+    from trident.core.config.schema import ModelConfig
+    from trident.core.config.spec import ModelSpec
+    from trident.core.repository.config import RunGolden
+    from trident.core.repository.repository import ModelDirectory
 
 
 _INDENT = "  "
@@ -203,7 +203,7 @@ class LocalRepository:
     """Raises RepositoryUnavailable if `path` is not a readable directory."""
 
     def __init__(self, path: str) -> None:
-        from core.repository.repository import scan_repository
+        from trident.core.repository.repository import scan_repository
 
         self._directories = {directory.name: directory for directory in scan_repository(Path(path))}
 
@@ -232,9 +232,9 @@ def golden_problems(
     """
     if not golden:
         return _trial_problems(backends, path, config, spec, initialize)
-    from core.backends.backend import LoadContext
-    from core.backends.cpu_budget import available_cores, plan_threads
-    from core.config.placement import placements
+    from trident.core.backends.backend import LoadContext
+    from trident.core.backends.cpu_budget import available_cores, plan_threads
+    from trident.core.config.placement import placements
 
     placed = placements(config)[:1]
     threads = plan_threads(available_cores(), 1).intra_op_threads
@@ -259,7 +259,7 @@ def golden_problems(
 def _trial_problems(
     backends: BackendRegistry, path: Path, config: ModelConfig, spec: ModelSpec, initialize: bool
 ) -> Sequence[Problem]:
-    from core.backends.backend import TryingBackend
+    from trident.core.backends.backend import TryingBackend
 
     try:
         backend = backends.find(config)
@@ -273,8 +273,8 @@ def _trial_problems(
 
 
 def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
-    from core.config.request_check import RequestValidator
-    from core.lifecycle.loader import check_golden
+    from trident.core.config.request_check import RequestValidator
+    from trident.core.lifecycle.loader import check_golden
 
     try:
         check_golden(instance, spec, RequestValidator(spec).check, [request])
@@ -283,7 +283,7 @@ def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenR
 
 
 def _problem(path: str, error: ServerError) -> Problem:
-    from core.config.problem import Problem
+    from trident.core.config.problem import Problem
 
     # What a model raises has lines with its places.
     return Problem(path, " ".join(error.message.split()), error.hint or "")
@@ -291,9 +291,9 @@ def _problem(path: str, error: ServerError) -> Problem:
 
 def make_check(options: ValidateOptions) -> RepositoryCheck:
     """The check of models with these options. Raises BadOption."""
-    from core.backends.devices import gpu_ids
-    from core.backends.python.environment import CACHED, INSTALL
-    from core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
+    from trident.core.backends.devices import gpu_ids
+    from trident.core.backends.python.environment import CACHED, INSTALL
+    from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
 
     settings = split_backend_settings(options.backend_config)
     settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)
@@ -318,7 +318,7 @@ class RepositoryCheck:
     """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them."""
 
     def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
-        from core.config.ensemble_check import KnownModels
+        from trident.core.config.ensemble_check import KnownModels
 
         self.known = KnownModels()
         self._options = options
@@ -327,7 +327,7 @@ class RepositoryCheck:
         self._warnings: list[Problem] = []
 
     def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
-        from core.repository.config import problems_of
+        from trident.core.repository.config import problems_of
 
         self.known.note_name(directory.name)
         self._warnings = []
@@ -353,7 +353,7 @@ class RepositoryCheck:
 
 def _log_unchecked(path: Path, error: NotInstalled) -> None:
     """Say that the version in `path` was checked without its framework, and what wrote its files."""
-    from core.backends.model_files import origins_in
+    from trident.core.backends.model_files import origins_in
 
     _log.warning(
         "version %s of model '%s' was checked by what its files say, and not loaded: %s (%s)%s",
@@ -367,7 +367,7 @@ def _log_unchecked(path: Path, error: NotInstalled) -> None:
 
 def make_warnings(options: ValidateOptions) -> Check:
     """Finds the settings of a model that have no effect."""
-    from core.repository.config import warnings_of
+    from trident.core.repository.config import warnings_of
 
     return partial(warnings_of, config_name=options.config_name)
 
@@ -400,7 +400,7 @@ def examine(
     """Report the problems that `check` finds in each model and `together` between them, those of the repositories, and
     the warnings of `warn`.
     """
-    from core.repository.layout_mistakes import no_models_hint
+    from trident.core.repository.layout_mistakes import no_models_hint
 
     report = Report()
     places: dict[str, str] = {}
@@ -481,7 +481,7 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
 @contextmanager
 def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
     """Opens repositories; their downloads end with the context."""
-    from core.repository.location import Scheme, parse_location
+    from trident.core.repository.location import Scheme, parse_location
 
     opener = options.cache.opener()
 
@@ -498,6 +498,6 @@ def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
 
 def _log_warnings_only() -> None:
     """Log warnings to stderr, and no errors: the report contains them."""
-    from core.observability.log import LogOptions, configure_logging
+    from trident.core.observability.log import LogOptions, configure_logging
 
     configure_logging(LogOptions(info=False, error=False))

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.terminal.downloads import drawn
-from core.errors import ServerError
+from trident.app.terminal.downloads import drawn
+from trident.core.errors import ServerError
 
 if TYPE_CHECKING:
-    from core.repository.repository import ModelDirectory
-    from core.repository.sources import Fetched, Source, SourceFile, SourceOpener
+    from trident.core.repository.repository import ModelDirectory
+    from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
 
 
 class CloudRepository:
@@ -62,9 +62,9 @@ class CloudRepository:
 
     def _selected(self, directory: ModelDirectory) -> Sequence[int]:
         """The versions to fetch; none if the configuration is wrong, which the check of the model reports."""
-        from core.config.autocomplete import normalize
-        from core.repository.config import read_config
-        from core.repository.repository import select_versions, version_directories
+        from trident.core.config.autocomplete import normalize
+        from trident.core.repository.config import read_config
+        from trident.core.repository.repository import select_versions, version_directories
 
         try:
             config = read_config(directory, config_name=self._config_name)

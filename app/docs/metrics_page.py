@@ -1,17 +1,17 @@
-"""Generates docs/metrics.md from the metric families: `python -m app.docs.metrics_page > docs/metrics.md`."""
+"""Generates docs/metrics.md from the metric families: `python -m trident.app.docs.metrics_page > docs/metrics.md`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from core.inference.pending_request import CancelCause
-from core.observability.hardware import CpuReading, GpuReading, HardwareReading
-from core.observability.latencies import LatencyMeters
-from core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST, LatencyOptions
-from core.observability.metrics.exposition import MetricFamily
-from core.observability.metrics.families import log_family, metric_families
-from core.observability.metrics.snapshot import (
+from trident.core.inference.pending_request import CancelCause
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
+from trident.core.observability.latencies import LatencyMeters
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, REQUEST, LatencyOptions
+from trident.core.observability.metrics.exposition import MetricFamily
+from trident.core.observability.metrics.families import log_family, metric_families
+from trident.core.observability.metrics.snapshot import (
     DownloadMetrics,
     LoadMetrics,
     MetricsOptions,
@@ -23,10 +23,10 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.metrics_report import FIGURES
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BatchTuning, BucketUse, FailureReason
-from core.observability.tracing.trace import TraceCounts
+from trident.core.observability.metrics_report import FIGURES
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BatchTuning, BucketUse, FailureReason
+from trident.core.observability.tracing.trace import TraceCounts
 
 
 class Row(NamedTuple):

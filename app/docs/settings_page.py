@@ -1,12 +1,12 @@
-"""Generates docs/settings.md from the settings: `python -m app.docs.settings_page > docs/settings.md`."""
+"""Generates docs/settings.md from the settings: `python -m trident.app.docs.settings_page > docs/settings.md`."""
 
 from __future__ import annotations
 
 from itertools import groupby
 
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import Option
-from app.settings.server import SERVER_OPTIONS
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import Option
+from trident.app.settings.server import SERVER_OPTIONS
 
 _HEAD = """\
 # Settings

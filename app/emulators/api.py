@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-from app.emulators.container import HOST
-from core.errors import ConfigInvalid
+from trident.app.emulators.container import HOST
+from trident.core.errors import ConfigInvalid
 
 _PIECE = 1 << 16
 _IDLE_S = 120.0

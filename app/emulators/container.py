@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from app.emulators.report import BreachReport, seconds, size
+from trident.app.emulators.report import BreachReport, seconds, size
 
 HTTP_ADDRESS = "TRIDENT_HTTP_ADDRESS"
 # The settings of servers and platforms on the person's machine are not in an image.

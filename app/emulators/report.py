@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from typing import TextIO
 
-from core.observability.log import escaped, print_line
+from trident.core.observability.log import escaped, print_line
 
 _MIB = 1 << 20
 _MB = 1_000_000

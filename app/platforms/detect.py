@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adapters.sagemaker.settings import SageMakerSettings
-from adapters.vertex.settings import VertexSettings
-from app.platforms.sagemaker import SAGEMAKER, on_sagemaker, sagemaker_evidence, sagemaker_settings
-from app.platforms.vertex import VERTEX, on_vertex, vertex_evidence, with_vertex_variables
-from app.settings.option import BadOption, Option
-from app.settings.sources import Given, collect
-from core.errors import ServerError
+from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.adapters.vertex.settings import VertexSettings
+from trident.app.platforms.sagemaker import SAGEMAKER, on_sagemaker, sagemaker_evidence, sagemaker_settings
+from trident.app.platforms.vertex import VERTEX, on_vertex, vertex_evidence, with_vertex_variables
+from trident.app.settings.option import BadOption, Option
+from trident.app.settings.sources import Given, collect
+from trident.core.errors import ServerError
 
 PLAIN = "plain"
 

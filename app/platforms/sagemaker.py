@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from adapters.sagemaker.settings import (
+from trident.adapters.sagemaker.settings import (
     ADDITIONAL_ARGS,
     PLATFORM,
     PREFIX,
@@ -22,9 +22,9 @@ from adapters.sagemaker.settings import (
     server_options,
     variables_without_effect,
 )
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import Option
-from app.settings.sources import Given, PlatformText, collect, parse_arguments
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import Option
+from trident.app.settings.sources import Given, PlatformText, collect, parse_arguments
 
 SAGEMAKER = "sagemaker"
 _ALL_MODELS = ("*",)
@@ -70,7 +70,7 @@ def on_sagemaker(
     from_platform = not any(given.values.get("model_repository", ())) and not settings.multi_model
     if from_platform:
         # The import is here because it loads numpy and protobuf, which the help text and a plain server do not need.
-        from adapters.sagemaker.layout import read_layout
+        from trident.adapters.sagemaker.layout import read_layout
 
         layout = read_layout(settings.model_root, settings.default_model)
         given.set("model_repository", (settings.model_root,), PLATFORM)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from adapters.vertex.settings import (
+from trident.adapters.vertex.settings import (
     MODE,
     PREDICTION,
     STORAGE_URI,
@@ -18,9 +18,9 @@ from adapters.vertex.settings import (
     read_routes,
     server_options,
 )
-from app.settings.groups import split_groups
-from app.settings.option import Option
-from app.settings.sources import Given, PlatformText, collect
+from trident.app.settings.groups import split_groups
+from trident.app.settings.option import Option
+from trident.app.settings.sources import Given, PlatformText, collect
 
 VERTEX = "vertex"
 

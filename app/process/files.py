@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-from core.errors import ErrorCode, ServerError
+from trident.core.errors import ErrorCode, ServerError
 
 _RESERVED_FILES = 512
 _MIN_PLACES = 64

@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Callable
 
-from core.observability.hardware import trim_heap
+from trident.core.observability.hardware import trim_heap
 
 _ALLOCATIONS_WHILE_STARTING = 20_000
 # An object takes up to 0.3 µs (a greenlet with its frames, not in the caches), and two batches are traversed at most.

@@ -20,7 +20,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from core.observability.log import FLUSH_S, flush_log, log_native_line, move_console
+from trident.core.observability.log import FLUSH_S, flush_log, log_native_line, move_console
 
 _log = logging.getLogger("trident.server")
 

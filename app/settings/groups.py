@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from adapters.sagemaker.settings import parse_port_range
-from adapters.vertex.settings import KEY_FIELD, PayloadKind
-from app.settings.option import (
+from trident.adapters.sagemaker.settings import parse_port_range
+from trident.adapters.vertex.settings import KEY_FIELD, PayloadKind
+from trident.app.settings.option import (
     ADDRESS,
     BOOLEAN,
     FILE,
@@ -42,13 +42,13 @@ from app.settings.option import (
     repeated,
     setting,
 )
-from core.inference.window_limits import DEFAULT_WINDOW
-from core.response_cache.redis_options import RedisOptions
-from core.scheduling.resource_limit import ResourceLimit
+from trident.core.inference.window_limits import DEFAULT_WINDOW
+from trident.core.response_cache.redis_options import RedisOptions
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 if TYPE_CHECKING:
-    from core.observability.log import LogOptions
-    from core.observability.tracing.settings import TraceOptions
+    from trident.core.observability.log import LogOptions
+    from trident.core.observability.tracing.settings import TraceOptions
 
 
 def _checked(name: str, check: Callable[[str], object]) -> Kind[str]:
@@ -109,7 +109,7 @@ _PUBLIC = "health,metadata,inference,model-config,statistics,metrics"
 
 
 def _check_routes(text: str) -> None:
-    from core.frontend.access import GROUPS
+    from trident.core.frontend.access import GROUPS
 
     for name in text.split(",") if text != _NO_ROUTES else ():
         if name not in (*GROUPS, "metrics"):
@@ -626,7 +626,7 @@ class LoggingSettings:
 
     @property
     def log_options(self) -> LogOptions:
-        from core.observability.log import LogOptions
+        from trident.core.observability.log import LogOptions
 
         return LogOptions(
             verbose=self.log_verbose,
@@ -668,7 +668,7 @@ class TracingSettings:
     @property
     def trace_options(self) -> TraceOptions:
         """Raises BadOption for an invalid value."""
-        from app.settings.trace_config import trace_options
+        from trident.app.settings.trace_config import trace_options
 
         return trace_options(self)
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.platforms.detect import find_platform
-from app.process.environment import process_environment
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import BadOption, BadValue
-from app.settings.rules import check, deprecations, overridden_trace_options, without_tls, without_tokens
-from app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
-from app.settings.sources import CommandLine
+from trident.app.platforms.detect import find_platform
+from trident.app.process.environment import process_environment
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import BadOption, BadValue
+from trident.app.settings.rules import check, deprecations, overridden_trace_options, without_tls, without_tokens
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
+from trident.app.settings.sources import CommandLine
 
 if TYPE_CHECKING:
-    from core.repository.sources import SourceOpener
+    from trident.core.repository.sources import SourceOpener
 
 
 _DIRECTORY, _SIZE = (SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
@@ -44,7 +44,7 @@ class CloudCache:
 
     def opener(self) -> SourceOpener:
         """A new opener of repositories; it must be stopped."""
-        from core.repository.sources import SourceOpener, SourceOptions
+        from trident.core.repository.sources import SourceOpener, SourceOptions
 
         return SourceOpener(
             SourceOptions(cache_directory=self.path, cache_bytes=self.max_bytes, credential_path=self.credential_path)

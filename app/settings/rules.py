@@ -11,16 +11,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.settings.option import BadOption, Service, is_unix, spell_endpoint
-from app.settings.server import SERVER_OPTIONS, ServerSettings
-from app.settings.sources import ENVIRONMENT, FLAG
-from core.errors import ConfigInvalid
-from core.observability.metrics_report import RESERVED_NAMES
-from core.repository.stores.object_store import name_problem
+from trident.app.settings.option import BadOption, Service, is_unix, spell_endpoint
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
+from trident.app.settings.sources import ENVIRONMENT, FLAG
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.metrics_report import RESERVED_NAMES
+from trident.core.repository.stores.object_store import name_problem
 
 if TYPE_CHECKING:
-    from app.worker.tls import TlsFiles
-    from core.frontend.access import RestrictedKind
+    from trident.app.worker.tls import TlsFiles
+    from trident.core.frontend.access import RestrictedKind
 
 
 # The beginnings of the options of the ports that may have TLS.
@@ -33,7 +33,7 @@ def tls_files(settings: ServerSettings, port: str) -> TlsFiles | None:
     is_mutual = getattr(settings, f"{port}_use_ssl_mutual")
     if not is_mutual and not getattr(settings, f"{port}_use_ssl"):
         return None
-    from app.worker.tls import TlsFiles
+    from trident.app.worker.tls import TlsFiles
 
     names = NAMES if is_mutual else NAMES[:-1]
     for name in names:
@@ -86,7 +86,7 @@ def overridden_trace_options(settings: ServerSettings) -> tuple[str, ...]:
     """Warnings about the older options of tracing that newer ones override."""
     if not settings.trace_config:
         return ()
-    from app.settings.trace_config import overridden
+    from trident.app.settings.trace_config import overridden
 
     return tuple(f"Warning: '{flag}' is overridden by '--trace-config'." for flag in overridden(settings))
 
@@ -144,8 +144,8 @@ def _check_http(settings: ServerSettings) -> None:
         _check_tls(settings, "http")
     if not (settings.http_restricted_api or settings.http_header_forward_pattern):
         return
-    from core.frontend.access import HTTP
-    from core.http.front_end import HttpOptions
+    from trident.core.frontend.access import HTTP
+    from trident.core.http.front_end import HttpOptions
 
     _check_restricted(settings.http_restricted_api, HTTP)
     try:
@@ -158,8 +158,8 @@ def _check_grpc(settings: ServerSettings) -> None:
     if not settings.allow_grpc:
         return
     if settings.grpc_restricted_protocol or settings.grpc_header_forward_pattern:
-        from core.frontend.access import GRPC
-        from core.grpc.application import GrpcOptions
+        from trident.core.frontend.access import GRPC
+        from trident.core.grpc.application import GrpcOptions
 
         _check_restricted(settings.grpc_restricted_protocol, GRPC)
         try:
@@ -174,7 +174,7 @@ def _check_tls(settings: ServerSettings, port: str) -> None:
     files = tls_files(settings, port)
     if files is None:
         return
-    from app.worker.tls import HTTP1, server_context
+    from trident.app.worker.tls import HTTP1, server_context
 
     try:
         server_context(files, HTTP1)
@@ -191,7 +191,7 @@ def _check_tokens(settings: ServerSettings) -> None:
         return
     if not settings.allow_http and not settings.allow_grpc:
         raise BadOption.of("--auth-token-file", "it is for the HTTP and gRPC ports, and both are closed")
-    from core.frontend.access import read_tokens
+    from trident.core.frontend.access import read_tokens
 
     try:
         read_tokens(settings.auth_token_file)
@@ -235,7 +235,7 @@ def _check_response_cache(settings: ServerSettings) -> None:
 
 
 def _check_restricted(values: Iterable[str], kind: RestrictedKind) -> None:
-    from core.frontend.access import parse_restricted
+    from trident.core.frontend.access import parse_restricted
 
     for text in values:
         if "=" not in text.partition(":")[2]:  # the malformed text may contain the secret: do not quote it
@@ -274,7 +274,7 @@ def _check_tracing(settings: ServerSettings) -> None:
     """Raise BadOption for invalid values, and for a missing package."""
     if not any(name in settings.sources for name in _TRACING):
         return
-    from core.observability.tracing.settings import TraceMode
+    from trident.core.observability.tracing.settings import TraceMode
 
     if settings.trace_options.mode is TraceMode.OPENTELEMETRY and not _has_otlp_exporter():
         raise BadOption.of(

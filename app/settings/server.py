@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adapters.common.settings import SettingRow
-from adapters.sagemaker.settings import SageMakerSettings
-from adapters.vertex.settings import VertexSettings
-from app.process.files import temporary_directory
-from app.settings.groups import (
+from trident.adapters.common.settings import SettingRow
+from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.adapters.vertex.settings import VertexSettings
+from trident.app.process.files import temporary_directory
+from trident.app.settings.groups import (
     AccessSettings,
     BackendSettings,
     GeneralSettings,
@@ -32,11 +32,11 @@ from app.settings.groups import (
     SuiteSettings,
     TracingSettings,
 )
-from app.settings.option import Option, Service, is_unix, options_by_field
-from app.settings.sources import DEFAULT
+from trident.app.settings.option import Option, Service, is_unix, options_by_field
+from trident.app.settings.sources import DEFAULT
 
 if TYPE_CHECKING:
-    from core.observability.log import LogOptions
+    from trident.core.observability.log import LogOptions
 
 
 _NAME = "trident"

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from app.settings.option import INT32_MAX, BadOption, BadValue, integer
-from core.observability.tracing.settings import (
+from trident.app.settings.option import INT32_MAX, BadOption, BadValue, integer
+from trident.core.observability.tracing.settings import (
     DEFAULT_RESOURCE,
     LEVELS,
     OFF,
@@ -21,7 +21,7 @@ from core.observability.tracing.settings import (
 )
 
 if TYPE_CHECKING:
-    from app.settings.groups import TracingSettings
+    from trident.app.settings.groups import TracingSettings
 
 T = TypeVar("T")
 

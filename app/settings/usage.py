@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from itertools import groupby
 
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import BadOption, Kind, Option
-from app.settings.server import SERVER_OPTIONS
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import BadOption, Kind, Option
+from trident.app.settings.server import SERVER_OPTIONS
 
 _WIDTH = 100
 

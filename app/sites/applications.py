@@ -10,33 +10,33 @@ from wsgiref.types import WSGIApplication
 import gevent
 from prometheus_client.registry import Collector
 
-from app.settings.option import Service
-from app.settings.server import ServerSettings
-from app.sites.bridges import MakeBridge
-from app.sites.credentials import Credentials
-from app.sites.site import Http2Port
-from app.supervisor.private_directory import PrivateDirectory
-from app.worker.http2.frames import Http2Limits
-from core.engine.protocol import Engine
-from core.errors import ErrorHints
-from core.frontend.access import GRPC, AuthTokens, parse_restricted
-from core.frontend.bridge import Turns
-from core.frontend.gevent_bridge import GeventBridge
-from core.frontend.request import Allocate
-from core.http.application import V2Application
-from core.http.counts import ResponseCounts
-from core.http.front_end import HttpOptions
-from core.http.metrics import MetricsApplication, MetricsPage
-from core.observability.metrics.exposition import render
-from core.observability.metrics.families import log_family, metric_families
-from core.observability.metrics.snapshot import MetricsOptions
+from trident.app.settings.option import Service
+from trident.app.settings.server import ServerSettings
+from trident.app.sites.bridges import MakeBridge
+from trident.app.sites.credentials import Credentials
+from trident.app.sites.site import Http2Port
+from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.worker.http2.frames import Http2Limits
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ErrorHints
+from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
+from trident.core.frontend.bridge import Turns
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.request import Allocate
+from trident.core.http.application import V2Application
+from trident.core.http.counts import ResponseCounts
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import MetricsApplication, MetricsPage
+from trident.core.observability.metrics.exposition import render
+from trident.core.observability.metrics.families import log_family, metric_families
+from trident.core.observability.metrics.snapshot import MetricsOptions
 
 if TYPE_CHECKING:
-    from adapters.sagemaker.memory import MemoryBudget
-    from adapters.sagemaker.model_states import ModelStates
-    from core.grpc.application import GrpcOptions
-    from core.remote.engine_client import RemoteEngine
-    from core.remote.pool import EnginePool
+    from trident.adapters.sagemaker.memory import MemoryBudget
+    from trident.adapters.sagemaker.model_states import ModelStates
+    from trident.core.grpc.application import GrpcOptions
+    from trident.core.remote.engine_client import RemoteEngine
+    from trident.core.remote.pool import EnginePool
 
 
 # Renders the HTTP requests of a front end for the metrics page, in OpenMetrics if the second argument is true.
@@ -100,7 +100,7 @@ class Applications:
         settings = self._settings
         if settings.sagemaker is None or not settings.allow_sagemaker:
             return None
-        from adapters.sagemaker.application import SageMakerApplication
+        from trident.adapters.sagemaker.application import SageMakerApplication
 
         models = self._multi_model
         application: V2Application = SageMakerApplication(
@@ -118,7 +118,7 @@ class Applications:
         settings = self._settings
         if settings.vertex is None:
             return None
-        from adapters.vertex.application import VertexApplication
+        from trident.adapters.vertex.application import VertexApplication
 
         application: V2Application = VertexApplication(
             self._engine,
@@ -172,7 +172,7 @@ def grpc_ports(
     bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
     if place is None or not isinstance(bridge, GeventBridge):
         return {}
-    from core.grpc.application import GrpcApplication  # for servers with gRPC only
+    from trident.core.grpc.application import GrpcApplication  # for servers with gRPC only
 
     application = GrpcApplication(engine, grpc_options(settings, credentials.tokens), bridge, gevent.spawn, allocate)
     if show is not None:
@@ -189,7 +189,7 @@ def grpc_ports(
 
 
 def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
-    from core.grpc.application import GrpcOptions
+    from trident.core.grpc.application import GrpcOptions
 
     return GrpcOptions(
         header_forward_pattern=settings.grpc_header_forward_pattern,
@@ -231,10 +231,10 @@ class MultiModel(NamedTuple):
 
 def own_models(settings: ServerSettings) -> MultiModel:
     """For the one process of a server that has no front ends."""
-    from adapters.sagemaker.memory import MemoryBudget
-    from adapters.sagemaker.model_states import OwnModelStates
-    from core.backends.devices import gpu_ids
-    from core.backends.registry import BackendRegistry
+    from trident.adapters.sagemaker.memory import MemoryBudget
+    from trident.adapters.sagemaker.model_states import OwnModelStates
+    from trident.core.backends.devices import gpu_ids
+    from trident.core.backends.registry import BackendRegistry
 
     backends = BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
     memory = MemoryBudget.of_machine(
@@ -247,9 +247,9 @@ def shared_models(
     settings: ServerSettings, engine: RemoteEngine | EnginePool, directory: PrivateDirectory
 ) -> MultiModel:
     """For a front end, which shares them with the others through `directory`."""
-    from adapters.sagemaker.memory import MemoryBudget, SharedReservations
-    from adapters.sagemaker.shared_model_states import SharedModelStates
-    from core.observability.hardware import resident_bytes
+    from trident.adapters.sagemaker.memory import MemoryBudget, SharedReservations
+    from trident.adapters.sagemaker.shared_model_states import SharedModelStates
+    from trident.core.observability.hardware import resident_bytes
 
     def resident() -> int:
         return sum(map(resident_bytes, engine.process_ids()))

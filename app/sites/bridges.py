@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import gevent
 
-from core.frontend.bridge import Bridge, ThreadBridge
-from core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.bridge import Bridge, ThreadBridge
+from trident.core.frontend.gevent_bridge import GeventBridge
 
 # Makes a bridge, given the number of threads for blocking calls.
 MakeBridge = Callable[[int], Bridge]

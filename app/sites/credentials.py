@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.process.files import FileContent, WatchedFiles
-from app.settings.rules import tls_files
-from app.settings.server import ServerSettings
-from core.frontend.access import AuthTokens, Scope
+from trident.app.process.files import FileContent, WatchedFiles
+from trident.app.settings.rules import tls_files
+from trident.app.settings.server import ServerSettings
+from trident.core.frontend.access import AuthTokens, Scope
 
 if TYPE_CHECKING:
-    from app.worker.tls import ServerTls
+    from trident.app.worker.tls import ServerTls
 
 
 class Credentials:
@@ -44,7 +44,7 @@ def _tls(settings: ServerSettings, port: str) -> ServerTls | None:
     files = tls_files(settings, port)
     if files is None:
         return None
-    from app.worker.tls import HTTP1, HTTP2, ServerTls
+    from trident.app.worker.tls import HTTP1, HTTP2, ServerTls
 
     return ServerTls(files, HTTP1 if port == "http" else HTTP2)
 

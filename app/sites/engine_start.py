@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from app.process.heap import use_one_heap
-from app.settings.server import ServerSettings
-from app.version import VERSION
-from core.backends.python.environment import CACHE_DIRECTORY
-from core.engine.in_process import InferenceEngine, make_engine
-from core.inference.window_limits import WindowLimits
-from core.lifecycle.engine_place import EnginePlace
-from core.lifecycle.options import EngineOptions, Readiness
-from core.observability.metrics.snapshot import MetricsOptions
-from core.observability.tracing.settings import TraceOptions
+from trident.app.process.heap import use_one_heap
+from trident.app.settings.server import ServerSettings
+from trident.app.version import VERSION
+from trident.core.backends.python.environment import CACHE_DIRECTORY
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.inference.window_limits import WindowLimits
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.options import EngineOptions, Readiness
+from trident.core.observability.metrics.snapshot import MetricsOptions
+from trident.core.observability.tracing.settings import TraceOptions
 
 _ALONE = EnginePlace()
 

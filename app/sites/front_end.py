@@ -6,19 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from wsgiref.types import WSGIApplication
 
-from app.process.heap import settle_collector
-from app.settings.server import ServerSettings
-from app.sites.applications import Applications, grpc_ports, shared_models
-from app.sites.bridges import MakeBridge
-from app.sites.credentials import Credentials, http_tls
-from app.sites.site import Http2Port
-from app.supervisor.private_directory import PrivateDirectory
-from core.http.metrics import SharedRequestMetrics
-from core.remote.connection import Link
-from core.remote.engine_client import RemoteEngine
+from trident.app.process.heap import settle_collector
+from trident.app.settings.server import ServerSettings
+from trident.app.sites.applications import Applications, grpc_ports, shared_models
+from trident.app.sites.bridges import MakeBridge
+from trident.app.sites.credentials import Credentials, http_tls
+from trident.app.sites.site import Http2Port
+from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.core.http.metrics import SharedRequestMetrics
+from trident.core.remote.connection import Link
+from trident.core.remote.engine_client import RemoteEngine
 
 if TYPE_CHECKING:
-    from core.remote.pool import EnginePool
+    from trident.core.remote.pool import EnginePool
 
 
 class FrontEndSite:
@@ -80,7 +80,7 @@ def _engine(
     memory_bytes = settings.http_worker_memory_bytes
     if engines == 1:
         return RemoteEngine(str(directory.socket), make_link(), memory_bytes)
-    from core.remote.pool import EnginePool  # for several engines only
+    from trident.core.remote.pool import EnginePool  # for several engines only
 
     sockets = [str(directory.socket_of(index)) for index in range(engines)]
     keeps_answers = bool(settings.response_cache_bytes) and settings.redis_options is None

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from wsgiref.types import WSGIApplication
 
-from app.settings.server import ServerSettings
-from app.sites.applications import Applications, grpc_ports, own_models
-from app.sites.bridges import MakeBridge
-from app.sites.credentials import Credentials, http_tls
-from app.sites.engine_start import EngineStart
-from app.sites.site import Http2Port
-from app.sites.start import StartWatch
-from core.engine.in_process import InferenceEngine
-from core.frontend.request import Allocate
-from core.observability.metrics_log import CloudLogging, EmbeddedMetrics, Format, MetricsLog
+from trident.app.settings.server import ServerSettings
+from trident.app.sites.applications import Applications, grpc_ports, own_models
+from trident.app.sites.bridges import MakeBridge
+from trident.app.sites.credentials import Credentials, http_tls
+from trident.app.sites.engine_start import EngineStart
+from trident.app.sites.site import Http2Port
+from trident.app.sites.start import StartWatch
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.frontend.request import Allocate
+from trident.core.observability.metrics_log import CloudLogging, EmbeddedMetrics, Format, MetricsLog
 
 
 class InProcessSite:

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import Protocol
 from wsgiref.types import WSGIApplication
 
-from app.worker.http2.frames import Http2Limits
-from app.worker.tls import ServerTls
-from core.frontend.request import Allocate
-from core.grpc.transport import Application
+from trident.app.worker.http2.frames import Http2Limits
+from trident.app.worker.tls import ServerTls
+from trident.core.frontend.request import Allocate
+from trident.core.grpc.transport import Application
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

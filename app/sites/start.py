@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from app.process.heap import settle_collector
-from app.settings.server import ServerSettings
-from app.terminal.downloads import ProgressBar
-from app.terminal.report import ModelRow, log_first_request, log_models, log_services, log_settings, model_row
-from core.config.spec import ModelSpec
-from core.engine.in_process import InferenceEngine
-from core.errors import ServerError
-from core.lifecycle.state import ModelState, Phase, ServingPhase
+from trident.app.process.heap import settle_collector
+from trident.app.settings.server import ServerSettings
+from trident.app.terminal.downloads import ProgressBar
+from trident.app.terminal.report import ModelRow, log_first_request, log_models, log_services, log_settings, model_row
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.errors import ServerError
+from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 
 _MAX_SHOWN = 3
 # The group of routes through which clients load models.

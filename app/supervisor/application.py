@@ -14,18 +14,18 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 
-from app.process.files import IN_MEMORY
-from app.supervisor.arbiter import TridentArbiter
-from app.supervisor.configuration import WORKER_CLASS, ServerConfiguration
-from app.supervisor.start import release_stop_signals, send_noted_signals
-from app.worker.limits import ConnectionLimits, StopTimes
-from app.worker.listening_sockets import PortDispatcher
-from core.observability.log import ask_to_reopen_log
+from trident.app.process.files import IN_MEMORY
+from trident.app.supervisor.arbiter import TridentArbiter
+from trident.app.supervisor.configuration import WORKER_CLASS, ServerConfiguration
+from trident.app.supervisor.start import release_stop_signals, send_noted_signals
+from trident.app.worker.limits import ConnectionLimits, StopTimes
+from trident.app.worker.listening_sockets import PortDispatcher
+from trident.core.observability.log import ask_to_reopen_log
 
 if TYPE_CHECKING:
-    from app.sites.engine_start import EngineStart
-    from app.sites.site import Site
-    from app.worker.worker import TridentWorker
+    from trident.app.sites.engine_start import EngineStart
+    from trident.app.sites.site import Site
+    from trident.app.worker.worker import TridentWorker
 
 
 _STOPPING = "Shutting down"

@@ -18,13 +18,13 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.errors import HaltServer
 from gunicorn.workers.workertmp import WorkerTmp
 
-from app.process.end import EXIT_FAILED, exit_now
-from app.process.heap import keep_memory_shared
-from app.process.stray_output import CapturedOutput, capture_output
-from app.supervisor.engine_child import EngineChild
-from app.supervisor.start import hold_stop_signals, note_stop_signals, release_stop_signals
-from core.interprocess.restarts import Restarts, end_text
-from core.observability.log import reopen_log_if_asked
+from trident.app.process.end import EXIT_FAILED, exit_now
+from trident.app.process.heap import keep_memory_shared
+from trident.app.process.stray_output import CapturedOutput, capture_output
+from trident.app.supervisor.engine_child import EngineChild
+from trident.app.supervisor.start import hold_stop_signals, note_stop_signals, release_stop_signals
+from trident.core.interprocess.restarts import Restarts, end_text
+from trident.core.observability.log import reopen_log_if_asked
 
 
 class WorkerProcess:
@@ -55,7 +55,7 @@ class WorkerProcess:
         """Make the worker in its own process, and serve until it ends with SystemExit."""
         note_stop_signals()
         self._app.begin()
-        from app.worker.worker import TridentWorker
+        from trident.app.worker.worker import TridentWorker
 
         self._worker = TridentWorker(*self._arguments)
         # The arbiter looks for the heartbeat in the file that both processes have.

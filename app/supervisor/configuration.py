@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from app.supervisor.engine_child import EngineChild
-from app.supervisor.start import FailureNote
-from app.worker.listening_sockets import Bind
+from trident.app.supervisor.engine_child import EngineChild
+from trident.app.supervisor.start import FailureNote
+from trident.app.worker.listening_sockets import Bind
 
 if TYPE_CHECKING:
-    from app.sites.engine_start import EngineStart
-    from app.sites.site import Site
-    from app.worker.worker import TridentWorker
+    from trident.app.sites.engine_start import EngineStart
+    from trident.app.sites.site import Site
+    from trident.app.worker.worker import TridentWorker
 
 
-WORKER_CLASS = "app.supervisor.arbiter.WorkerProcess"
+WORKER_CLASS = "trident.app.supervisor.arbiter.WorkerProcess"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,11 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.process.end import EXIT_FAILED, exit_now
-from app.process.stray_output import CapturedOutput, capture_output
-from app.supervisor.start import STOP_ENGINE, hold_stop_signals, release_stop_signals
-from core.interprocess.restarts import Restarts, end_text
-from core.observability.log import ask_to_reopen_log
+from trident.app.process.end import EXIT_FAILED, exit_now
+from trident.app.process.stray_output import CapturedOutput, capture_output
+from trident.app.supervisor.start import STOP_ENGINE, hold_stop_signals, release_stop_signals
+from trident.core.interprocess.restarts import Restarts, end_text
+from trident.core.observability.log import ask_to_reopen_log
 
 _log = logging.getLogger("trident.server")
 

@@ -19,23 +19,23 @@ from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
-from app.process.environment import show_gpus
-from app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock, use_one_heap
-from app.settings.server import ServerSettings
-from app.sites.engine_start import engine_options
-from app.sites.in_process import make_metrics_log
-from app.sites.start import StartWatch
-from app.supervisor.private_directory import PrivateDirectory
-from app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
-from core.backends.cpu_budget import keep_to_share, pin_to_share
-from core.engine.in_process import InferenceEngine, make_engine
-from core.lifecycle.engine_place import EnginePlace
-from core.lifecycle.options import EngineOptions
-from core.observability.hardware import gpu_uuids, trim_heap
-from core.observability.log import reopen_log_if_asked
-from core.remote.control_log import ControlLog, Restoration, own_changes
-from core.remote.engine_server import EngineServer
+from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
+from trident.app.process.environment import show_gpus
+from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock, use_one_heap
+from trident.app.settings.server import ServerSettings
+from trident.app.sites.engine_start import engine_options
+from trident.app.sites.in_process import make_metrics_log
+from trident.app.sites.start import StartWatch
+from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
+from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.observability.hardware import gpu_uuids, trim_heap
+from trident.core.observability.log import reopen_log_if_asked
+from trident.core.remote.control_log import ControlLog, Restoration, own_changes
+from trident.core.remote.engine_server import EngineServer
 
 _log = logging.getLogger("trident.engine")
 

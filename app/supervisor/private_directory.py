@@ -22,7 +22,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from core.errors import ErrorCode, ServerError
+from trident.core.errors import ErrorCode, ServerError
 
 _PREFIX = "trident-"
 # The kernel limits the address of a Unix socket to this length.

@@ -5,11 +5,11 @@ Source: docs/spec/server-options.md sections 4 to 6.
 
 from __future__ import annotations
 
-from app.process.files import raise_file_limit
-from app.supervisor.application import TridentApplication
-from app.supervisor.configuration import ServerConfiguration
-from app.worker.listening_sockets import BindFailed, open_listeners
-from core.observability.log import log_failure
+from trident.app.process.files import raise_file_limit
+from trident.app.supervisor.application import TridentApplication
+from trident.app.supervisor.configuration import ServerConfiguration
+from trident.app.worker.listening_sockets import BindFailed, open_listeners
+from trident.core.observability.log import log_failure
 
 
 def serve(configuration: ServerConfiguration) -> int:

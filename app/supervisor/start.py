@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import NamedTuple
 
-from app.settings.server import ServerSettings
-from core.backends.cpu_budget import available_cores, share_of
-from core.interprocess.restarts import SharedNote
-from core.lifecycle.engine_place import EnginePlace
-from core.observability.hardware import gpu_uuids
+from trident.app.settings.server import ServerSettings
+from trident.core.backends.cpu_budget import available_cores, share_of
+from trident.core.interprocess.restarts import SharedNote
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.observability.hardware import gpu_uuids
 
 # The libraries that every framework needs for GPUs come as this package; an installation for processors has none.
 _GPU_PACKAGE = "nvidia"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from core.lifecycle.state import DownloadPhase
-from core.observability.log import stderr
+from trident.core.lifecycle.state import DownloadPhase
+from trident.core.observability.log import stderr
 
 if TYPE_CHECKING:
-    from core.repository.progress import DownloadProgress
+    from trident.core.repository.progress import DownloadProgress
 
 
 _WIDTH = 30
@@ -53,7 +53,7 @@ _REDRAW_S = 0.2
 @contextmanager
 def drawn(progress: DownloadProgress) -> Iterator[None]:
     """Draw `progress` on stderr, if that is a terminal, while the context lasts."""
-    from core.lifecycle.state import DownloadPhase
+    from trident.core.lifecycle.state import DownloadPhase
 
     ended = threading.Event()
     shown = ProgressBar()

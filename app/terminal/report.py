@@ -14,13 +14,13 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from app.settings.option import Service, spell_endpoint
-from app.settings.server import ServerSettings
-from app.settings.sources import DEFAULT
-from core.config.spec import ModelSpec
-from core.lifecycle.lifecycle import VersionOverview
-from core.observability import log as console
-from core.observability.log import escaped, log_command, log_table
+from trident.app.settings.option import Service, spell_endpoint
+from trident.app.settings.server import ServerSettings
+from trident.app.settings.sources import DEFAULT
+from trident.core.config.spec import ModelSpec
+from trident.core.lifecycle.lifecycle import VersionOverview
+from trident.core.observability import log as console
+from trident.core.observability.log import escaped, log_command, log_table
 
 _NARROWEST = 6
 

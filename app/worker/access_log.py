@@ -11,9 +11,9 @@ import logging
 import time
 from typing import Any
 
-from core.http.errors import REQUEST_ID_KEY
-from core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
-from core.observability.switches import SWITCHES
+from trident.core.http.errors import REQUEST_ID_KEY
+from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
+from trident.core.observability.switches import SWITCHES
 
 _log = logging.getLogger("trident.access")
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import gevent
 
-from app.worker.io import BufferedReadWatch, CoarseClock, ReadWatch, SendBatching, drop_sent
-from app.worker.limits import ConnectionLimits
-from app.worker.tls import TlsSocket
-from core.frontend.request import RequestBody
-from core.inference.tensors import Buffer
+from trident.app.worker.io import BufferedReadWatch, CoarseClock, ReadWatch, SendBatching, drop_sent
+from trident.app.worker.limits import ConnectionLimits
+from trident.app.worker.tls import TlsSocket
+from trident.core.frontend.request import RequestBody
+from trident.core.inference.tensors import Buffer
 
 
 class Phase(Enum):

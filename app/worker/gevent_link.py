@@ -9,9 +9,9 @@ from typing import Any
 
 import gevent
 
-from core.remote.connection import Linked
-from core.waiting.hub import HubSignal, HubWaiters
-from core.waiting.waiting import Waiter
+from trident.core.remote.connection import Linked
+from trident.core.waiting.hub import HubSignal, HubWaiters
+from trident.core.waiting.waiting import Waiter
 
 _READ = 1
 _WRITE = 2

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from greenlet import getcurrent
 
-from core.inference.tensors import Buffer
+from trident.core.inference.tensors import Buffer
 
 
 def size_of(part: Buffer) -> int:

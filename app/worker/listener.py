@@ -8,7 +8,7 @@ from typing import Any
 
 from gevent.server import StreamServer
 
-from app.worker.listening_sockets import drop_handshakes
+from trident.app.worker.listening_sockets import drop_handshakes
 
 
 class Listener(StreamServer):  # type: ignore[misc]

@@ -9,13 +9,13 @@ from wsgiref.types import WSGIApplication
 import gevent
 from gunicorn.http.wsgi import base_environ
 
-from app.worker.connection import Connections
-from app.worker.io import SendBatching
-from app.worker.tls import ServerTls
-from core.frontend.request import Allocate
-from core.frontend.trace_events import Span
-from core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
-from core.observability.tracing.trace_gate import TraceGate
+from trident.app.worker.connection import Connections
+from trident.app.worker.io import SendBatching
+from trident.app.worker.tls import ServerTls
+from trident.core.frontend.request import Allocate
+from trident.core.frontend.trace_events import Span
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
+from trident.core.observability.tracing.trace_gate import TraceGate
 
 _SHUT = TraceGate()
 # Every request sets these. The template already has them, so that a copy of it does not grow.

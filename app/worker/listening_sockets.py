@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from app.process.port_owner import owner_of
-from core.errors import ErrorCode, ServerError
+from trident.app.process.port_owner import owner_of
+from trident.core.errors import ErrorCode, ServerError
 
 log = logging.getLogger("trident.server")
 

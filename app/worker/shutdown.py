@@ -15,8 +15,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import gevent
 
-from app.sites.site import Site
-from app.worker.limits import StopTimes
+from trident.app.sites.site import Site
+from trident.app.worker.limits import StopTimes
 
 log = logging.getLogger("trident.server")
 

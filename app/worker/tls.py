@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from app.worker.io import drop_sent, size_of
-from core.errors import ConfigInvalid
-from core.inference.tensors import Buffer
+from trident.app.worker.io import drop_sent, size_of
+from trident.core.errors import ConfigInvalid
+from trident.core.inference.tensors import Buffer
 
 HTTP1 = "http/1.1"
 HTTP2 = "h2"

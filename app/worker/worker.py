@@ -18,25 +18,25 @@ import gevent
 from gevent.event import Event
 from gunicorn.workers.ggevent import GeventWorker
 
-from app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
-from app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock
-from app.process.stray_output import log_hub_failures
-from app.sites.site import PlainSite, Site
-from app.worker.connection import CROWDED, Connections
-from app.worker.http1.connection import Http1Connection, Http1Service
-from app.worker.http2.connections import Http2Connections
-from app.worker.io import CoarseClock
-from app.worker.limits import ConnectionLimits, StopTimes
-from app.worker.listener import Listener
-from app.worker.listening_sockets import PortDispatcher, notice_dead_clients
-from app.worker.shutdown import Ports, Shutdown
-from app.worker.tls import TlsSocket
-from core.frontend.request import release_kept
-from core.observability.log import reopen_log_if_asked
-from core.observability.switches import SWITCHES
+from trident.app.process.end import EXIT_FAILED, EXIT_NOT_DRAINED
+from trident.app.process.heap import IdleTrim, keep_freed_memory, share_interpreter_lock
+from trident.app.process.stray_output import log_hub_failures
+from trident.app.sites.site import PlainSite, Site
+from trident.app.worker.connection import CROWDED, Connections
+from trident.app.worker.http1.connection import Http1Connection, Http1Service
+from trident.app.worker.http2.connections import Http2Connections
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.limits import ConnectionLimits, StopTimes
+from trident.app.worker.listener import Listener
+from trident.app.worker.listening_sockets import PortDispatcher, notice_dead_clients
+from trident.app.worker.shutdown import Ports, Shutdown
+from trident.app.worker.tls import TlsSocket
+from trident.core.frontend.request import release_kept
+from trident.core.observability.log import reopen_log_if_asked
+from trident.core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
-    from app.worker.http2.connection import Http2Connection, Http2Service
+    from trident.app.worker.http2.connection import Http2Connection, Http2Service
 
 log = logging.getLogger("trident.server")
 
@@ -50,8 +50,8 @@ _FOR_THE_ARBITER = (signal.SIGINT, signal.SIGHUP, signal.SIGUSR2)
 class TridentWorker(GeventWorker):  # type: ignore[misc]
     """Serves the site that its application makes, or any plain WSGI application under gunicorn's own command line.
 
-    It differs from `GeventWorker`: nothing is monkey-patched; `app.worker.http1.request_head` parses the requests; a
-    sweep enforces the timeouts; SIGTERM starts `app.worker.shutdown.Shutdown`; SIGINT, SIGHUP and SIGUSR2 are ignored.
+    It differs from `GeventWorker`: nothing is monkey-patched; `http1.request_head` parses requests; a sweep enforces
+    the timeouts; SIGTERM starts `shutdown.Shutdown`; SIGINT, SIGHUP and SIGUSR2 are ignored.
     """
 
     site: Site
@@ -65,9 +65,9 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
     def check_config(cls, cfg: Any, log: Any) -> None:
         """Refuse what this worker does not support. The arbiter calls this before it forks."""
         if cfg.is_ssl:
-            raise RuntimeError("app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
+            raise RuntimeError("trident.app.worker.worker.TridentWorker serves plain HTTP: end TLS in front of it")
         if cfg.proxy_protocol not in (False, "off"):  # the former in older gunicorns
-            raise RuntimeError("app.worker.worker.TridentWorker does not read the PROXY protocol: leave it off")
+            raise RuntimeError("trident.app.worker.worker.TridentWorker does not read the PROXY protocol: leave it off")
 
     def patch(self) -> None:
         """Unwrap the listening sockets, instead of monkey-patching the process."""
@@ -144,7 +144,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         http2 = self.site.http2_ports.get(port)
         if http2 is not None:
             # Imported for servers with gRPC only.
-            from app.worker.http2.connection import Http2Connection, Http2Service
+            from trident.app.worker.http2.connection import Http2Connection, Http2Service
 
             notice_dead_clients(listener)
             serve = partial(_serve_http2, Http2Connection, Http2Service(http2, self._http2_ports.connections))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import tritonclient.grpc as triton
 
-from bench.servers.server import START_LIMIT_S, Server, script_of
+from bench.servers.server import START_LIMIT_S, Server, command_of
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
 
@@ -18,7 +18,7 @@ class BothDoors(Server):
 
     def __init__(self, repository: Path, log: Path, *options: str, checkout: Path = ROOT) -> None:
         command = [
-            script_of(checkout),
+            *command_of(checkout),
             "serve",
             f"--model-repository={repository}",
             f"--http-address={HOST}",

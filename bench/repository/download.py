@@ -42,8 +42,8 @@ def by_sdk(endpoint: str, model: str, folder: Path) -> tuple[float, int]:
 
 
 def by_trident(repository: str, model: str, folder: Path) -> tuple[float, int]:
-    from app.process.heap import keep_freed_memory
-    from core.repository.sources import SourceOpener, SourceOptions
+    from trident.app.process.heap import keep_freed_memory
+    from trident.core.repository.sources import SourceOpener, SourceOptions
 
     keep_freed_memory()  # as the server does when it starts
     source = SourceOpener(SourceOptions(cache_directory=folder, cache_bytes=0)).open(repository)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.repository.emulators import ENVIRONMENT
-from bench.servers.server import Server, script_of
+from bench.servers.server import Server, command_of
 from tests.contract.servers.ports import HOST
 from tests.project import ROOT
 
@@ -33,7 +33,7 @@ class RepositoryServer(Server):
         """Without a `checkout` the server is that of this one."""
         folder = checkout or ROOT
         command = [
-            script_of(folder),
+            *command_of(folder),
             "serve",
             f"--model-repository={repository}",
             f"--http-address={HOST}",

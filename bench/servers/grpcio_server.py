@@ -14,10 +14,10 @@ import grpc  # type: ignore[import-untyped]
 from tritonclient.grpc import service_pb2 as messages
 from tritonclient.grpc import service_pb2_grpc as services
 
-from core.engine.in_process import InferenceEngine, make_engine
-from core.frontend.bridge import ThreadBridge
-from core.inference.request import InferenceRequest, InputTensor
-from core.lifecycle.options import EngineOptions
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.lifecycle.options import EngineOptions
 
 _THREADS = 16
 _STOP_S = 10

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from bench.machine import tree_members, tree_seconds
 from tests.contract.servers.ports import HOST, free_ports
-from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
+from tests.contract.servers.session import kill_session, session_members, start_session
 from tests.project import ROOT
 
 START_LIMIT_S = 120.0
@@ -155,7 +155,7 @@ def account_mb(process: int, *rows: str) -> float:
 def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
     """The server of a checkout of this project, with the packages of its .venv if it has one, else with ours."""
     command = [
-        script_of(checkout),
+        *command_of(checkout),
         "serve",
         f"--model-repository={repository}",
         f"--http-address={HOST}",
@@ -167,10 +167,12 @@ def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
     return Server("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)
 
 
-def script_of(checkout: Path) -> str:
-    """The command of a checkout: that of its .venv if it has one, else ours."""
-    own = checkout / ".venv" / "bin" / "trident"
-    return str(own) if own.exists() else TRIDENT
+def command_of(checkout: Path) -> list[str]:
+    """The command of a checkout that is on the path: with the packages of its .venv if it has one, else with ours."""
+    own = checkout / ".venv" / "bin" / "python"
+    # Checkouts from before the package `trident` have its folders alone.
+    package = "trident.app" if (checkout / "trident").exists() else "app"
+    return [str(own) if own.exists() else sys.executable, "-m", package]
 
 
 def beside_command(text: str) -> str:
@@ -211,7 +213,7 @@ def own_worker(log: Path) -> Server:
         sys.executable,
         "-m",
         "gunicorn",
-        "--worker-class=app.worker.worker.TridentWorker",
+        "--worker-class=trident.app.worker.worker.TridentWorker",
         f"--bind={HOST}:{{port}}",
     ]
     command.append("bench.servers.empty_app:app")

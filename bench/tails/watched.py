@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from app.cli import main
+from trident.app.cli import main
 
 
 class Collection(NamedTuple):

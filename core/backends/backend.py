@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from core.config.placement import Placement
-from core.config.problem import ModelSignature
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.inference.pending_request import Defer, PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import OnResponse, Outputs
-from core.inference.streaming import Later, ResponseSender
-from core.observability.metrics.custom_metrics import CustomMetrics
-from core.observability.metrics.snapshot import ModelProcessMetrics
-from core.observability.statistics import BucketUse
+from trident.core.config.placement import Placement
+from trident.core.config.problem import ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.pending_request import Defer, PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import OnResponse, Outputs
+from trident.core.inference.streaming import Later, ResponseSender
+from trident.core.observability.metrics.custom_metrics import CustomMetrics
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.statistics import BucketUse
 
 
 @dataclass(slots=True)

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from core.config.problem import BatchingFault
-from core.inference.tensors import BYTES, Array, Datatype, Shape, shape_text
+from trident.core.config.problem import BatchingFault
+from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, shape_text
 
 Feed = dict[str, Array]
 RunFeed = Callable[[Mapping[str, Array]], Sequence[Array]]

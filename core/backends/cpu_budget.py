@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
-from core.observability.hardware import MEMBERSHIPS, ROOT, cgroup_folders, text_of
+from trident.core.observability.hardware import MEMBERSHIPS, ROOT, cgroup_folders, text_of
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from core.cuda.driver import CudaDriver, CudaError
-from core.inference.tensors import Array
+from trident.core.cuda.driver import CudaDriver, CudaError
+from trident.core.inference.tensors import Array
 
 _DRIVER = "libcuda.so.1"
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76

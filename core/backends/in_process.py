@@ -15,17 +15,17 @@ from time import monotonic_ns
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from core.backends.backend import BackendInstance, BucketedExecution, Execution
-from core.backends.tensors.gather import Gatherer, OnBuffer, PaddingGatherer, batch_inputs, batch_total
-from core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
-from core.errors import ServerError
-from core.inference.request import InferenceRequest, OutputMemory
-from core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
-from core.inference.streaming import ResponseSender
-from core.inference.tensors import BYTES, Array, Shape
+from trident.core.backends.backend import BackendInstance, BucketedExecution, Execution
+from trident.core.backends.tensors.gather import Gatherer, OnBuffer, PaddingGatherer, batch_inputs, batch_total
+from trident.core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
+from trident.core.errors import ServerError
+from trident.core.inference.request import InferenceRequest, OutputMemory
+from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
+from trident.core.inference.streaming import ResponseSender
+from trident.core.inference.tensors import BYTES, Array, Shape
 
 _log = logging.getLogger("trident.backends")
 _NO_NAMES: Mapping[str, Collection[int]] = MappingProxyType({})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from core.backends.backend import BackendInstance, LoadContext, OnChange
-from core.backends.in_process import DeviceWeights, Failures, Run, Weights, length_axes, make_instance
-from core.config.placement import DeviceKind, Placement
-from core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.backends.backend import BackendInstance, LoadContext, OnChange
+from trident.core.backends.in_process import DeviceWeights, Failures, Run, Weights, length_axes, make_instance
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 
 
 class InProcessModel:

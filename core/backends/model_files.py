@@ -11,10 +11,10 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path, PurePath
 
-from core.config.problem import is_plain
-from core.config.schema import ModelConfig
-from core.errors import RepositoryUnavailable
-from core.repository.layout_mistakes import missing_file_hint
+from trident.core.config.problem import is_plain
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.layout_mistakes import missing_file_hint
 
 _LFS_POINTER = b"version https://git-lfs"
 

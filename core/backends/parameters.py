@@ -5,8 +5,8 @@ Source: docs/spec/onnxruntime-backend.md section 5.2.
 
 from __future__ import annotations
 
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid
 
 _TRUE = frozenset({"true", "on", "1"})
 _FALSE = frozenset({"false", "off", "0"})

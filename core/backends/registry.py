@@ -20,13 +20,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import iter_modules
 
-from core import backends
-from core.backends.backend import Backend, CompletingBackend
-from core.backends.parameters import integer
-from core.config.autocomplete import CpuInstead, GpuIds
-from core.config.problem import ModelSignature, is_plain
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, NotInstalled
+from trident.core import backends
+from trident.core.backends.backend import Backend, CompletingBackend
+from trident.core.backends.parameters import integer
+from trident.core.config.autocomplete import CpuInstead, GpuIds
+from trident.core.config.problem import ModelSignature, is_plain
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, NotInstalled
 
 DEFAULT_MAX_BATCH_SIZE = "default-max-batch-size"
 """The one setting that every backend has, so that the registry reads it."""

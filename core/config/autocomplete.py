@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from core.config.platforms import TENSORRT, default_cpu_instances, fill_platform, is_ensemble
-from core.config.problem import ModelSignature, Problem, TensorSignature
-from core.config.resolve import own_inputs, own_outputs
-from core.config.schema import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
-from core.errors import ConfigInvalid
-from core.inference.tensors import BY_NAME, shape_text
+from trident.core.config.platforms import TENSORRT, default_cpu_instances, fill_platform, is_ensemble
+from trident.core.config.problem import ModelSignature, Problem, TensorSignature
+from trident.core.config.resolve import own_inputs, own_outputs
+from trident.core.config.schema import ModelConfig, ModelInput, ModelInstanceGroup, ModelOutput
+from trident.core.errors import ConfigInvalid
+from trident.core.inference.tensors import BY_NAME, shape_text
 
 # The GPUs that instances may use; None if the server does not support GPUs, whatever the machine has.
 GpuIds = Sequence[int] | None

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from core.config.platforms import pads_batches
-from core.config.problem import Problem
-from core.config.schema import ModelConfig
-from core.config.spec import BucketSpec
-from core.inference.tensors import BYTES, Datatype
-from core.observability.latency_options import DEFAULT_BUCKETS
+from trident.core.config.platforms import pads_batches
+from trident.core.config.problem import Problem
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import BucketSpec
+from trident.core.inference.tensors import BYTES, Datatype
+from trident.core.observability.latency_options import DEFAULT_BUCKETS
 
 BATCH_BUCKETS = "BATCH_BUCKETS"
 LENGTH_BUCKETS = "LENGTH_BUCKETS"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from core.config.ensemble import EnsembleStep, ensemble_steps
-from core.config.problem import Problem
-from core.config.schema import ModelConfig
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.config.validate import decoupled_cache_problem
-from core.inference.tensors import Datatype, Shape, shape_text
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps
+from trident.core.config.problem import Problem
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.config.validate import decoupled_cache_problem
+from trident.core.inference.tensors import Datatype, Shape, shape_text
 
 _STEPS = "ensemble_scheduling.step"
 

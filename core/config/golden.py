@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from core.config.json_fields import Fields, Malformed, nearest, read_json, shown
-from core.config.problem import InvalidModelConfig, Problem, path_inside
-from core.config.request_check import RequestValidator
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import (
+from trident.core.config.json_fields import Fields, Malformed, nearest, read_json, shown
+from trident.core.config.problem import InvalidModelConfig, Problem, path_inside
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import (
     BY_NAME,
     BYTES,
     MAX_ELEMENTS,

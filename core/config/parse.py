@@ -17,9 +17,9 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory, text_format
 from google.protobuf.message import Message
 
-from core.config.problem import InvalidModelConfig, Problem
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid
 
 _log = logging.getLogger("trident.config")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
 
 
 @dataclass(frozen=True, slots=True)

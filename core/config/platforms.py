@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from core.config.problem import Problem
-from core.config.schema import ModelConfig
+from trident.core.config.problem import Problem
+from trident.core.config.schema import ModelConfig
 
 ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import ConfigInvalid, ServerError
-from core.inference.tensors import Shape
+from trident.core.errors import ConfigInvalid, ServerError
+from trident.core.inference.tensors import Shape
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from core.config.spec import BucketSpec, InputSpec, ModelSpec
-from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
-from core.inference.response import RegionInput
-from core.inference.tensors import (
+from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
+from trident.core.inference.response import RegionInput
+from trident.core.inference.tensors import (
     BYTES,
     MAX_ELEMENTS,
     Array,
@@ -29,7 +29,7 @@ from core.inference.tensors import (
     shape_text,
     unpack_bytes,
 )
-from core.memo import Memo
+from trident.core.memo import Memo
 
 _BATCH_NOTE: Final = (
     "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from core.config.batching import bucket_spec, target_p99_ns, waits_out_delay
-from core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy, ModelSequenceBatching
-from core.config.spec import (
+from trident.core.config.batching import bucket_spec, target_p99_ns, waits_out_delay
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, ModelQueuePolicy, ModelSequenceBatching
+from trident.core.config.spec import (
     BatchingSpec,
     FlagControl,
     IdControl,
@@ -19,7 +19,7 @@ from core.config.spec import (
     SequenceSpec,
     StateSpec,
 )
-from core.inference.tensors import BY_CONFIG_NUMBER, BY_NAME, Shape
+from trident.core.inference.tensors import BY_CONFIG_NUMBER, BY_NAME, Shape
 
 _NS_PER_US = 1000
 _FLAG_DATATYPES = {"int32_false_true": "INT32", "fp32_false_true": "FP32", "bool_false_true": "BOOL"}

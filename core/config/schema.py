@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from core.inference.tensors import BY_CONFIG_NUMBER, Datatype
+from trident.core.inference.tensors import BY_CONFIG_NUMBER, Datatype
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import (
@@ -41,7 +41,7 @@ else:
         if package is None or not package.submodule_search_locations:
             raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
         path = Path(package.submodule_search_locations[0], "grpc", "model_config_pb2.py")
-        spec = importlib.util.spec_from_file_location("core.config._model_config_pb2", path)
+        spec = importlib.util.spec_from_file_location("trident.core.config._model_config_pb2", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         return module

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-from core.inference.tensors import Datatype, Shape
+from trident.core.inference.tensors import Datatype, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

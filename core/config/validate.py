@@ -9,8 +9,8 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from core.config.autocomplete import GpuIds, instance_group_problems
-from core.config.batching import (
+from trident.core.config.autocomplete import GpuIds, instance_group_problems
+from trident.core.config.batching import (
     BATCH_BUCKETS,
     LENGTH_BUCKETS,
     LENGTH_OUTPUTS,
@@ -24,11 +24,11 @@ from core.config.batching import (
     queue_delay_problems,
     sizes_of,
 )
-from core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, reachable
-from core.config.platforms import TENSORRT, is_ensemble, pads_batches, platform_problems
-from core.config.problem import ModelSignature, Problem, TensorSignature, is_plain
-from core.config.resolve import own_inputs, resolve_sequence_spec
-from core.config.schema import (
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, reachable
+from trident.core.config.platforms import TENSORRT, is_ensemble, pads_batches, platform_problems
+from trident.core.config.problem import ModelSignature, Problem, TensorSignature, is_plain
+from trident.core.config.resolve import own_inputs, resolve_sequence_spec
+from trident.core.config.schema import (
     BatchInput,
     BatchOutput,
     DataType,
@@ -42,8 +42,8 @@ from core.config.schema import (
     ModelWarmup,
     datatype_of,
 )
-from core.inference.tensors import BY_NAME, Shape, element_count, shape_text
-from core.observability.latency_options import DEFAULT_BUCKETS
+from trident.core.inference.tensors import BY_NAME, Shape, element_count, shape_text
+from trident.core.observability.latency_options import DEFAULT_BUCKETS
 
 
 def control_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:

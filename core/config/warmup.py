@@ -11,14 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from core.config.problem import Problem, path_inside
-from core.config.request_check import RequestValidator
-from core.config.resolve import backend_spec
-from core.config.schema import ModelConfig, ModelSequenceBatching, ModelWarmup, datatype_of
-from core.config.spec import BucketSpec, InputSpec, ModelSpec, StateSpec
-from core.errors import ConfigInvalid, InvalidRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
+from trident.core.config.problem import Problem, path_inside
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.resolve import backend_spec
+from trident.core.config.schema import ModelConfig, ModelSequenceBatching, ModelWarmup, datatype_of
+from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, StateSpec
+from trident.core.errors import ConfigInvalid, InvalidRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
 
 _PREFIX = "[request id: <id_unknown>] "
 # Random tensors are the same at every start, so that a failed warmup can be reproduced.

@@ -11,43 +11,43 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from core.backends.backend import BackendInstance
-from core.backends.devices import gpu_ids
-from core.backends.registry import BackendRegistry
-from core.config.spec import ModelSpec
-from core.engine.model_door import EngineDoor
-from core.engine.protocol import ConfigMessage, ModelMetadata, ServedModel, ServerMetadata, model_metadata
-from core.errors import InvalidRequest
-from core.lifecycle.lifecycle import Lifecycle, VersionOverview, overview
-from core.lifecycle.loader import ModelLoader
-from core.lifecycle.model import version_states
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, repository_index
-from core.lifecycle.version import ModelVersion
-from core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
-from core.observability.log import LogLevels, change_log
-from core.observability.metrics.custom_metrics import CustomMetrics
-from core.observability.metrics.families import is_reserved
-from core.observability.metrics.snapshot import (
+from trident.core.backends.backend import BackendInstance
+from trident.core.backends.devices import gpu_ids
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.model_door import EngineDoor
+from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServedModel, ServerMetadata, model_metadata
+from trident.core.errors import InvalidRequest
+from trident.core.lifecycle.lifecycle import Lifecycle, VersionOverview, overview
+from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.model import version_states
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, repository_index
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
+from trident.core.observability.log import LogLevels, change_log
+from trident.core.observability.metrics.custom_metrics import CustomMetrics
+from trident.core.observability.metrics.families import is_reserved
+from trident.core.observability.metrics.snapshot import (
     DownloadMetrics,
     MetricsSnapshot,
     ModelMetrics,
     RemoteCacheMetrics,
     ResponseCacheMetrics,
 )
-from core.observability.slowest_requests import VersionRequests
-from core.observability.statistics import VersionStatistics
-from core.observability.switches import SWITCHES
-from core.observability.tracing.settings import Changes, TraceOptions
-from core.observability.tracing.trace import TraceEvent
-from core.observability.tracing.trace_gate import TraceGate
-from core.observability.tracing.tracer import Tracer
-from core.repository.progress import DownloadSnapshot
-from core.repository.sources import SourceOpener, SourceOptions
-from core.response_cache.local_cache import LocalCache
-from core.response_cache.response_cache import ResponseCache
-from core.scheduling.rate_limiter import RateLimiter
-from core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
+from trident.core.observability.slowest_requests import VersionRequests
+from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.switches import SWITCHES
+from trident.core.observability.tracing.settings import Changes, TraceOptions
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.tracing.tracer import Tracer
+from trident.core.repository.progress import DownloadSnapshot
+from trident.core.repository.sources import SourceOpener, SourceOptions
+from trident.core.response_cache.local_cache import LocalCache
+from trident.core.response_cache.response_cache import ResponseCache
+from trident.core.scheduling.rate_limiter import RateLimiter
+from trident.core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
 
 
 class InferenceEngine:
@@ -291,7 +291,7 @@ def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendIn
 
 def _response_cache(options: EngineOptions) -> ResponseCache | None:
     if options.redis_cache is not None:
-        from core.response_cache.redis_cache import RedisCache  # its package is an extra
+        from trident.core.response_cache.redis_cache import RedisCache  # its package is an extra
 
         return RedisCache(options.redis_cache)
     return LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None

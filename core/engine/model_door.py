@@ -9,16 +9,16 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from core.config.placement import Placement
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, ServerError
-from core.inference.pending_request import Defer, PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streaming import StreamedRequest
-from core.lifecycle.lifecycle import Lifecycle
-from core.lifecycle.version import ModelVersion
-from core.scheduling.rate_limiter import RateLimiter
+from trident.core.config.placement import Placement
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, ServerError
+from trident.core.inference.pending_request import Defer, PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.lifecycle.lifecycle import Lifecycle
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.scheduling.rate_limiter import RateLimiter
 
 
 class EngineDoor:

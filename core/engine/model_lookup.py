@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from core.engine.protocol import ServedModel
+from trident.core.engine.protocol import ServedModel
 
 if TYPE_CHECKING:
-    from core.engine.protocol import Engine
+    from trident.core.engine.protocol import Engine
 
 
 class ModelNotAtHand(Exception):

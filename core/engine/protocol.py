@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.response import AnswerAtHand
-from core.inference.tensors import Shape
-from core.lifecycle.state import IndexEntry, ServingPhase
-from core.observability.log import LogLevels
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.observability.slowest_requests import VersionRequests
-from core.observability.statistics import VersionStatistics
-from core.observability.tracing.settings import Changes
-from core.observability.tracing.trace import TraceEvent
-from core.observability.tracing.trace_gate import TraceGate
-from core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.response import AnswerAtHand
+from trident.core.inference.tensors import Shape
+from trident.core.lifecycle.state import IndexEntry, ServingPhase
+from trident.core.observability.log import LogLevels
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.slowest_requests import VersionRequests
+from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.tracing.settings import Changes
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
 
 if TYPE_CHECKING:
-    from core.config.schema import ModelConfig
+    from trident.core.config.schema import ModelConfig
 
 
 _ATTRIBUTE = "engine_call"
@@ -105,7 +105,7 @@ class ConfigMessage:
 
     def parse(self) -> ModelConfig:
         """A new message. The first call in a process imports protobuf, which takes tens of milliseconds."""
-        from core.config.schema import ModelConfig
+        from trident.core.config.schema import ModelConfig
 
         return ModelConfig.FromString(self.serialized)
 

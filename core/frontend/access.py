@@ -16,8 +16,8 @@ from hashlib import sha256
 from hmac import compare_digest
 from typing import NamedTuple
 
-from core.errors import ConfigInvalid, ErrorCode, ServerError
-from core.interprocess.restarts import SharedNote
+from trident.core.errors import ConfigInvalid, ErrorCode, ServerError
+from trident.core.interprocess.restarts import SharedNote
 
 MOST_TOKENS = 100
 SHORTEST = 16

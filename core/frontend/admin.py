@@ -12,18 +12,28 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from core.cuda.driver import HANDLE_SIZE
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
-from core.observability.log import FORMATS, LogLevels, log_levels, log_options
-from core.observability.slowest_requests import NotedRequest, VersionRequests
-from core.observability.statistics import (
+from trident.core.cuda.driver import HANDLE_SIZE
+from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, Unsupported
+from trident.core.observability.log import FORMATS, LogLevels, log_levels, log_options
+from trident.core.observability.slowest_requests import NotedRequest, VersionRequests
+from trident.core.observability.statistics import (
     BatchStatistics,
     BucketStatistics,
     ResponseStatistics,
     StatisticsSnapshot,
     VersionStatistics,
 )
-from core.observability.tracing.settings import CHANGEABLE, COUNT, FREQUENCY, LEVEL, LEVELS, OFF, RATE, UNLIMITED, Value
+from trident.core.observability.tracing.settings import (
+    CHANGEABLE,
+    COUNT,
+    FREQUENCY,
+    LEVEL,
+    LEVELS,
+    OFF,
+    RATE,
+    UNLIMITED,
+    Value,
+)
 
 _FILE = "log_file"
 _FORMAT = "log_format"

@@ -19,16 +19,16 @@ from queue import Empty, SimpleQueue
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
 
-from core.errors import BackendFailed, RequestCancelled, ServerError
-from core.frontend.response_stream import ResponseStream
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streaming import StreamedRequest
-from core.waiting.waiting import Deadlines, ThreadMailbox, ThreadWaiter
+from trident.core.errors import BackendFailed, RequestCancelled, ServerError
+from trident.core.frontend.response_stream import ResponseStream
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.waiting.waiting import Deadlines, ThreadMailbox, ThreadWaiter
 
 if TYPE_CHECKING:
-    from core.engine.protocol import Engine, ServedModel
+    from trident.core.engine.protocol import Engine, ServedModel
 
 
 P = ParamSpec("P")
@@ -217,7 +217,7 @@ def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) ->
     if monkey is not None and monkey.is_module_patched("threading"):
         raise RuntimeError(
             "gevent has monkey-patched threading, so native threads would stop the hub; "
-            "start gunicorn with --worker-class app.worker.worker.TridentWorker, or with gthread"
+            "start gunicorn with --worker-class trident.app.worker.worker.TridentWorker, or with gthread"
         )
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.inference.response import OutputTensor
-from core.inference.tensors import Array, bytes_array, element_count
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.tensors import Array, bytes_array, element_count
 
 LARGEST_ITEM = 1_000_000
 _UNSUPPORTED = frozenset({"BOOL", "BYTES", "FP16", "BF16"})

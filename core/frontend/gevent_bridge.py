@@ -13,18 +13,18 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from core.errors import RequestCancelled, ServerError
-from core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
-from core.frontend.response_stream import ResponseStream
-from core.inference.pending_request import CancelCause, Deferred, PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streaming import StreamedRequest
-from core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubTimer, HubWaiters
-from core.waiting.waiting import Deadlines, set_timer_of_thread
+from trident.core.errors import RequestCancelled, ServerError
+from trident.core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
+from trident.core.frontend.response_stream import ResponseStream
+from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubTimer, HubWaiters
+from trident.core.waiting.waiting import Deadlines, set_timer_of_thread
 
 if TYPE_CHECKING:
-    from core.engine.protocol import ServedModel
+    from trident.core.engine.protocol import ServedModel
 
 
 class HubResponses:

@@ -10,14 +10,14 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from core.engine.protocol import Engine, ServedModel
-from core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady, ServerError
-from core.frontend.access import HEADER
-from core.frontend.bridge import Bridge
-from core.inference.request import InferenceRequest, Parameter
-from core.kept_memory import KeptMemory
-from core.lifecycle.state import Phase
-from core.memo import Memo
+from trident.core.engine.protocol import Engine, ServedModel
+from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady, ServerError
+from trident.core.frontend.access import HEADER
+from trident.core.frontend.bridge import Bridge
+from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.kept_memory import KeptMemory
+from trident.core.lifecycle.state import Phase
+from trident.core.memo import Memo
 
 # Allocates memory for a body, given its size in bytes; returns an array, or None if the memory is exhausted.
 Allocate = Callable[[int], Any]

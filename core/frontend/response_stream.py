@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.errors import RequestCancelled, ServerError
-from core.inference.pending_request import CancelCause
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
-from core.waiting.waiting import Mailbox
+from trident.core.errors import RequestCancelled, ServerError
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.waiting.waiting import Mailbox
 
 # What `take` returns at most: the caller sends it as one piece, while the model fills the rest of the window.
 _MOST_RESPONSES = 32

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.inference.request import RequestTrace
-from core.observability.tracing.trace import parse_traceparent
+from trident.core.inference.request import RequestTrace
+from trident.core.observability.tracing.trace import parse_traceparent
 
 if TYPE_CHECKING:
-    from core.engine.protocol import Engine
+    from trident.core.engine.protocol import Engine
 
 # Nanoseconds of the monotonic clock at the start and at the end; 0 for a time that was not noted.
 Span = tuple[int, int]

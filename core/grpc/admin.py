@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerStopping
-from core.frontend.admin import (
+from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.frontend.admin import (
     changed_settings,
     check_allowed,
     check_handle,
@@ -17,8 +17,8 @@ from core.frontend.admin import (
     shown_settings,
     wanted_changes,
 )
-from core.frontend.request import version_number
-from core.grpc.admin_messages import (
+from trident.core.frontend.request import version_number
+from trident.core.grpc.admin_messages import (
     cuda_status_message,
     flag_message,
     health_message,
@@ -40,12 +40,12 @@ from core.grpc.admin_messages import (
     system_status_message,
     trace_message,
 )
-from core.lifecycle.state import Phase
-from core.shared_memory.regions import RegionKind
+from trident.core.lifecycle.state import Phase
+from trident.core.shared_memory.regions import RegionKind
 
 if TYPE_CHECKING:
-    from core.grpc.application import GrpcFrontEnd
-    from core.inference.tensors import Buffer
+    from trident.core.grpc.application import GrpcFrontEnd
+    from trident.core.inference.tensors import Buffer
 
 
 def server_live(front_end: GrpcFrontEnd, message: Buffer) -> bytes:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
-from core.errors import InvalidRequest
-from core.frontend.admin import Duration, model_statistics_json, refuse_repository
-from core.grpc.messages import integer_field, length_field, message_of, packed_integers, string_field, varint
-from core.inference.tensors import Buffer
-from core.lifecycle.state import IndexEntry
-from core.observability.statistics import VersionStatistics
-from core.shared_memory.regions import CudaRegion, SystemRegion
+from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.admin import Duration, model_statistics_json, refuse_repository
+from trident.core.grpc.messages import integer_field, length_field, message_of, packed_integers, string_field, varint
+from trident.core.inference.tensors import Buffer
+from trident.core.lifecycle.state import IndexEntry
+from trident.core.observability.statistics import VersionStatistics
+from trident.core.shared_memory.regions import CudaRegion, SystemRegion
 
 # The values of grpc.health.v1.HealthCheckResponse.ServingStatus.
 SERVING = 1

@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol
 
 from prometheus_client.registry import Collector
 
-from core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
-from core.engine.protocol import Engine
-from core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerError
-from core.frontend.access import GRPC, AuthTokens, RestrictedApi, Restrictions, Unauthenticated
-from core.frontend.bridge import HubBridge
-from core.frontend.request import Allocate, HeaderPattern, header_pattern
-from core.grpc.call import (
+from trident.core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ConfigInvalid, ErrorHints, ModelNotReady, ServerError
+from trident.core.frontend.access import GRPC, AuthTokens, RestrictedApi, Restrictions, Unauthenticated
+from trident.core.frontend.bridge import HubBridge
+from trident.core.frontend.request import Allocate, HeaderPattern, header_pattern
+from trident.core.grpc.call import (
     CountedReceiver,
     CountedStream,
     Method,
@@ -28,9 +28,9 @@ from core.grpc.call import (
     UnfinishedMessages,
     stopping,
 )
-from core.grpc.methods import ResponseCounts, methods
-from core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
-from core.grpc.transport import (
+from trident.core.grpc.methods import ResponseCounts, methods
+from trident.core.grpc.request import DecodedRequest, Forwarded, RequestDecoder
+from trident.core.grpc.transport import (
     COMPRESSED,
     IDENTITY,
     LEVELS,
@@ -45,10 +45,10 @@ from core.grpc.transport import (
     response_encoding,
     with_volatile,
 )
-from core.inference.tensors import Buffer
-from core.observability.log import verbose_level
-from core.observability.switches import SWITCHES
-from core.waiting.waiting import Deadlines
+from trident.core.inference.tensors import Buffer
+from trident.core.observability.log import verbose_level
+from trident.core.observability.switches import SWITCHES
+from trident.core.waiting.waiting import Deadlines
 
 _log: Final = logging.getLogger("trident.grpc")
 # As for HTTP's requests.
@@ -222,7 +222,7 @@ def _not_loaded(message: Buffer, forwarded: Forwarded, *, stream: bool = False) 
 
 
 def _load() -> None:
-    import core.grpc.schema  # noqa: F401
+    import trident.core.grpc.schema  # noqa: F401
 
 
 # Source: docs/spec/server-options.md section 2 "gRPC", docs/spec/trace-and-log.md section 5.

@@ -23,12 +23,12 @@ from struct import Struct
 from time import monotonic, monotonic_ns, perf_counter_ns
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from core.engine.protocol import Engine
-from core.errors import ServerStopping
-from core.frontend.request import Allocate, RequestBody
-from core.frontend.trace_events import client_trace
-from core.grpc.status import GrpcError, Status, log_error, status_of
-from core.grpc.transport import (
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ServerStopping
+from trident.core.frontend.request import Allocate, RequestBody
+from trident.core.frontend.trace_events import client_trace
+from trident.core.grpc.status import GrpcError, Status, log_error, status_of
+from trident.core.grpc.transport import (
     NOT_GRPC,
     NOT_GRPC_TRAILERS,
     OK,
@@ -42,17 +42,17 @@ from core.grpc.transport import (
     inflate,
     too_large,
 )
-from core.inference.pending_request import CancelCause
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Buffer
-from core.lifecycle.state import Phase
-from core.observability.switches import SWITCHES
-from core.waiting.waiting import Deadlines
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Buffer
+from trident.core.lifecycle.state import Phase
+from trident.core.observability.switches import SWITCHES
+from trident.core.waiting.waiting import Deadlines
 
 if TYPE_CHECKING:
-    from core.grpc.application import GrpcFrontEnd
-    from core.grpc.transport import RequestHead
+    from trident.core.grpc.application import GrpcFrontEnd
+    from trident.core.grpc.transport import RequestHead
 
 
 Rpc = Callable[["GrpcFrontEnd", "Buffer"], bytes]

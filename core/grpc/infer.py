@@ -8,22 +8,22 @@ from __future__ import annotations
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from core.engine.model_lookup import ModelNotAtHand
-from core.frontend.bridge import SingleResponse
-from core.frontend.trace_events import GRPC, end_trace
-from core.grpc.call import LARGE, UnaryCall
-from core.grpc.request import DecodedRequest
-from core.grpc.response import encode_response
-from core.grpc.status import Status
-from core.grpc.transport import IDENTITY, Stream
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Buffer
-from core.observability.switches import SWITCHES
+from trident.core.engine.model_lookup import ModelNotAtHand
+from trident.core.frontend.bridge import SingleResponse
+from trident.core.frontend.trace_events import GRPC, end_trace
+from trident.core.grpc.call import LARGE, UnaryCall
+from trident.core.grpc.request import DecodedRequest
+from trident.core.grpc.response import encode_response
+from trident.core.grpc.status import Status
+from trident.core.grpc.transport import IDENTITY, Stream
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Buffer
+from trident.core.observability.switches import SWITCHES
 
 if TYPE_CHECKING:
-    from core.grpc.application import GrpcFrontEnd
-    from core.grpc.transport import RequestHead
+    from trident.core.grpc.application import GrpcFrontEnd
+    from trident.core.grpc.transport import RequestHead
 
 
 class InferCall(UnaryCall):

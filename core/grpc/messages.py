@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from core.grpc.status import MalformedMessage
-from core.inference.tensors import Buffer
+from trident.core.grpc.status import MalformedMessage
+from trident.core.inference.tensors import Buffer
 
 
 def message_of(type_name: str, content: Buffer) -> Any:
@@ -17,7 +17,7 @@ def message_of(type_name: str, content: Buffer) -> Any:
 
     The first call in a process imports protobuf, which takes tens of milliseconds.
     """
-    from core.grpc import schema
+    from trident.core.grpc import schema
 
     try:
         return getattr(schema, type_name).FromString(content if type(content) is bytes else bytes(content))

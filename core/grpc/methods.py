@@ -10,26 +10,26 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Counter
 
-from core.errors import ServerStopping
-from core.grpc import admin as health
-from core.grpc import admin as metadata
-from core.grpc import admin as repository
-from core.grpc import admin as shared_memory
-from core.grpc.admin import log_settings, trace_settings
-from core.grpc.admin_messages import health_message
-from core.grpc.call import Method, RefusedCall, Rpc, UnaryCall
-from core.grpc.infer import InferCall
-from core.grpc.reflection import ReflectionCall
-from core.grpc.status import Status
-from core.grpc.stream_infer import StreamInferCall
-from core.grpc.transport import Stream
-from core.inference.pending_request import CancelCause
-from core.inference.tensors import Buffer
-from core.waiting.waiting import Deadlines
+from trident.core.errors import ServerStopping
+from trident.core.grpc import admin as health
+from trident.core.grpc import admin as metadata
+from trident.core.grpc import admin as repository
+from trident.core.grpc import admin as shared_memory
+from trident.core.grpc.admin import log_settings, trace_settings
+from trident.core.grpc.admin_messages import health_message
+from trident.core.grpc.call import Method, RefusedCall, Rpc, UnaryCall
+from trident.core.grpc.infer import InferCall
+from trident.core.grpc.reflection import ReflectionCall
+from trident.core.grpc.status import Status
+from trident.core.grpc.stream_infer import StreamInferCall
+from trident.core.grpc.transport import Stream
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.tensors import Buffer
+from trident.core.waiting.waiting import Deadlines
 
 if TYPE_CHECKING:
-    from core.grpc.application import GrpcFrontEnd
-    from core.grpc.transport import RequestHead
+    from trident.core.grpc.application import GrpcFrontEnd
+    from trident.core.grpc.transport import RequestHead
 
 
 class RpcCall(UnaryCall):

@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from core.grpc.call import Call, stopping
-from core.grpc.status import Status
-from core.grpc.transport import Stream
-from core.inference.pending_request import CancelCause
-from core.inference.tensors import Buffer
+from trident.core.grpc.call import Call, stopping
+from trident.core.grpc.status import Status
+from trident.core.grpc.transport import Stream
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
-    from core.grpc.application import GrpcFrontEnd
-    from core.grpc.transport import RequestHead
+    from trident.core.grpc.application import GrpcFrontEnd
+    from trident.core.grpc.transport import RequestHead
 
 
 class ReflectionCall(Call):
@@ -71,6 +71,6 @@ class ReflectionCall(Call):
 
 def _answer(version: str, question: Buffer) -> bytes:
     # Imported off the hub, when somebody asks: it imports protobuf.
-    from core.grpc.reflection_messages import answer
+    from trident.core.grpc.reflection_messages import answer
 
     return answer(version, question)

@@ -16,9 +16,9 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from core.grpc.schema import ModelInferRequest
-from core.grpc.status import MalformedMessage, Status
-from core.inference.tensors import Buffer
+from trident.core.grpc.schema import ModelInferRequest
+from trident.core.grpc.status import MalformedMessage, Status
+from trident.core.inference.tensors import Buffer
 
 _TYPES = {
     "string": FieldDescriptorProto.TYPE_STRING,

@@ -14,19 +14,26 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from core.engine.model_lookup import ModelLookup
-from core.engine.protocol import ServedModel
-from core.errors import InvalidRequest, Unsupported
-from core.frontend.request import RESERVED_PREFIX, KnownTexts, check_rank, forward_header, set_parameter, version_number
-from core.grpc.messages import length_prefix, message_of, read_length
-from core.grpc.status import MalformedMessage
-from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
-from core.inference.response import RegionInput, RegionReference, RegionRequest
-from core.inference.tensors import BY_NAME, Array, Buffer, Shape, bytes_array, layout_of
-from core.memo import Memo
+from trident.core.engine.model_lookup import ModelLookup
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import InvalidRequest, Unsupported
+from trident.core.frontend.request import (
+    RESERVED_PREFIX,
+    KnownTexts,
+    check_rank,
+    forward_header,
+    set_parameter,
+    version_number,
+)
+from trident.core.grpc.messages import length_prefix, message_of, read_length
+from trident.core.grpc.status import MalformedMessage
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
+from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
+from trident.core.inference.tensors import BY_NAME, Array, Buffer, Shape, bytes_array, layout_of
+from trident.core.memo import Memo
 
 if TYPE_CHECKING:
-    from core.grpc.schema import InferParameter, InferTensorContents, ModelInferRequest
+    from trident.core.grpc.schema import InferParameter, InferTensorContents, ModelInferRequest
 
 
 @dataclass(frozen=True, slots=True)

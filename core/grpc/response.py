@@ -11,15 +11,15 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Final
 
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, InvalidRequest
-from core.frontend.classification import classified
-from core.grpc.messages import length_field, length_prefix, packed_integers, string_field, varint
-from core.grpc.request import ResponsePlan
-from core.inference.request import Parameter
-from core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
-from core.inference.tensors import Buffer, Shape, TensorLayout
-from core.memo import Memo
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.frontend.classification import classified
+from trident.core.grpc.messages import length_field, length_prefix, packed_integers, string_field, varint
+from trident.core.grpc.request import ResponsePlan
+from trident.core.inference.request import Parameter
+from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.tensors import Buffer, Shape, TensorLayout
+from trident.core.memo import Memo
 
 # The parts of a message, and their size in bytes together.
 Encoded = tuple[list[Buffer], int]

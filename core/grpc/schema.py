@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         TraceSettingRequest,
     )
 else:
-    from core.config import schema as _config_schema
+    from trident.core.config import schema as _config_schema
 
     _PACKAGE = "tritonclient.grpc"
 
@@ -54,7 +54,7 @@ else:
         if package is None or not package.submodule_search_locations:
             raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
         path = Path(package.submodule_search_locations[0], "grpc", "service_pb2.py")
-        module = ModuleType("core.grpc.messages._service_pb2")
+        module = ModuleType("trident.core.grpc.messages._service_pb2")
         module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _import}
         exec(_code(path), module.__dict__)
         return module

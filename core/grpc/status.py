@@ -12,8 +12,8 @@ import logging
 import re
 from enum import IntEnum
 
-from core.errors import ErrorCode, ErrorHints, ServerError, has_telling_traceback
-from core.frontend.access import Unauthenticated
+from trident.core.errors import ErrorCode, ErrorHints, ServerError, has_telling_traceback
+from trident.core.frontend.access import Unauthenticated
 
 
 class MalformedMessage(ServerError):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from core.engine.model_lookup import ModelNotAtHand
-from core.errors import (
+from trident.core.engine.model_lookup import ModelNotAtHand
+from trident.core.errors import (
     InvalidRequest,
     ModelNotFound,
     ModelNotReady,
@@ -20,27 +20,27 @@ from core.errors import (
     ServerError,
     Unsupported,
 )
-from core.frontend.bridge import SingleResponse
-from core.frontend.trace_events import GRPC, NOT_NOTED, end_trace
-from core.grpc.call import LARGE, MOST_INFLATED, PLAIN, PREFIX, Call, Message, stopping
-from core.grpc.request import DecodedRequest, request_id
-from core.grpc.response import (
+from trident.core.frontend.bridge import SingleResponse
+from trident.core.frontend.trace_events import GRPC, NOT_NOTED, end_trace
+from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, PREFIX, Call, Message, stopping
+from trident.core.grpc.request import DecodedRequest, request_id
+from trident.core.grpc.response import (
     Encoded,
     encode_empty_final,
     encode_stream_error,
     encode_stream_failure,
     encode_stream_response,
 )
-from core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
-from core.grpc.transport import IDENTITY, Stream
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import Buffer
+from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
+from trident.core.grpc.transport import IDENTITY, Stream
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
-    from core.grpc.application import GrpcFrontEnd
-    from core.grpc.transport import RequestHead
+    from trident.core.grpc.application import GrpcFrontEnd
+    from trident.core.grpc.transport import RequestHead
 
 
 # A stream whose client does not take its answers, or whose requests are that large together, is read no further.

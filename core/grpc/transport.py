@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import quote_from_bytes
 
-from core.errors import ErrorHints, ServerError
-from core.grpc.status import LONGEST_TEXT, GrpcError, Status, hint_of, message_of, status_of
-from core.inference.tensors import Buffer
+from trident.core.errors import ErrorHints, ServerError
+from trident.core.grpc.status import LONGEST_TEXT, GrpcError, Status, hint_of, message_of, status_of
+from trident.core.inference.tensors import Buffer
 
 if TYPE_CHECKING:
-    from core.grpc.call import Method
+    from trident.core.grpc.call import Method
 
 
 Fields = tuple[tuple[bytes, bytes], ...]

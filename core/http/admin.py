@@ -14,10 +14,10 @@ from dataclasses import asdict
 from typing import Any, Final
 from urllib.parse import parse_qs
 
-from core.config.config_json import Json, config_json
-from core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
-from core.errors import InvalidRequest, ModelLoadFailed, ServerStopping
-from core.frontend.admin import (
+from trident.core.config.config_json import Json, config_json
+from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerStopping
+from trident.core.frontend.admin import (
     changed_settings,
     check_allowed,
     check_handle,
@@ -29,13 +29,13 @@ from core.frontend.admin import (
     slowest_requests_json,
     wanted_changes,
 )
-from core.frontend.request import NON_STRING, NON_UNSIGNED, version_number
-from core.http.body import read_object, read_parameters
-from core.http.errors import header_value
-from core.http.front_end import HttpFrontEnd
-from core.http.reply import JSON, TEXT, Environ, Reply, empty_reply, json_reply
-from core.lifecycle.state import IndexEntry, Phase, ServingPhase
-from core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+from trident.core.frontend.request import NON_STRING, NON_UNSIGNED, version_number
+from trident.core.http.body import read_object, read_parameters
+from trident.core.http.errors import header_value
+from trident.core.http.front_end import HttpFrontEnd
+from trident.core.http.reply import JSON, TEXT, Environ, Reply, empty_reply, json_reply
+from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
+from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
 
 _NOT_YET = 400
 FAILURES_HEADER: Final = "Trident-Failures"

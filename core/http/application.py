@@ -18,22 +18,32 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from core.engine.protocol import Engine
-from core.errors import ServerError
-from core.frontend.access import HEALTH, Restrictions
-from core.frontend.bridge import Bridge
-from core.frontend.trace_events import Span
-from core.http import errors
-from core.http.counts import ResponseCounts
-from core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote, end_traces
-from core.http.reply import TEXT, Environ, Reply, header_of, path_of, request_path, request_target, send, text_reply
-from core.http.response_collector import ResponseCollector
-from core.http.routes import INFERENCE, ROUTES, Route
-from core.memo import Memo
-from core.observability.log import verbose_level
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ServerError
+from trident.core.frontend.access import HEALTH, Restrictions
+from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.trace_events import Span
+from trident.core.http import errors
+from trident.core.http.counts import ResponseCounts
+from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote, end_traces
+from trident.core.http.reply import (
+    TEXT,
+    Environ,
+    Reply,
+    header_of,
+    path_of,
+    request_path,
+    request_target,
+    send,
+    text_reply,
+)
+from trident.core.http.response_collector import ResponseCollector
+from trident.core.http.routes import INFERENCE, ROUTES, Route
+from trident.core.memo import Memo
+from trident.core.observability.log import verbose_level
 
 if TYPE_CHECKING:
-    from core.http.flask_routes import FlaskRoutes
+    from trident.core.http.flask_routes import FlaskRoutes
 
 
 _log = logging.getLogger("trident.http")
@@ -150,7 +160,7 @@ class V2Application(HttpFrontEnd):
         """What answers through Flask. The first call imports it: a tenth of a second, so not on the hub."""
         with self._making_flask:
             if self._flask is None:
-                from core.http.flask_routes import FlaskRoutes
+                from trident.core.http.flask_routes import FlaskRoutes
 
                 self._flask = FlaskRoutes(self)
             return self._flask

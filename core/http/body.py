@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import orjson
 
-from core.errors import InvalidRequest
-from core.http.errors import BrokenCompression, UnsupportedEncoding
-from core.http.reply import Environ
-from core.inference.tensors import Buffer
+from trident.core.errors import InvalidRequest
+from trident.core.http.errors import BrokenCompression, UnsupportedEncoding
+from trident.core.http.reply import Environ
+from trident.core.inference.tensors import Buffer
 
 IDENTITY: Final = "identity"
 # zlib takes the container of a stream from the window bits.

@@ -24,9 +24,9 @@ from typing import Final
 
 import orjson
 
-from core.errors import ErrorCode, ErrorHints, InvalidRequest, ServerError, Unsupported, has_telling_traceback
-from core.frontend.access import ApiRestricted, Unauthenticated
-from core.http.reply import Environ, Headers, Reply, request_path, text_reply
+from trident.core.errors import ErrorCode, ErrorHints, InvalidRequest, ServerError, Unsupported, has_telling_traceback
+from trident.core.frontend.access import ApiRestricted, Unauthenticated
+from trident.core.http.reply import Environ, Headers, Reply, request_path, text_reply
 
 EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 

@@ -16,14 +16,14 @@ from prometheus_flask_exporter import PrometheusMetrics
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.routing import BaseConverter, Map, MapAdapter, Rule
 
-from core.frontend.access import HEALTH
-from core.http import errors
-from core.http.front_end import PROBE_KEY
-from core.http.reply import STATUS_LINES, Reply, plain_parts, request_path
-from core.http.routes import Route
+from trident.core.frontend.access import HEALTH
+from trident.core.http import errors
+from trident.core.http.front_end import PROBE_KEY
+from trident.core.http.reply import STATUS_LINES, Reply, plain_parts, request_path
+from trident.core.http.routes import Route
 
 if TYPE_CHECKING:
-    from core.http.application import V2Application
+    from trident.core.http.application import V2Application
 
 
 class DigitsConverter(BaseConverter):
@@ -67,7 +67,7 @@ class FlaskRoutes(Flask):
     """Finds the route of a request and has `application` answer it."""
 
     def __init__(self, application: V2Application) -> None:
-        super().__init__("core.http", static_folder=None, template_folder=None)
+        super().__init__("trident.core.http", static_folder=None, template_folder=None)
         self._application = application
         # Not Flask's own rules, which answer OPTIONS and HEAD by themselves: both are 405 in Triton.
         self.url_map = url_map(application.routes)

@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from core.engine.protocol import Engine
-from core.errors import ErrorHints
-from core.frontend.access import AuthTokens, RestrictedApi
-from core.frontend.bridge import Bridge
-from core.frontend.request import HeaderPattern, header_pattern
-from core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
-from core.http import errors
-from core.http.reply import JSON, Environ, Headers
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from core.inference.response import InferenceResponse
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ErrorHints
+from trident.core.frontend.access import AuthTokens, RestrictedApi
+from trident.core.frontend.bridge import Bridge
+from trident.core.frontend.request import HeaderPattern, header_pattern
+from trident.core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
+from trident.core.http import errors
+from trident.core.http.reply import JSON, Environ, Headers
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse
 
 SERVER_TIMING = "Server-Timing"
 _TEXT = (

@@ -17,25 +17,32 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.config.spec import InputSpec, ModelSpec
-from core.engine.protocol import ServedModel
-from core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
-from core.frontend.request import LATEST, NON_STRING, set_custom_parameter, unable, version_number
-from core.frontend.response_stream import ResponseStream
-from core.http.body import IDENTITY, too_large
-from core.http.errors import AS_EVENT_KEY, EVENT_STREAM, REQUEST_ID_KEY, error_event, event, log_error
-from core.http.front_end import INFERENCE_KEY, TRACES_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
-from core.http.infer import CONTENT_ENCODING, begin, is_long, off_hub, read_whole, run, slicing_of
-from core.http.json import write_lenient
-from core.http.long_json import SlicedArray, Slicing, joined_array, outline_of
-from core.http.payloads.payload import parse_json
-from core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
-from core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
-from core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
-from core.observability.metrics.snapshot import CustomFamilyMetrics
-from core.observability.switches import SWITCHES
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
+from trident.core.frontend.request import LATEST, NON_STRING, set_custom_parameter, unable, version_number
+from trident.core.frontend.response_stream import ResponseStream
+from trident.core.http.body import IDENTITY, too_large
+from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, REQUEST_ID_KEY, error_event, event, log_error
+from trident.core.http.front_end import (
+    INFERENCE_KEY,
+    TRACES_KEY,
+    HttpFrontEnd,
+    InferenceNote,
+    note_inference,
+    note_traces,
+)
+from trident.core.http.infer import CONTENT_ENCODING, begin, is_long, off_hub, read_whole, run, slicing_of
+from trident.core.http.json import write_lenient
+from trident.core.http.long_json import SlicedArray, Slicing, joined_array, outline_of
+from trident.core.http.payloads.payload import parse_json
+from trident.core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
+from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
+from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
+from trident.core.observability.metrics.snapshot import CustomFamilyMetrics
+from trident.core.observability.switches import SWITCHES
 
 REQUEST_KEY = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
 RESPONSE_HEADER = "endpoint-load-metrics"

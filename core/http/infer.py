@@ -12,17 +12,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from core.config.spec import ModelSpec
-from core.engine.protocol import ServedModel
-from core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
-from core.frontend.bridge import ClientGone, P
-from core.frontend.request import LATEST, HeaderPattern, forward_header, version_number
-from core.frontend.trace_events import client_trace
-from core.http.body import IDENTITY, choose_encoding, compress, decompress, read_input
-from core.http.errors import REQUEST_ID_KEY, BrokenCompression
-from core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
-from core.http.long_json import Slicing
-from core.http.reply import (
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
+from trident.core.frontend.bridge import ClientGone, P
+from trident.core.frontend.request import LATEST, HeaderPattern, forward_header, version_number
+from trident.core.frontend.trace_events import client_trace
+from trident.core.http.body import IDENTITY, choose_encoding, compress, decompress, read_input
+from trident.core.http.errors import REQUEST_ID_KEY, BrokenCompression
+from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
+from trident.core.http.long_json import Slicing
+from trident.core.http.reply import (
     ARRIVED_KEY,
     BODY_KEY,
     CALLER_KEY,
@@ -32,13 +32,13 @@ from core.http.reply import (
     Headers,
     Reply,
 )
-from core.http.v2_json import NotStrict
-from core.http.v2_request import decode_request
-from core.http.v2_response import Encoded, ResponsePlan, encode_response
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import BYTES, Buffer
-from core.observability.switches import SWITCHES
+from trident.core.http.v2_json import NotStrict
+from trident.core.http.v2_request import decode_request
+from trident.core.http.v2_response import Encoded, ResponsePlan, encode_response
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BYTES, Buffer
+from trident.core.observability.switches import SWITCHES
 
 # Text of these sizes is read in 10 to 30 milliseconds. Numbers are read as a whole up to there, because that takes half
 # of the CPU time: another thread and the search for the ends of slices cost as much as the parser.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from core.inference.tensors import Buffer
+from trident.core.inference.tensors import Buffer
 
 log = logging.getLogger("trident.http")
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from core.inference.tensors import Array
+from trident.core.inference.tensors import Array
 
 # Of strings, the slowest of all to read, this takes 2 to 5 milliseconds. Less would not be noticed: a thread may hold
 # the interpreter for 5.

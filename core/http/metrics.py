@@ -16,14 +16,23 @@ from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
-from core.errors import InvalidRequest
-from core.http.application import V2Application
-from core.http.counts import ResponseCounts, SharedResponseCounts
-from core.http.front_end import PROBE_KEY
-from core.http.payloads.formats import choose
-from core.http.reply import STATUS_LINES, TEXT, Environ, Reply, empty_reply, plain_parts, request_path, text_reply
-from core.http.response_collector import ResponseCollector
-from core.observability.switches import SWITCHES
+from trident.core.errors import InvalidRequest
+from trident.core.http.application import V2Application
+from trident.core.http.counts import ResponseCounts, SharedResponseCounts
+from trident.core.http.front_end import PROBE_KEY
+from trident.core.http.payloads.formats import choose
+from trident.core.http.reply import (
+    STATUS_LINES,
+    TEXT,
+    Environ,
+    Reply,
+    empty_reply,
+    plain_parts,
+    request_path,
+    text_reply,
+)
+from trident.core.http.response_collector import ResponseCollector
+from trident.core.observability.switches import SWITCHES
 
 PROMETHEUS = "text/plain; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"

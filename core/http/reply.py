@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from core.inference.tensors import Buffer
+from trident.core.inference.tensors import Buffer
 
 _AFTER_PATH = re.compile(r"[?#]")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*")

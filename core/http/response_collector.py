@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from core.http.counts import Answer
+from trident.core.http.counts import Answer
 
 
 class ResponseCollector(Collector):

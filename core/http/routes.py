@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from core.http import admin as health
-from core.http import admin as metadata
-from core.http import admin as repository_routes
-from core.http import admin as shared_memory
-from core.http.admin import log_settings, trace_settings
-from core.http.generate import generate, generate_stream
-from core.http.infer import infer
-from core.http.reply import JSON, TEXT, Reply
+from trident.core.http import admin as health
+from trident.core.http import admin as metadata
+from trident.core.http import admin as repository_routes
+from trident.core.http import admin as shared_memory
+from trident.core.http.admin import log_settings, trace_settings
+from trident.core.http.generate import generate, generate_stream
+from trident.core.http.infer import infer
+from trident.core.http.reply import JSON, TEXT, Reply
 
 View = Callable[..., Reply]
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.errors import InvalidRequest
-from core.http.json import parse, simdjson
-from core.http.long_json import Outline, SlicedArray, Slicing, joined_array, outline_of
-from core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
+from trident.core.errors import InvalidRequest
+from trident.core.http.json import parse, simdjson
+from trident.core.http.long_json import Outline, SlicedArray, Slicing, joined_array, outline_of
+from trident.core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
 
 MAX_DEPTH = 100
 NESTED_TOO_DEEP = f"JSON nesting depth exceeds maximum allowed limit ({MAX_DEPTH})"

@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 import orjson
 
-from core.frontend.request import KnownTexts
-from core.http.v2_json import MAX_DEPTH
-from core.http.v2_response import ResponsePlan
-from core.inference.request import InferenceRequest, PackedInputs
-from core.inference.response import RegionInput, RegionReference, RegionRequest
-from core.inference.tensors import NUMBER_CODES, Buffer, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.frontend.request import KnownTexts
+from trident.core.http.v2_json import MAX_DEPTH
+from trident.core.http.v2_response import ResponsePlan
+from trident.core.inference.request import InferenceRequest, PackedInputs
+from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
+from trident.core.inference.tensors import NUMBER_CODES, Buffer, Shape, TensorLayout, layout_of, wire_bytes
 
 # The parser for many numbers reads larger texts.
 _MAX_SIZE: Final = 2048

@@ -11,12 +11,12 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest, ModelNotFound
-from core.frontend.request import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
-from core.http.long_json import SlicedArray, Slicing
-from core.http.payloads.formats import parse_media_type
-from core.http.v2_json import (
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest, ModelNotFound
+from trident.core.frontend.request import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
+from trident.core.http.long_json import SlicedArray, Slicing
+from trident.core.http.payloads.formats import parse_media_type
+from trident.core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
     array_from_json,
     array_from_slices,
@@ -24,11 +24,11 @@ from core.http.v2_json import (
     outline_document,
     parse_document,
 )
-from core.http.v2_known import HeaderCache, JsonTemplates, RegionTexts
-from core.http.v2_response import ResponsePlan
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import RegionInput, RegionReference, RegionRequest
-from core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
+from trident.core.http.v2_known import HeaderCache, JsonTemplates, RegionTexts
+from trident.core.http.v2_response import ResponsePlan
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
+from trident.core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
 
 SIZE = "json-header-size"
 

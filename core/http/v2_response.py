@@ -17,14 +17,14 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from core.config.spec import ModelSpec
-from core.frontend.classification import classified
-from core.http.json import write_lenient
-from core.http.long_json import ELEMENTS, LongAnswer
-from core.http.v2_json import json_values
-from core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
-from core.inference.tensors import NUMBER_CODES, Array, Buffer, TensorLayout
-from core.memo import Memo
+from trident.core.config.spec import ModelSpec
+from trident.core.frontend.classification import classified
+from trident.core.http.json import write_lenient
+from trident.core.http.long_json import ELEMENTS, LongAnswer
+from trident.core.http.v2_json import json_values
+from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
+from trident.core.inference.tensors import NUMBER_CODES, Array, Buffer, TensorLayout
+from trident.core.memo import Memo
 
 _EMPTY: Final = b'"data":[]'
 _FILLED: Final = b'"data":'

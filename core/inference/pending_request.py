@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from core.errors import ServerError
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
+from trident.core.errors import ServerError
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OnResponse
 
 
 class CancelCause(Enum):

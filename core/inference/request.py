@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from core.inference.tensors import BY_NAME, Array, PackedTensors, Shape, array_of
+from trident.core.inference.tensors import BY_NAME, Array, PackedTensors, Shape, array_of
 
 
 class Caller:

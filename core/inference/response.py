@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from core.errors import ServerError
-from core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
-from core.inference.tensors import (
+from trident.core.errors import ServerError
+from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
+from trident.core.inference.tensors import (
     BY_NAME,
     BYTES,
     Array,

@@ -12,11 +12,11 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from core.errors import ServerError
-from core.inference.pending_request import Defer, PendingRequest
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.response import InferenceResponse, OnResponse, Outputs, OutputTensor, PackedOutputs
-from core.inference.window_limits import WindowLimits
+from trident.core.errors import ServerError
+from trident.core.inference.pending_request import Defer, PendingRequest
+from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.response import InferenceResponse, OnResponse, Outputs, OutputTensor, PackedOutputs
+from trident.core.inference.window_limits import WindowLimits
 
 
 class Later(Enum):

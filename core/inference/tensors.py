@@ -15,8 +15,8 @@ from typing import Any, Final, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import InvalidRequest
-from core.memo import Memo
+from trident.core.errors import InvalidRequest
+from trident.core.memo import Memo
 
 Array = npt.NDArray[Any]
 Buffer = bytes | bytearray | memoryview

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from core.inference.tensors import Buffer
+    from trident.core.inference.tensors import Buffer
 
 
 def wait_readable(descriptor: int, timeout_s: float | None) -> bool:

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.errors import OutOfMemory
-from core.inference.tensors import Array, Buffer
-from core.interprocess.page_allocator import PAGE
+from trident.core.errors import OutOfMemory
+from trident.core.inference.tensors import Array, Buffer
+from trident.core.interprocess.page_allocator import PAGE
 
 LARGEST = 1 << 40
 _SIZE_STEP = 2 * PAGE

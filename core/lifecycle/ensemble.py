@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from core.backends.backend import BackendInstance, OnChange
-from core.config.ensemble import EnsembleStep, ensemble_steps
-from core.config.ensemble_check import compose
-from core.config.placement import Placement
-from core.config.schema import copy_of
-from core.config.spec import ModelSpec, OutputSpec
-from core.errors import ConfigInvalid, ModelNotReady
-from core.lifecycle.version import FindSteps, ModelVersion
-from core.observability.metrics.snapshot import ModelProcessMetrics
-from core.scheduling.ensemble import EnsembleScheduler
+from trident.core.backends.backend import BackendInstance, OnChange
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps
+from trident.core.config.ensemble_check import compose
+from trident.core.config.placement import Placement
+from trident.core.config.schema import copy_of
+from trident.core.config.spec import ModelSpec, OutputSpec
+from trident.core.errors import ConfigInvalid, ModelNotReady
+from trident.core.lifecycle.version import FindSteps, ModelVersion
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.scheduling.ensemble import EnsembleScheduler
 
 
 class ComposedModel:

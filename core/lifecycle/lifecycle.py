@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from core.errors import (
+from trident.core.errors import (
     BackendFailed,
     InvalidRequest,
     ModelLoadFailed,
@@ -27,18 +27,18 @@ from core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from core.lifecycle.engine_place import EnginePlace
-from core.lifecycle.load_request import LoadRequest, check_model_name
-from core.lifecycle.loader import LoadSlots, ModelLoader
-from core.lifecycle.loads import Loads
-from core.lifecycle.long_executions import LongExecutions
-from core.lifecycle.model import Model, Retirement, log_in_flight, poll_failure
-from core.lifecycle.models import Models, StartProgress
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import IndexEntry, LoadCause, LoadCounts, ModelState, Phase, ServingPhase, index_entry
-from core.lifecycle.version import ModelVersion, find_steps
-from core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
-from core.repository.sources import FolderShape, LocalSource, SingleModelSource, Source, folder_shape
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.load_request import LoadRequest, check_model_name
+from trident.core.lifecycle.loader import LoadSlots, ModelLoader
+from trident.core.lifecycle.loads import Loads
+from trident.core.lifecycle.long_executions import LongExecutions
+from trident.core.lifecycle.model import Model, Retirement, log_in_flight, poll_failure
+from trident.core.lifecycle.models import Models, StartProgress
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import IndexEntry, LoadCause, LoadCounts, ModelState, Phase, ServingPhase, index_entry
+from trident.core.lifecycle.version import ModelVersion, find_steps
+from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
+from trident.core.repository.sources import FolderShape, LocalSource, SingleModelSource, Source, folder_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from core.errors import InvalidRequest
-from core.repository.repositories import Located, ModelKey
-from core.repository.sources import OverrideSource
+from trident.core.errors import InvalidRequest
+from trident.core.repository.repositories import Located, ModelKey
+from trident.core.repository.sources import OverrideSource
 
 _FILE = "file:"
 

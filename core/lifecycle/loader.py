@@ -18,47 +18,68 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from core.backends.backend import BackendInstance, BackendModel, Execution, LoadContext, ModelDoor
-from core.backends.cpu_budget import available_cores, plan_threads
-from core.backends.registry import BackendRegistry
-from core.config.autocomplete import instance_group_problems, is_complete, normalize
-from core.config.ensemble import EnsembleStep, ensemble_steps
-from core.config.golden import EXACT, ExpectedOutput, GoldenRequest, Tolerance, as_numbers, golden_requests, is_floating
-from core.config.parse import parse_config_override
-from core.config.placement import DeviceKind, Placement, placement_changes, placements
-from core.config.platforms import is_ensemble
-from core.config.problem import InvalidModelConfig
-from core.config.request_check import BatchForm
-from core.config.resolve import backend_spec, resolve_model_spec, with_graph_labels
-from core.config.schema import ModelConfig, copy_of
-from core.config.spec import ModelSpec
-from core.config.warmup import WarmupSample, bucket_samples, initial_states, warmup_samples
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, RepositoryUnavailable, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, Outputs, OutputTensor
-from core.inference.streaming import ResponseSender
-from core.inference.tensors import Array, Datatype, shape_text
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.version import FindSteps, ModelVersion, answer_identity
-from core.observability.metrics.custom_metrics import CustomMetrics
-from core.observability.tracing.tracer import Tracer
-from core.repository.checksums import check_checksums
-from core.repository.config import check_config, load_config, read_config
-from core.repository.layout_mistakes import layout_hint
-from core.repository.repositories import Located
-from core.repository.repository import ContentDigest, ModelDirectory, available_versions, read_labels, version_path
-from core.repository.sources import Fetched, SingleModelSource
-from core.response_cache.response_cache import ResponseCache
-from core.scheduling.execution import run_once
-from core.scheduling.factory import make_scheduler
-from core.scheduling.protocol import Scheduler
-from core.scheduling.rate_limiter import InstanceClaims, RateLimiter
-from core.scheduling.response_cache import CachingScheduler
-from core.shared_memory.regions import Regions
+from trident.core.backends.backend import BackendInstance, BackendModel, Execution, LoadContext, ModelDoor
+from trident.core.backends.cpu_budget import available_cores, plan_threads
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.autocomplete import instance_group_problems, is_complete, normalize
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps
+from trident.core.config.golden import (
+    EXACT,
+    ExpectedOutput,
+    GoldenRequest,
+    Tolerance,
+    as_numbers,
+    golden_requests,
+    is_floating,
+)
+from trident.core.config.parse import parse_config_override
+from trident.core.config.placement import DeviceKind, Placement, placement_changes, placements
+from trident.core.config.platforms import is_ensemble
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.request_check import BatchForm
+from trident.core.config.resolve import backend_spec, resolve_model_spec, with_graph_labels
+from trident.core.config.schema import ModelConfig, copy_of
+from trident.core.config.spec import ModelSpec
+from trident.core.config.warmup import WarmupSample, bucket_samples, initial_states, warmup_samples
+from trident.core.errors import (
+    BackendFailed,
+    ConfigInvalid,
+    ModelLoadFailed,
+    OutOfMemory,
+    RepositoryUnavailable,
+    ServerError,
+)
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
+from trident.core.inference.streaming import ResponseSender
+from trident.core.inference.tensors import Array, Datatype, shape_text
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
+from trident.core.observability.metrics.custom_metrics import CustomMetrics
+from trident.core.observability.tracing.tracer import Tracer
+from trident.core.repository.checksums import check_checksums
+from trident.core.repository.config import check_config, load_config, read_config
+from trident.core.repository.layout_mistakes import layout_hint
+from trident.core.repository.repositories import Located
+from trident.core.repository.repository import (
+    ContentDigest,
+    ModelDirectory,
+    available_versions,
+    read_labels,
+    version_path,
+)
+from trident.core.repository.sources import Fetched, SingleModelSource
+from trident.core.response_cache.response_cache import ResponseCache
+from trident.core.scheduling.execution import run_once
+from trident.core.scheduling.factory import make_scheduler
+from trident.core.scheduling.protocol import Scheduler
+from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
+from trident.core.scheduling.response_cache import CachingScheduler
+from trident.core.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
-    from core.scheduling.sequence_requests import InitialStates
+    from trident.core.scheduling.sequence_requests import InitialStates
 
 
 class LoadSlots:
@@ -459,7 +480,7 @@ class ModelLoader:
             raise
 
     def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
-        from core.lifecycle.ensemble import compose_model, compose_scheduler  # for servers with ensembles only
+        from trident.core.lifecycle.ensemble import compose_model, compose_scheduler  # for servers with ensembles only
 
         model = compose_model(version, find_steps)
         scheduler = compose_scheduler(version, model)
@@ -620,7 +641,7 @@ def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStat
     """`instance`, for requests that no client sent."""
     if version.spec.sequence is None:
         return instance
-    from core.scheduling.sequence_requests import SequenceProbe  # for servers with such models only
+    from trident.core.scheduling.sequence_requests import SequenceProbe  # for servers with such models only
 
     return SequenceProbe(instance, version.spec, states)
 

@@ -12,15 +12,15 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from core.config.ensemble import EnsembleStep
-from core.errors import ServerError
-from core.lifecycle.loader import ModelLoader
-from core.lifecycle.model import Model
-from core.lifecycle.models import Models
-from core.lifecycle.state import LoadCause, LoadCounts
-from core.lifecycle.version import ModelVersion, find_steps, step_key
-from core.repository.repositories import Located, ModelKey
-from core.repository.sources import Source
+from trident.core.config.ensemble import EnsembleStep
+from trident.core.errors import ServerError
+from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.model import Model
+from trident.core.lifecycle.models import Models
+from trident.core.lifecycle.state import LoadCause, LoadCounts
+from trident.core.lifecycle.version import ModelVersion, find_steps, step_key
+from trident.core.repository.repositories import Located, ModelKey
+from trident.core.repository.sources import Source
 
 _log = logging.getLogger("trident.lifecycle")
 

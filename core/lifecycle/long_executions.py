@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from core.lifecycle.version import ModelVersion
-    from core.observability.statistics import RunningExecution
+    from trident.core.lifecycle.version import ModelVersion
+    from trident.core.observability.statistics import RunningExecution
 
 _log = logging.getLogger("trident.lifecycle")
 

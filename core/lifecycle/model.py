@@ -13,15 +13,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
-from core.lifecycle.loader import ModelLoader, Prepared
-from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.version import Find, FindSteps, ModelVersion
-from core.observability.metrics.snapshot import VersionStateMetrics
-from core.repository.repositories import NOT_UNIQUE, Located, ModelKey
-from core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_number
-from core.repository.sources import SourceFile
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.lifecycle.loader import ModelLoader, Prepared
+from trident.core.lifecycle.state import UNLOADED, ModelState
+from trident.core.lifecycle.version import Find, FindSteps, ModelVersion
+from trident.core.observability.metrics.snapshot import VersionStateMetrics
+from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey
+from trident.core.repository.repository import CONFIG_FILE, NAMED_CONFIGS, select_versions, version_number
+from trident.core.repository.sources import SourceFile
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from core.config.ensemble import EnsembleStep
-from core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
-from core.lifecycle.engine_place import EnginePlace
-from core.lifecycle.model import Model
-from core.lifecycle.state import ModelState, Phase, ServingPhase
-from core.lifecycle.version import ModelVersion, step_key
-from core.repository.repositories import ModelKey
+from trident.core.config.ensemble import EnsembleStep
+from trident.core.errors import InvalidRequest, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.model import Model
+from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
+from trident.core.lifecycle.version import ModelVersion, step_key
+from trident.core.repository.repositories import ModelKey
 
 _UNKNOWN: Final = "Request for unknown model: "
 _FIRST_HOLD: Final = -2

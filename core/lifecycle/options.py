@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.lifecycle.engine_place import EnginePlace
-from core.observability.latency_options import LatencyOptions
-from core.observability.tracing.settings import TraceOptions
-from core.response_cache.redis_options import RedisOptions
-from core.scheduling.resource_limit import ResourceLimit
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.observability.latency_options import LatencyOptions
+from trident.core.observability.tracing.settings import TraceOptions
+from trident.core.response_cache.redis_options import RedisOptions
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 
 class JudgedModel(Protocol):

@@ -18,14 +18,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from core.errors import OutOfMemory
-from core.observability.metrics.snapshot import LoadMetrics
-from core.repository.progress import DownloadSnapshot
+from trident.core.errors import OutOfMemory
+from trident.core.observability.metrics.snapshot import LoadMetrics
+from trident.core.repository.progress import DownloadSnapshot
 
 if TYPE_CHECKING:
-    from core.lifecycle.model import Model
-    from core.lifecycle.version import ModelVersion
-    from core.repository.repositories import ModelKey
+    from trident.core.lifecycle.model import Model
+    from trident.core.lifecycle.version import ModelVersion
+    from trident.core.repository.repositories import ModelKey
 
 
 _log = logging.getLogger("trident.lifecycle")

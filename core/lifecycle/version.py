@@ -11,38 +11,38 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from core.backends.backend import BackendInstance, BackendModel, EndableInstance
-from core.config.batching import histogram_buckets
-from core.config.ensemble import EnsembleStep
-from core.config.placement import Placement
-from core.config.request_check import BatchForm, RequestValidator
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.errors import ConfigInvalid, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import AnswerAtHand, InferenceResponse, RegionRequest
-from core.lifecycle.state import UNLOADED, ModelState, VersionState
-from core.observability.latencies import LatencyMeters
-from core.observability.latency_options import LatencyOptions
-from core.observability.metrics.snapshot import ModelProcessMetrics
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
-from core.observability.switches import SWITCHES
-from core.observability.tracing.trace_gate import TraceGate
-from core.observability.tracing.tracer import Tracer
-from core.repository.repositories import ModelKey
-from core.repository.repository import ContentDigest, ModelDirectory
-from core.repository.sources import Fetched
-from core.scheduling.protocol import Scheduler
-from core.scheduling.rate_limiter import InstanceClaims
-from core.scheduling.response_cache import CachingScheduler
-from core.shared_memory.attachment import attach
-from core.shared_memory.regions import Regions
+from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance
+from trident.core.config.batching import histogram_buckets
+from trident.core.config.ensemble import EnsembleStep
+from trident.core.config.placement import Placement
+from trident.core.config.request_check import BatchForm, RequestValidator
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import ConfigInvalid, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import AnswerAtHand, InferenceResponse, RegionRequest
+from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
+from trident.core.observability.latencies import LatencyMeters
+from trident.core.observability.latency_options import LatencyOptions
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.observability.switches import SWITCHES
+from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.tracing.tracer import Tracer
+from trident.core.repository.repositories import ModelKey
+from trident.core.repository.repository import ContentDigest, ModelDirectory
+from trident.core.repository.sources import Fetched
+from trident.core.scheduling.protocol import Scheduler
+from trident.core.scheduling.rate_limiter import InstanceClaims
+from trident.core.scheduling.response_cache import CachingScheduler
+from trident.core.shared_memory.attachment import attach
+from trident.core.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
-    from core.lifecycle.model import Model
-    from core.lifecycle.models import Models
+    from trident.core.lifecycle.model import Model
+    from trident.core.lifecycle.models import Models
 
 
 _log = logging.getLogger("trident.lifecycle")

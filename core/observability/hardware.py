@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from core.observability.nvml import Gpu, Nvml, NvmlError, NvmlLibrary, load_library
+from trident.core.observability.nvml import Gpu, Nvml, NvmlError, NvmlLibrary, load_library
 
 
 def memory_bytes(meminfo: str) -> tuple[int, int]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import ceil, nan
 
-from core.inference.pending_request import PendingRequest
-from core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST, LatencyOptions
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST, LatencyOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,8 @@ from queue import Empty, SimpleQueue
 from typing import TextIO
 from weakref import WeakSet
 
-from core.errors import ConfigInvalid
-from core.observability.switches import SWITCHES
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.switches import SWITCHES
 
 # Control characters (C0, and C1 with its terminal escape), Unicode line separators, characters that reverse the
 # direction of text, and lone surrogates, which cannot be encoded.

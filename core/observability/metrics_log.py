@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
-from core.observability.hardware import HardwareReading
-from core.observability.latency_options import COMPUTE, QUEUE, REQUEST
-from core.observability.log import print_line, stdout
-from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from core.observability.metrics_report import Figure, Report
-from core.observability.statistics import FailureReason, StatisticsSnapshot
+from trident.core.observability.hardware import HardwareReading
+from trident.core.observability.latency_options import COMPUTE, QUEUE, REQUEST
+from trident.core.observability.log import print_line, stdout
+from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
+from trident.core.observability.metrics_report import Figure, Report
+from trident.core.observability.statistics import FailureReason, StatisticsSnapshot
 
 _HISTOGRAMS = {"request": REQUEST, "queue": QUEUE, "compute": COMPUTE}
 _PERCENTILES = (50, 99)

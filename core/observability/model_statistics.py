@@ -11,11 +11,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.inference.request import IDLE, CloseReason
-from core.observability.latencies import LatencyMeters, LatencyMetrics, LatencySums
-from core.observability.slowest_requests import NotedRequest, SlowestRequests, VersionRequests, noted_error, noted_id
-from core.observability.statistics import (
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.request import IDLE, CloseReason
+from trident.core.observability.latencies import LatencyMeters, LatencyMetrics, LatencySums
+from trident.core.observability.slowest_requests import (
+    NotedRequest,
+    SlowestRequests,
+    VersionRequests,
+    noted_error,
+    noted_id,
+)
+from trident.core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
     BucketCounters,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from core.inference.pending_request import CancelCause
-from core.inference.request import CloseReason
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import CloseReason
 
 
 class FailureReason(Enum):

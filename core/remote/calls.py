@@ -28,12 +28,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
-from core import errors
-from core.config.problem import InvalidModelConfig, Problem
-from core.engine.protocol import CallMark, Engine, mark_of
-from core.errors import ErrorCode, ServerError
-from core.inference.tensors import BY_NAME, Buffer, Datatype
-from core.interprocess.frames import ALIGNMENT
+from trident.core import errors
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.engine.protocol import CallMark, Engine, mark_of
+from trident.core.errors import ErrorCode, ServerError
+from trident.core.inference.tensors import BY_NAME, Buffer, Datatype
+from trident.core.interprocess.frames import ALIGNMENT
 
 _Read = Callable[[Any], Any]
 

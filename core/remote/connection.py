@@ -18,20 +18,20 @@ from typing import Protocol
 
 import orjson
 
-from core.errors import InvalidRequest
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import Array, Buffer
-from core.interprocess.frames import BadFrame, FrameReader, Outbox, frame
-from core.interprocess.page_allocator import PageAllocator
-from core.interprocess.shared_memory_block import SharedMemoryBlock
-from core.observability.tracing.trace import TraceEvent
-from core.remote.calls import EngineGone, from_plain, read_plain
-from core.remote.engine_server import EngineState
-from core.remote.infer_frames import RequestWriter, ResponseReader
-from core.remote.wire import (
+from trident.core.errors import InvalidRequest
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import Array, Buffer
+from trident.core.interprocess.frames import BadFrame, FrameReader, Outbox, frame
+from trident.core.interprocess.page_allocator import PageAllocator
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.remote.calls import EngineGone, from_plain, read_plain
+from trident.core.remote.engine_server import EngineState
+from trident.core.remote.infer_frames import RequestWriter, ResponseReader
+from trident.core.remote.wire import (
     ACK,
     CALL,
     CANCEL,
@@ -44,7 +44,7 @@ from core.remote.wire import (
     TRACED,
     VERSION,
 )
-from core.waiting.waiting import ThreadWaiter, Waiter
+from trident.core.waiting.waiting import ThreadWaiter, Waiter
 
 _LOOK_SECONDS = 0.05
 

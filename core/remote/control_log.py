@@ -15,11 +15,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from core.engine.protocol import Engine, ModelChange
-from core.errors import ServerError
-from core.remote.calls import CALLS, Call, decode_call, encode_call
-from core.repository.disk import try_lock_exclusive
-from core.shared_memory.regions import RegionKind
+from trident.core.engine.protocol import Engine, ModelChange
+from trident.core.errors import ServerError
+from trident.core.remote.calls import CALLS, Call, decode_call, encode_call
+from trident.core.repository.disk import try_lock_exclusive
+from trident.core.shared_memory.regions import RegionKind
 
 _log = logging.getLogger("trident.engine")
 _NEXT = ".next"

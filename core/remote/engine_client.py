@@ -12,20 +12,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from core.config.spec import ModelSpec
-from core.engine.protocol import Engine
-from core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Array, Buffer
-from core.lifecycle.state import Phase, ServingPhase
-from core.observability.log import change_log, log_levels
-from core.observability.tracing.trace import TraceEvent
-from core.observability.tracing.trace_gate import TraceGate
-from core.remote.calls import CALLS, Call, EngineGone, decode_result, encode_call
-from core.remote.connection import ENOUGH, LOST, Connection, Link, NoRoom, gone
-from core.remote.engine_server import EngineState, engine_down
-from core.waiting.waiting import Waiter
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ModelNotFound, QueueFull, RequestCancelled, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Array, Buffer
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.observability.log import change_log, log_levels
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.remote.calls import CALLS, Call, EngineGone, decode_result, encode_call
+from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, NoRoom, gone
+from trident.core.remote.engine_server import EngineState, engine_down
+from trident.core.waiting.waiting import Waiter
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,15 +18,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.engine.in_process import InferenceEngine
-from core.engine.protocol import HoldChange
-from core.interprocess.frames import BadFrame, frame
-from core.lifecycle.state import Phase, ServingPhase
-from core.observability.log import LogLevels, log_levels
-from core.remote.calls import Call, decode_call, encode_failure, encode_result, to_plain, write_plain
-from core.remote.control_log import Change
-from core.remote.front_end import FrontEnd
-from core.remote.wire import STATE
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.engine.protocol import HoldChange
+from trident.core.interprocess.frames import BadFrame, frame
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.observability.log import LogLevels, log_levels
+from trident.core.remote.calls import Call, decode_call, encode_failure, encode_result, to_plain, write_plain
+from trident.core.remote.control_log import Change
+from trident.core.remote.front_end import FrontEnd
+from trident.core.remote.wire import STATE
 
 _log = logging.getLogger("trident.engine")
 

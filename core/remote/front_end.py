@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from core.errors import ServerError
-from core.inference.pending_request import CancelCause, Deferred, PendingRequest
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import Array, Buffer
-from core.interprocess.frames import BadFrame, Frame, FrameReader, Outbox, frame
-from core.interprocess.page_allocator import PageAllocator
-from core.interprocess.shared_memory_block import SharedMemoryBlock
-from core.observability.tracing.trace import TraceEvent
-from core.remote.calls import from_plain, read_plain
-from core.remote.infer_frames import RequestReader, ResponseWriter, failed_response
-from core.remote.wire import (
+from trident.core.errors import ServerError
+from trident.core.inference.pending_request import CancelCause, Deferred, PendingRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import Array, Buffer
+from trident.core.interprocess.frames import BadFrame, Frame, FrameReader, Outbox, frame
+from trident.core.interprocess.page_allocator import PageAllocator
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.remote.calls import from_plain, read_plain
+from trident.core.remote.infer_frames import RequestReader, ResponseWriter, failed_response
+from trident.core.remote.wire import (
     ACK,
     CALL,
     CANCEL,
@@ -41,7 +41,7 @@ from core.remote.wire import (
 )
 
 if TYPE_CHECKING:
-    from core.engine.protocol import Engine
+    from trident.core.engine.protocol import Engine
 
 _log = logging.getLogger("trident.engine")
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import orjson
 
-from core.inference.request import (
+from trident.core.inference.request import (
     CloseReason,
     InferenceRequest,
     InferenceTimes,
@@ -27,7 +27,7 @@ from core.inference.request import (
     Parameter,
     RequestTrace,
 )
-from core.inference.response import (
+from trident.core.inference.response import (
     InferenceResponse,
     Outputs,
     PackedOutputs,
@@ -36,11 +36,11 @@ from core.inference.response import (
     RegionReference,
     RegionRequest,
 )
-from core.inference.tensors import BY_NAME, Array, Buffer, Shape, TensorLayout, wire_bytes
-from core.interprocess.frames import BadFrame
-from core.memo import Memo
-from core.remote.calls import error_of, error_to_plain, write_plain
-from core.remote.wire import (
+from trident.core.inference.tensors import BY_NAME, Array, Buffer, Shape, TensorLayout, wire_bytes
+from trident.core.interprocess.frames import BadFrame
+from trident.core.memo import Memo
+from trident.core.remote.calls import error_of, error_to_plain, write_plain
+from trident.core.remote.wire import (
     FAILED,
     FINAL,
     LARGE,

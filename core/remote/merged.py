@@ -12,10 +12,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, TypeVar
 
-from core.lifecycle.state import IndexEntry, ModelState
-from core.observability.hardware import HardwareReading, PinnedMemory
-from core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
-from core.observability.metrics.snapshot import (
+from trident.core.lifecycle.state import IndexEntry, ModelState
+from trident.core.observability.hardware import HardwareReading, PinnedMemory
+from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
+from trident.core.observability.metrics.snapshot import (
     CustomFamilyMetrics,
     CustomSeriesMetrics,
     MetricsSnapshot,
@@ -24,7 +24,7 @@ from core.observability.metrics.snapshot import (
     RemoteCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.statistics import (
+from trident.core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
     BucketStatistics,
@@ -32,7 +32,7 @@ from core.observability.statistics import (
     StatisticsSnapshot,
     VersionStatistics,
 )
-from core.observability.tracing.trace import TraceMetrics
+from trident.core.observability.tracing.trace import TraceMetrics
 
 # The worst first. None is a model that was never loaded.
 _ORDER = (ModelState.UNAVAILABLE, None, ModelState.UNLOADING, ModelState.LOADING, ModelState.READY)

@@ -16,25 +16,25 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
-from core.config.spec import ModelSpec
-from core.engine.protocol import Engine, ModelChange
-from core.errors import InvalidRequest, ModelNotFound, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import RegionInput
-from core.inference.tensors import Array, Buffer
-from core.lifecycle.state import IndexEntry, Phase, ServingPhase
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.observability.slowest_requests import VersionRequests, merged_requests
-from core.observability.statistics import VersionStatistics
-from core.observability.tracing.trace import TraceEvent
-from core.observability.tracing.trace_gate import TraceGate
-from core.remote.calls import CALLS, Call, EngineGone
-from core.remote.connection import Connection, Link
-from core.remote.control_log import REGISTER, Change, ControlLog, Pause, Subject, own_changes
-from core.remote.engine_client import RemoteEngine, RemoteModel
-from core.remote.merged import merged_index, merged_metrics, merged_version_statistics
-from core.remote.wire import LARGE
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import Engine, ModelChange
+from trident.core.errors import InvalidRequest, ModelNotFound, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import RegionInput
+from trident.core.inference.tensors import Array, Buffer
+from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.slowest_requests import VersionRequests, merged_requests
+from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.observability.tracing.trace_gate import TraceGate
+from trident.core.remote.calls import CALLS, Call, EngineGone
+from trident.core.remote.connection import Connection, Link
+from trident.core.remote.control_log import REGISTER, Change, ControlLog, Pause, Subject, own_changes
+from trident.core.remote.engine_client import RemoteEngine, RemoteModel
+from trident.core.remote.merged import merged_index, merged_metrics, merged_version_statistics
+from trident.core.remote.wire import LARGE
 
 
 def least_busy(in_flight: Sequence[int], turn: int) -> int:

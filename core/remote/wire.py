@@ -16,10 +16,10 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from core.inference.tensors import Buffer, Shape, TensorLayout, layout_of
-from core.interprocess.frames import HEADER, PADDING, BadFrame
-from core.memo import Memo
-from core.remote.calls import read_plain
+from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of
+from trident.core.interprocess.frames import HEADER, PADDING, BadFrame
+from trident.core.memo import Memo
+from trident.core.remote.calls import read_plain
 
 VERSION = 5
 

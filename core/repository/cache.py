@@ -24,10 +24,17 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from core.errors import RepositoryUnavailable
-from core.repository.disk import disk_failure, free_bytes, lock_shared, make_private, no_space, try_lock_exclusive
-from core.repository.partial_file import PartialFile, digest_checksum, journal_path
-from core.repository.stores.object_store import StoredObject
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.disk import (
+    disk_failure,
+    free_bytes,
+    lock_shared,
+    make_private,
+    no_space,
+    try_lock_exclusive,
+)
+from trident.core.repository.partial_file import PartialFile, digest_checksum, journal_path
+from trident.core.repository.stores.object_store import StoredObject
 
 
 def snapshot_id(location: str, model: str, contents: Mapping[str, StoredObject]) -> str:

@@ -9,10 +9,10 @@ import hashlib
 import posixpath
 from collections.abc import Collection, Iterator
 
-from core.config.problem import InvalidModelConfig, Problem, path_inside
-from core.config.schema import ModelConfig
-from core.config.validate import AGENT_KEY
-from core.repository.repository import ModelDirectory
+from trident.core.config.problem import InvalidModelConfig, Problem, path_inside
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import AGENT_KEY
+from trident.core.repository.repository import ModelDirectory
 
 _HINT = "copy the file of the author again, or write the MD5 of this one if it is right"
 

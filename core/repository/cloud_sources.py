@@ -12,14 +12,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import ModelCache, Snapshot
-from core.repository.download import Downloader
-from core.repository.location import Location, Scheme
-from core.repository.progress import DownloadProgress
-from core.repository.repository import ModelDirectory, version_number
-from core.repository.sources import Fetched, SourceFile, UsableNames
-from core.repository.stores.object_store import (
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache, Snapshot
+from trident.core.repository.download import Downloader
+from trident.core.repository.location import Location, Scheme
+from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.repository import ModelDirectory, version_number
+from trident.core.repository.sources import Fetched, SourceFile, UsableNames
+from trident.core.repository.stores.object_store import (
     GcsCredential,
     ObjectStore,
     RenewedStore,
@@ -32,9 +32,9 @@ from core.repository.stores.object_store import (
 )
 
 if TYPE_CHECKING:
-    from core.repository.sources import SourceOptions
-    from core.repository.stores.gcs import GcsStore
-    from core.repository.stores.s3 import S3Store
+    from trident.core.repository.sources import SourceOptions
+    from trident.core.repository.stores.gcs import GcsStore
+    from trident.core.repository.stores.s3 import S3Store
 
 
 # Of 1000 names each. More folders beside a misspelled prefix are not compared with it.
@@ -235,9 +235,9 @@ def open_store(location: Location, credential: S3Credential | GcsCredential | No
     """The store of a cloud location, without asking its storage. Raises what S3Store and GcsStore raise."""
     # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
     if location.scheme is Scheme.S3:
-        from core.repository.stores.s3 import S3Store
+        from trident.core.repository.stores.s3 import S3Store
 
         return S3Store(location, credential if isinstance(credential, S3Credential) else None)
-    from core.repository.stores.gcs import GcsStore
+    from trident.core.repository.stores.gcs import GcsStore
 
     return GcsStore(location, credential if isinstance(credential, GcsCredential) else None)

@@ -12,16 +12,22 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from core.config.autocomplete import BackendFacts, fill_identity, groups_on_cpu_instead, needs_signature, normalize
-from core.config.autocomplete import auto_complete as complete_config
-from core.config.golden import GoldenRequest, golden_requests
-from core.config.parse import decode_config, parse_model_config
-from core.config.platforms import is_ensemble
-from core.config.problem import InvalidModelConfig, ModelSignature, Problem
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig, copy_of
-from core.config.spec import ModelSpec
-from core.config.validate import (
+from trident.core.config.autocomplete import (
+    BackendFacts,
+    fill_identity,
+    groups_on_cpu_instead,
+    needs_signature,
+    normalize,
+)
+from trident.core.config.autocomplete import auto_complete as complete_config
+from trident.core.config.golden import GoldenRequest, golden_requests
+from trident.core.config.parse import decode_config, parse_model_config
+from trident.core.config.platforms import is_ensemble
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig, copy_of
+from trident.core.config.spec import ModelSpec
+from trident.core.config.validate import (
     agent_problems,
     batching_problem,
     log_batching_problem,
@@ -30,11 +36,11 @@ from core.config.validate import (
     validate_against_signature,
     validate_model_config,
 )
-from core.config.warmup import warmup_problems
-from core.errors import ConfigInvalid, ModelNotFound, NotInstalled, ServerError
-from core.repository.checksums import check_checksums
-from core.repository.layout_mistakes import layout_hint
-from core.repository.repository import (
+from trident.core.config.warmup import warmup_problems
+from trident.core.errors import ConfigInvalid, ModelNotFound, NotInstalled, ServerError
+from trident.core.repository.checksums import check_checksums
+from trident.core.repository.layout_mistakes import layout_hint
+from trident.core.repository.repository import (
     CONFIG_FILE,
     ModelDirectory,
     available_versions,

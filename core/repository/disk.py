@@ -11,7 +11,7 @@ import os
 import threading
 from pathlib import Path
 
-from core.errors import RepositoryUnavailable
+from trident.core.errors import RepositoryUnavailable
 
 
 def make_private(directory: Path) -> None:

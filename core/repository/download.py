@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import ModelCache, Snapshot, Staging
-from core.repository.partial_file import ContentHash, PartialFile, digest_checksum
-from core.repository.progress import DownloadProgress, ModelDownload
-from core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache, Snapshot, Staging
+from trident.core.repository.partial_file import ContentHash, PartialFile, digest_checksum
+from trident.core.repository.progress import DownloadProgress, ModelDownload
+from trident.core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
 
 _LOOK_EVERY = 0.2
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from core.config.platforms import PLATFORMS, Platform
-from core.config.schema import ModelConfig
-from core.repository.repository import CONFIG_FILE, RESERVED_FOLDERS, ModelDirectory, version_number
+from trident.core.config.platforms import PLATFORMS, Platform
+from trident.core.config.schema import ModelConfig
+from trident.core.repository.repository import CONFIG_FILE, RESERVED_FOLDERS, ModelDirectory, version_number
 
 _MOST_NAMES = 5
 _FILES = tuple(row.filename for row in PLATFORMS)

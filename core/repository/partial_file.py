@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from core.errors import RepositoryUnavailable
-from core.repository.disk import FileLock, disk_failure, is_full
-from core.repository.stores.object_store import Checksum, Hash
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.disk import FileLock, disk_failure, is_full
+from trident.core.repository.stores.object_store import Checksum, Hash
 
 # Hashes that identify a content; a CRC does not.
 _NAMING = frozenset({"md5", "sha1", "sha256", "sha384", "sha512"})

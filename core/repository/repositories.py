@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from core.errors import RepositoryUnavailable
-from core.repository.layout_mistakes import no_models_hint
-from core.repository.sources import Source, SourceFile
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.layout_mistakes import no_models_hint
+from trident.core.repository.sources import Source, SourceFile
 
 _log = logging.getLogger("trident.repository")
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from core.config.platforms import is_ensemble
-from core.config.problem import path_inside
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, Unsupported
+from trident.core.config.platforms import is_ensemble
+from trident.core.config.problem import path_inside
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, Unsupported
 
 CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"

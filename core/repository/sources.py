@@ -18,12 +18,12 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from core.config.platforms import PLATFORMS
-from core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
-from core.repository.config import read_config
-from core.repository.location import Scheme, parse_location
-from core.repository.progress import DownloadProgress
-from core.repository.repository import (
+from trident.core.config.platforms import PLATFORMS
+from trident.core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
+from trident.core.repository.config import read_config
+from trident.core.repository.location import Scheme, parse_location
+from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.repository import (
     BYTECODE,
     CONFIG_FILE,
     GOLDEN_REQUESTS,
@@ -33,10 +33,10 @@ from core.repository.repository import (
     model_names,
     version_number,
 )
-from core.repository.stores.object_store import name_problem
+from trident.core.repository.stores.object_store import name_problem
 
 if TYPE_CHECKING:
-    from core.repository.cloud_sources import CloudOpener, ObjectFolder
+    from trident.core.repository.cloud_sources import CloudOpener, ObjectFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,7 +633,7 @@ class SourceOpener:
             clouds.stop()
 
     def _cloud_opener(self) -> CloudOpener:
-        from core.repository.cloud_sources import CloudOpener  # for servers with an object store only
+        from trident.core.repository.cloud_sources import CloudOpener  # for servers with an object store only
 
         with self._lock:
             if self._clouds is None:

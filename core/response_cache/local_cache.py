@@ -12,9 +12,9 @@ from collections.abc import Callable
 from struct import Struct
 from sys import getsizeof
 
-from core.inference.tensors import TensorLayout
-from core.observability.metrics.snapshot import ResponseCacheMetrics
-from core.response_cache.response_cache import CachedResponse, OnFound, block_size, layout_size
+from trident.core.inference.tensors import TensorLayout
+from trident.core.observability.metrics.snapshot import ResponseCacheMetrics
+from trident.core.response_cache.response_cache import CachedResponse, OnFound, block_size, layout_size
 
 _MOST_TABLES = 256
 _PER_TABLE = 1 << 16

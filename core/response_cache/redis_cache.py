@@ -17,13 +17,13 @@ from typing import Any
 from uuid import uuid4
 from zlib import crc32
 
-from core.errors import InvalidRequest
-from core.inference.request import Parameter
-from core.inference.tensors import BY_NAME, BYTES, Shape, TensorLayout, element_count, layout_of, unpack_bytes
-from core.observability.metrics.snapshot import RemoteCacheMetrics
-from core.response_cache.redis_connection import RedisConnection, Unreachable
-from core.response_cache.redis_options import RedisOptions
-from core.response_cache.response_cache import CachedResponse, OnFound
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import Parameter
+from trident.core.inference.tensors import BY_NAME, BYTES, Shape, TensorLayout, element_count, layout_of, unpack_bytes
+from trident.core.observability.metrics.snapshot import RemoteCacheMetrics
+from trident.core.response_cache.redis_connection import RedisConnection, Unreachable
+from trident.core.response_cache.redis_options import RedisOptions
+from trident.core.response_cache.response_cache import CachedResponse, OnFound
 
 _log = logging.getLogger("trident.cache")
 

@@ -13,7 +13,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
-from core.response_cache.redis_options import RedisOptions
+from trident.core.response_cache.redis_options import RedisOptions
 
 _PER_S = 1000
 

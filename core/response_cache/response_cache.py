@@ -15,11 +15,11 @@ from struct import Struct
 from sys import getsizeof
 from typing import Protocol
 
-from core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, Parameter
-from core.inference.response import InferenceResponse, PackedOutputs
-from core.inference.tensors import Buffer, PackedTensors, Shape, TensorLayout, layout_of, wire_bytes
-from core.memo import Memo
-from core.observability.metrics.snapshot import RemoteCacheMetrics, ResponseCacheMetrics
+from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, Parameter
+from trident.core.inference.response import InferenceResponse, PackedOutputs
+from trident.core.inference.tensors import Buffer, PackedTensors, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.memo import Memo
+from trident.core.observability.metrics.snapshot import RemoteCacheMetrics, ResponseCacheMetrics
 
 _TIMES = frozenset(InferenceTimes(0, 0, 0, 0, 0, CloseReason.IDLE).parameters())
 

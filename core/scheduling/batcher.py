@@ -16,19 +16,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from core.backends.backend import BackendInstance
-from core.config.spec import ModelSpec
-from core.errors import RequestCancelled, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.execution import Clock, ShortExecutions
-from core.scheduling.inline_execution import InlineExecution
-from core.scheduling.instance import ModelInstance, OnPoisoned, Work, take_work
-from core.scheduling.instance_pool import LENT, RUNNING, InstancePool, InstanceThread
-from core.scheduling.latency_target import BatchTuner
-from core.scheduling.limits import IDLE, Idle, LimitsInForce, Run, Wait, limits_of, may_end
-from core.scheduling.open_requests import (
+from trident.core.backends.backend import BackendInstance
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import RequestCancelled, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.execution import Clock, ShortExecutions
+from trident.core.scheduling.inline_execution import InlineExecution
+from trident.core.scheduling.instance import ModelInstance, OnPoisoned, Work, take_work
+from trident.core.scheduling.instance_pool import LENT, RUNNING, InstancePool, InstanceThread
+from trident.core.scheduling.latency_target import BatchTuner
+from trident.core.scheduling.limits import IDLE, Idle, LimitsInForce, Run, Wait, limits_of, may_end
+from trident.core.scheduling.open_requests import (
     Again,
     DroppedSenders,
     OpenExecution,
@@ -36,9 +36,9 @@ from core.scheduling.open_requests import (
     ResponseOrder,
     refuse_again,
 )
-from core.scheduling.queue import Rejection, RequestQueue, Respond, deliver, reject, stopping
-from core.scheduling.rate_limiter import Claim, InstanceClaims
-from core.scheduling.reaper import Reaper
+from trident.core.scheduling.queue import Rejection, RequestQueue, Respond, deliver, reject, stopping
+from trident.core.scheduling.rate_limiter import Claim, InstanceClaims
+from trident.core.scheduling.reaper import Reaper
 
 _SET, _GET = 29, 30
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from core.errors import BackendFailed, ServerError
-from core.inference.request import Parameter
-from core.inference.response import Outputs
-from core.waiting.waiting import ThreadWaiter
+from trident.core.errors import BackendFailed, ServerError
+from trident.core.inference.request import Parameter
+from trident.core.inference.response import Outputs
+from trident.core.waiting.waiting import ThreadWaiter
 
 
 class CollectedAnswer:

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from core.backends.backend import BackendInstance
-from core.config.ensemble import EnsembleStep, needed_steps
-from core.config.ensemble_check import may_match
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
-from core.inference.pending_request import CancelCause, Defer, Deferred, PendingRequest
-from core.inference.request import (
+from trident.core.backends.backend import BackendInstance
+from trident.core.config.ensemble import EnsembleStep, needed_steps
+from trident.core.config.ensemble_check import may_match
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
+from trident.core.inference.pending_request import CancelCause, Defer, Deferred, PendingRequest
+from trident.core.inference.request import (
     InferenceRequest,
     InferenceTimes,
     Inputs,
@@ -32,15 +32,22 @@ from core.inference.request import (
     Parameter,
     asks_for_times,
 )
-from core.inference.response import NO_SEQUENCE, InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import BYTES, Array, LayoutEntry, PackedTensors, Shape, TensorLayout, layout_of
-from core.memo import Memo
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
-from core.observability.switches import SWITCHES
-from core.scheduling.execution import Clock
-from core.scheduling.queue import deliver, stopping
+from trident.core.inference.response import (
+    NO_SEQUENCE,
+    InferenceResponse,
+    Outputs,
+    OutputTensor,
+    PackedOutputs,
+    ReceivedOutput,
+)
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import BYTES, Array, LayoutEntry, PackedTensors, Shape, TensorLayout, layout_of
+from trident.core.memo import Memo
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.observability.switches import SWITCHES
+from trident.core.scheduling.execution import Clock
+from trident.core.scheduling.queue import deliver, stopping
 
 # A client may ask for any choice of outputs.
 _MOST_PLANS = 64

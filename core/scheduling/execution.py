@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from core.backends.backend import BackendInstance, BucketedExecution, Execution
-from core.config.request_check import BatchForm
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed
-from core.inference.pending_request import PendingRequest
-from core.inference.request import CloseReason, InferenceRequest
-from core.inference.response import Outputs, OutputTensor
-from core.inference.streaming import AGAIN, Later
-from core.inference.tensors import BYTES
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
+from trident.core.backends.backend import BackendInstance, BucketedExecution, Execution
+from trident.core.config.request_check import BatchForm
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import CloseReason, InferenceRequest
+from trident.core.inference.response import Outputs, OutputTensor
+from trident.core.inference.streaming import AGAIN, Later
+from trident.core.inference.tensors import BYTES
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
 
 # On its own thread an execution takes two to three times its computing time, because that thread shares the interpreter
 # with the submitting one. So these limits only tell that running inline does no harm: the execution takes no longer

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from core.backends.backend import BackendInstance
-from core.config.spec import ModelSpec
-from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.batcher import DynamicBatcher, Through
-from core.scheduling.instance import OnPoisoned
-from core.scheduling.open_requests import Again, refuse_again
-from core.scheduling.protocol import Scheduler
-from core.scheduling.rate_limiter import InstanceClaims
+from trident.core.backends.backend import BackendInstance
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.batcher import DynamicBatcher, Through
+from trident.core.scheduling.instance import OnPoisoned
+from trident.core.scheduling.open_requests import Again, refuse_again
+from trident.core.scheduling.protocol import Scheduler
+from trident.core.scheduling.rate_limiter import InstanceClaims
 
 if TYPE_CHECKING:
-    from core.scheduling.sequence_requests import InitialStates
+    from trident.core.scheduling.sequence_requests import InitialStates
 
 
 def make_scheduler(
@@ -63,7 +63,7 @@ def make_scheduler(
 
     if spec.sequence is None:
         return batcher(spec, instances, delay_until if spec.batching is not None else 0)
-    from core.scheduling.sequence_batcher import SequenceScheduler  # for servers with such models only
+    from trident.core.scheduling.sequence_batcher import SequenceScheduler  # for servers with such models only
 
     return SequenceScheduler(
         spec,

@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from core.inference.request import CALLERS, DELAY, IDLE
-from core.scheduling.execution import ShortExecutions
-from core.scheduling.instance import Work, take_work
-from core.scheduling.instance_pool import InstancePool, InstanceThread
-from core.scheduling.limits import LimitsInForce, Wait
-from core.scheduling.queue import RequestQueue
-from core.waiting.waiting import timer_of_thread
+from trident.core.inference.request import CALLERS, DELAY, IDLE
+from trident.core.scheduling.execution import ShortExecutions
+from trident.core.scheduling.instance import Work, take_work
+from trident.core.scheduling.instance_pool import InstancePool, InstanceThread
+from trident.core.scheduling.limits import LimitsInForce, Wait
+from trident.core.scheduling.queue import RequestQueue
+from trident.core.waiting.waiting import timer_of_thread
 
 TURN_NS: Final = 4_000_000
 """The time after which the submitting thread leaves the rest of the queue to the instance's own thread."""

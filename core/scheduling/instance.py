@@ -10,21 +10,21 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, RequestCancelled, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import CALLERS, IDLE, CloseReason, InferenceTimes, asks_for_times
-from core.inference.response import InferenceResponse
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
-from core.observability.switches import SWITCHES
-from core.scheduling.execution import Clock, ShortExecutions, execute_batch, execute_in_bucket
-from core.scheduling.latency_target import BatchTuner
-from core.scheduling.limits import BatchLimits, Run, Wait, form_batch
-from core.scheduling.open_requests import OpenExecution
-from core.scheduling.queue import Rejection, RequestQueue, Respond, flush_callers, reject
-from core.scheduling.rate_limiter import Claim, Needs
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, RequestCancelled, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import CALLERS, IDLE, CloseReason, InferenceTimes, asks_for_times
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.observability.switches import SWITCHES
+from trident.core.scheduling.execution import Clock, ShortExecutions, execute_batch, execute_in_bucket
+from trident.core.scheduling.latency_target import BatchTuner
+from trident.core.scheduling.limits import BatchLimits, Run, Wait, form_batch
+from trident.core.scheduling.open_requests import OpenExecution
+from trident.core.scheduling.queue import Rejection, RequestQueue, Respond, flush_callers, reject
+from trident.core.scheduling.rate_limiter import Claim, Needs
 
 
 class Work(NamedTuple):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from core.backends.backend import BackendInstance
-from core.scheduling.instance import ModelInstance, Work
-from core.scheduling.limits import Wait
-from core.scheduling.queue import RequestQueue
+from trident.core.backends.backend import BackendInstance
+from trident.core.scheduling.instance import ModelInstance, Work
+from trident.core.scheduling.limits import Wait
+from trident.core.scheduling.queue import RequestQueue
 
 if TYPE_CHECKING:
-    from core.scheduling.open_requests import OpenRequests
+    from trident.core.scheduling.open_requests import OpenRequests
 
 
 class ThreadState(Enum):

@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
-from core.config.spec import ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BatchTuning
-from core.scheduling.limits import BatchLimits, LimitsInForce
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BatchTuning
+from trident.core.scheduling.limits import BatchLimits, LimitsInForce
 
 # A batch of a tuned model is closed this long before one of its requests would outlive its queue timeout: the thread
 # that waits with it wakes later than it asked for.

@@ -14,10 +14,10 @@ import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from core.config.spec import ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
-from core.inference.request import IDLE as NO_WAIT
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from trident.core.inference.request import IDLE as NO_WAIT
 
 
 class LimitsInForce:

@@ -11,22 +11,22 @@ from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, NamedTuple
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
-from core.inference.flushing import flush
-from core.inference.pending_request import PendingRequest
-from core.inference.request import CloseReason, InferenceTimes, Parameter
-from core.inference.response import InferenceResponse, Outputs
-from core.inference.streaming import AGAIN, LATER, ResponseWindow, StreamedRequest
-from core.inference.window_limits import WindowLimits
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason, ResponseKind
-from core.scheduling.execution import Clock, checked
-from core.scheduling.queue import Rejection, Respond, flush_callers, reject
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
+from trident.core.inference.flushing import flush
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import CloseReason, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse, Outputs
+from trident.core.inference.streaming import AGAIN, LATER, ResponseWindow, StreamedRequest
+from trident.core.inference.window_limits import WindowLimits
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason, ResponseKind
+from trident.core.scheduling.execution import Clock, checked
+from trident.core.scheduling.queue import Rejection, Respond, flush_callers, reject
 
 if TYPE_CHECKING:
-    from core.scheduling.instance_pool import InstancePool
+    from trident.core.scheduling.instance_pool import InstancePool
 
 
 class RequestSender:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from core.backends.backend import BackendInstance
-from core.inference.pending_request import PendingRequest
+from trident.core.backends.backend import BackendInstance
+from trident.core.inference.pending_request import PendingRequest
 
 
 class Scheduler(Protocol):

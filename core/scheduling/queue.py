@@ -15,13 +15,13 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from core.config.spec import BatchingSpec, QueuePolicy
-from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import Caller
-from core.inference.response import InferenceResponse
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import Caller
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
 
 SETTLED_NS: Final = 1_000_000_000
 SETTLED_DELAYS: Final = 10

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import NamedTuple
 
-from core.backends.backend import BackendInstance
-from core.config.placement import Placement, ResourceNeed
-from core.errors import ConfigInvalid
-from core.observability.metrics.snapshot import ResourceMetrics
-from core.scheduling.resource_limit import ResourceLimit
+from trident.core.backends.backend import BackendInstance
+from trident.core.config.placement import Placement, ResourceNeed
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.metrics.snapshot import ResourceMetrics
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 
 class Resource(NamedTuple):

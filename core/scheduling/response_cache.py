@@ -12,19 +12,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-from core.backends.backend import BackendInstance
-from core.config.spec import ModelSpec
-from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
-from core.inference.response import InferenceResponse
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
-from core.observability.switches import SWITCHES
-from core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
-from core.scheduling.execution import Clock
-from core.scheduling.protocol import Scheduler
-from core.scheduling.queue import deliver, flush_callers
+from trident.core.backends.backend import BackendInstance
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InferenceTimes, asks_for_times
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.observability.switches import SWITCHES
+from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
+from trident.core.scheduling.execution import Clock
+from trident.core.scheduling.protocol import Scheduler
+from trident.core.scheduling.queue import deliver, flush_callers
 
 # What happened to the request that was executed, and need not happen to those that wait for it.
 _OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)

@@ -22,22 +22,22 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.spec import BatchingSpec, ModelSpec
-from core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, Inputs, InputTensor
-from core.inference.response import InferenceResponse, OnResponse
-from core.inference.streaming import ResponseSender
-from core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.batcher import DynamicBatcher, Through
-from core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
-from core.scheduling.execution import Clock
-from core.scheduling.open_requests import Again, ResponseOrder, refuse_again
-from core.scheduling.queue import Rejection, Respond, deliver, reject, stopping
-from core.scheduling.reaper import Reaper
-from core.scheduling.sequence_requests import Controls, InitialStates, Placing, States, made_tensor
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor
+from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.streaming import ResponseSender
+from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.batcher import DynamicBatcher, Through
+from trident.core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
+from trident.core.scheduling.execution import Clock
+from trident.core.scheduling.open_requests import Again, ResponseOrder, refuse_again
+from trident.core.scheduling.queue import Rejection, Respond, deliver, reject, stopping
+from trident.core.scheduling.reaper import Reaper
+from trident.core.scheduling.sequence_requests import Controls, InitialStates, Placing, States, made_tensor
 
 
 class Change:

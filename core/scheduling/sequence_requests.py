@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.spec import FlagControl, ModelSpec, SequenceSpec
-from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
-from core.inference.response import Outputs, OutputTensor, PackedOutputs
-from core.inference.streaming import Later, ResponseSender
-from core.inference.tensors import (
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import FlagControl, ModelSpec, SequenceSpec
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
+from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
+from trident.core.inference.streaming import Later, ResponseSender
+from trident.core.inference.tensors import (
     BY_NAME,
     BYTES,
     Array,
@@ -28,7 +28,7 @@ from core.inference.tensors import (
     layout_of,
     wire_bytes,
 )
-from core.memo import Memo
+from trident.core.memo import Memo
 
 
 class Controls:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from core.errors import OutOfMemory, RegionFailed, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.response import (
+from trident.core.errors import OutOfMemory, RegionFailed, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.response import (
     InferenceResponse,
     OnResponse,
     OutputTensor,
@@ -18,8 +18,8 @@ from core.inference.response import (
     RegionInput,
     RegionRequest,
 )
-from core.kept_memory import KeptMemory
-from core.shared_memory.regions import Region, Regions
+from trident.core.kept_memory import KeptMemory
+from trident.core.shared_memory.regions import Region, Regions
 
 # The region of an output, where the output begins in the region's memory, and the size that the client has given it.
 _Place = tuple[Region, int, int]

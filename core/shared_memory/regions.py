@@ -19,11 +19,11 @@ from typing import Protocol
 
 import numpy as np
 
-from core.cuda.driver import CudaDriver, CudaError
-from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
-from core.inference.response import DevicePlace, RegionReference
-from core.inference.tensors import Buffer
-from core.kept_memory import KeptMemory
+from trident.core.cuda.driver import CudaDriver, CudaError
+from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
+from trident.core.inference.response import DevicePlace, RegionReference
+from trident.core.inference.tensors import Buffer
+from trident.core.kept_memory import KeptMemory
 
 _LARGEST = 0xFFFF_FFFF_FFFF_FFFF
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from greenlet import getcurrent
 
-from core.waiting.waiting import Call, Mailbox, ThreadWaiter, Waiter
+from trident.core.waiting.waiting import Call, Mailbox, ThreadWaiter, Waiter
 
 
 class HubSignal:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapters.sagemaker.settings import (
+from deploy.sagemaker.errors import BadSettings, Kind
+from deploy.sagemaker.plan import VARIANT, Call, content_name, tagged
+from trident.adapters.sagemaker.settings import (
     BATCH,
     BIND_TO_PORT,
     EFFECTIVE_VARIABLES,
@@ -19,10 +21,8 @@ from adapters.sagemaker.settings import (
     SAFE_PORT_RANGE,
     WITHOUT_EFFECT,
 )
-from app.settings.option import BadOption
-from app.settings.reading import read_settings
-from deploy.sagemaker.errors import BadSettings, Kind
-from deploy.sagemaker.plan import VARIANT, Call, content_name, tagged
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings
 
 # The listed types are captured as text, all others as base64. Those are npy, npz and the binary tensors, whose type
 # contains a length and could not match a list.

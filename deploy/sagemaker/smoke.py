@@ -17,11 +17,11 @@ import numpy as np
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
-from core.inference.tensors import BY_NAME, BYTES, pack_bytes, unpack_bytes
 from deploy.sagemaker.clients import call_failed, error_of
 from deploy.sagemaker.errors import BadSettings, Kind, SmokeFailed
 from deploy.sagemaker.execute import Printer
 from deploy.sagemaker.plan import Call
+from trident.core.inference.tensors import BY_NAME, BYTES, pack_bytes, unpack_bytes
 
 JSON_TYPE = "application/json"
 CSV_TYPE = "text/csv"

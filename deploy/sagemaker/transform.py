@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from adapters.sagemaker.settings import BatchStrategy
 from deploy.sagemaker.errors import BadSettings
 from deploy.sagemaker.plan import Call, tagged
+from trident.adapters.sagemaker.settings import BatchStrategy
 
 _MOST_IN_FLIGHT_MB = 100
 _STRATEGIES = {each.value: "".join(part.title() for part in each.split("_")) for each in BatchStrategy}

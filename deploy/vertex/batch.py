@@ -23,10 +23,10 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf import json_format
 from google.protobuf.struct_pb2 import Value
 
-from app.settings.option import BadOption
 from deploy.vertex.container import add_machine_options, batch_resources
 from deploy.vertex.options import labels
 from deploy.vertex.plan import Call, CheckFailed, Place, Steps
+from trident.app.settings.option import BadOption
 
 FORMATS = ("jsonl", "csv", "file-list", "tf-record", "tf-record-gzip", "bigquery")
 _TABLE = "bq://"

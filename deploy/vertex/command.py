@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, NoReturn, TextIO
 
-from app.settings.option import BadOption
-from app.settings.sources import nearest
 from deploy.vertex.plan import CallFailed, CheckFailed, Place, Plan, Steps, shown
+from trident.app.settings.option import BadOption
+from trident.app.settings.sources import nearest
 
 PROGRAM = "python -m deploy.vertex"
 _LIMIT_S = 7200.0

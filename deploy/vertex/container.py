@@ -25,19 +25,19 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.duration_pb2 import Duration
 
-from app.emulators.vertex.container import (
+from deploy.vertex.options import labels, pairs, parse_probe
+from deploy.vertex.plan import Call, Place, Steps, new_model_id
+from trident.app.emulators.vertex.container import (
     RESERVED_PREFIX,
     container_arguments,
     container_environment,
     platform_variables,
 )
-from app.emulators.vertex.limits import Deployment
-from app.settings.option import PREFIX, BadOption
-from app.settings.reading import read_settings
-from app.settings.server import SERVER_OPTIONS, ServerSettings
-from app.settings.sources import nearest
-from deploy.vertex.options import labels, pairs, parse_probe
-from deploy.vertex.plan import Call, Place, Steps, new_model_id
+from trident.app.emulators.vertex.limits import Deployment
+from trident.app.settings.option import PREFIX, BadOption
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
+from trident.app.settings.sources import nearest
 
 _LONGEST_DEPLOYMENT_S = 7200
 _EVERY_PATH = "/*"

@@ -21,9 +21,9 @@ from google.cloud.aiplatform_v1 import (
     UndeployModelRequest,
 )
 
-from app.settings.option import BadOption
 from deploy.vertex.options import LABEL, expiry_labels, expiry_of
 from deploy.vertex.plan import Call, Place, Steps
+from trident.app.settings.option import BadOption
 
 _SOME_ENDPOINT = "ENDPOINT"
 _SOME_MODEL = "DEPLOYED_MODEL"

@@ -23,10 +23,10 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.duration_pb2 import Duration
 
-from app.settings.option import BadOption
 from deploy.vertex.container import add_machine_options, add_online_options, dedicated_resources
 from deploy.vertex.options import LABEL, expiry_labels, labels, parse_ttl
 from deploy.vertex.plan import Call, Place, Steps, new_endpoint_id
+from trident.app.settings.option import BadOption
 
 _LONGEST_INFERENCE_S = 3600
 

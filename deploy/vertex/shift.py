@@ -17,9 +17,9 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from app.settings.option import BadOption
 from deploy.vertex.options import pairs
 from deploy.vertex.plan import Call, CheckFailed, Place, Steps
+from trident.app.settings.option import BadOption
 
 _ALL = 100
 _DRAIN_S = 60.0

@@ -23,10 +23,10 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.json_format import ParseError
 
-from app.settings.option import BadOption
-from app.settings.sources import nearest
-from core.inference.tensors import BY_NAME, element_count, pack_bytes
 from deploy.vertex.plan import Call, CheckFailed, EndpointCall, Place, Reply, Steps
+from trident.app.settings.option import BadOption
+from trident.app.settings.sources import nearest
+from trident.core.inference.tensors import BY_NAME, element_count, pack_bytes
 
 BINARY_TYPE = "application/vnd.vertex-ai-triton.binary+json;json-header-size={}"
 # Too large for a shared endpoint, but not for the others.

@@ -10,16 +10,16 @@ from pathlib import Path
 import numpy as np
 from google.protobuf import text_format
 
-from core.backends.backend import Backend, BackendInstance, BackendModel, Execution, LoadContext
-from core.config.placement import DeviceKind, Placement
-from core.config.request_check import RequestValidator
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import OutputTensor
-from core.inference.streaming import Later
-from core.inference.tensors import BY_NAME, Array
+from trident.core.backends.backend import Backend, BackendInstance, BackendModel, Execution, LoadContext
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.streaming import Later
+from trident.core.inference.tensors import BY_NAME, Array
 
 ON_CPU = Placement("model_0", DeviceKind.CPU)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.config.spec import BucketSpec, ModelSpec
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
+from trident.core.config.spec import BucketSpec, ModelSpec
 
 
 def bucket_text(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.observability.log import LogOptions, close_log, configure_logging
-from core.observability.switches import SWITCHES
 from tests.unit.core.scheduling.scheduler_bench import MakeBench, benches
+from trident.core.observability.log import LogOptions, close_log, configure_logging
+from trident.core.observability.switches import SWITCHES
 
 
 @pytest.fixture(autouse=True)

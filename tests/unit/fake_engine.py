@@ -6,24 +6,24 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from core.config.schema import ModelConfig
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, model_metadata
-from core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import AnswerAtHand, InferenceResponse, OnResponse
-from core.inference.tensors import BY_NAME
-from core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
-from core.observability.log import LogLevels
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.observability.model_statistics import ModelStatistics
-from core.observability.slowest_requests import VersionRequests
-from core.observability.statistics import VersionStatistics
-from core.observability.tracing.settings import Changes, TraceOptions
-from core.observability.tracing.trace import TraceEvent
-from core.observability.tracing.tracer import Tracer
-from core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, model_metadata
+from trident.core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import AnswerAtHand, InferenceResponse, OnResponse
+from trident.core.inference.tensors import BY_NAME
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from trident.core.observability.log import LogLevels
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.slowest_requests import VersionRequests
+from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.tracing.settings import Changes, TraceOptions
+from trident.core.observability.tracing.trace import TraceEvent
+from trident.core.observability.tracing.tracer import Tracer
+from trident.core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
 
 
 def identity_spec(name: str, version: int = 1) -> ModelSpec:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.backends.tensors.split import Splitter
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.inference.request import InferenceRequest, PackedInputs
-from core.inference.response import InferenceResponse
-from core.inference.tensors import BY_NAME, Array, layout_of
+from trident.core.backends.tensors.split import Splitter
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.inference.request import InferenceRequest, PackedInputs
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import BY_NAME, Array, layout_of
 
 
 def spec(max_batch_size: int = 8, **dims: tuple[str, tuple[int, ...]]) -> ModelSpec:

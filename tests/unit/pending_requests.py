@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OnResponse
 
 
 def ignore(response: InferenceResponse) -> None:

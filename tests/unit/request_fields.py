@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.inference.request import InferenceRequest
+from trident.core.inference.request import InferenceRequest
 
 _DERIVED = ("has_many_strings", "log_prefix", "may_be_passed", "nbytes")
 

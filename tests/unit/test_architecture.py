@@ -86,7 +86,7 @@ def sources(*folders: str) -> Iterator[tuple[str, str]]:
 @cache  # many tests ask for those of every module
 def imports(path: str, source: str) -> list[tuple[str, int]]:
     """The absolute dotted names that a module imports, with their lines; those under TYPE_CHECKING count as well."""
-    package = path.removesuffix(".py").split("/")[:-1]
+    package = ["trident", *path.split("/")[:-1]]
     found: list[tuple[str, int]] = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -94,8 +94,8 @@ def imports(path: str, source: str) -> list[tuple[str, int]]:
         elif isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *(node.module.split(".") if node.module else [])])
-            # `from core import engine` imports core.engine, `from core.engine.protocol import Engine` imports
-            # core.engine.protocol.Engine: both are judged by how they begin.
+            # `from trident.core import engine` imports trident.core.engine, and a class of a module is judged like the
+            # module.
             found += [(f"{module}.{alias.name}", node.lineno) for alias in node.names]
     return found
 
@@ -114,8 +114,10 @@ def part_of(path: str) -> list[str]:
 
 def direction_breach(path: str, name: str) -> str | None:
     """Why the module at `path` may not import `name` of this project; None if it may."""
-    here, there = part_of(path), name.split(".")
+    here, there = part_of(path), name.removeprefix("trident.").split(".")
     top, target = here[0], there[0]
+    if name.partition(".")[0] in {"app", "adapters", "core"}:
+        return f"a module has one name: trident.{name}"
     if target not in {"app", "adapters", "core"} or top not in {"app", "adapters", "core"}:
         return "tests and tools are not imported" if target in {"tests", "bench", "deploy"} else None
     layers = ["core", "adapters", "app"]
@@ -233,27 +235,32 @@ def test_every_part_of_core_has_its_place() -> None:
 @pytest.mark.parametrize(
     ("path", "source", "what"),
     [
-        ("core/engine/in_process.py", "from app.cli import main", "core does not know app"),
-        ("core/engine/in_process.py", "import adapters.vertex.application", "core does not know adapters"),
-        ("adapters/vertex/application.py", "from app import settings", "adapters does not know app"),
+        ("app/sites/site.py", "from app.cli import main", "a module has one name"),
+        ("core/engine/in_process.py", "from trident.app.cli import main", "core does not know app"),
+        ("core/engine/in_process.py", "import trident.adapters.vertex.application", "core does not know adapters"),
+        ("adapters/vertex/application.py", "from trident.app import settings", "adapters does not know app"),
         (
             "adapters/vertex/application.py",
-            "from adapters.sagemaker import routes",
+            "from trident.adapters.sagemaker import routes",
             "one adapter does not know another",
         ),
         ("adapters/vertex/application.py", "from ..sagemaker.routes import Ping", "one adapter does not know another"),
-        ("adapters/common/routes.py", "from adapters.vertex.application import x", "one adapter does not know another"),
-        ("core/frontend/bridge.py", "from core.http.reply import Reply", "stands below or beside"),
-        ("core/scheduling/queue.py", "from core.engine.protocol import Engine", "stands below or beside"),
-        ("core/scheduling/queue.py", "from core import engine", "stands below or beside"),
+        (
+            "adapters/common/routes.py",
+            "from trident.adapters.vertex.application import x",
+            "one adapter does not know another",
+        ),
+        ("core/frontend/bridge.py", "from trident.core.http.reply import Reply", "stands below or beside"),
+        ("core/scheduling/queue.py", "from trident.core.engine.protocol import Engine", "stands below or beside"),
+        ("core/scheduling/queue.py", "from trident.core import engine", "stands below or beside"),
         ("core/scheduling/queue.py", "from ..lifecycle import state", "stands below or beside"),
-        ("core/http/views.py", "from core.grpc import codec", "stands below or beside"),
+        ("core/http/views.py", "from trident.core.grpc import codec", "stands below or beside"),
         (
             "core/observability/metrics/families.py",
-            "from core.scheduling.queue import Queue",
+            "from trident.core.scheduling.queue import Queue",
             "observability does not know",
         ),
-        ("core/odds_and_ends.py", "from core.errors import ServerError", "has no place in CORE_ORDER"),
+        ("core/odds_and_ends.py", "from trident.core.errors import ServerError", "has no place in CORE_ORDER"),
         ("core/scheduling/queue.py", "import gevent.event", "gevent belongs in"),
         ("core/http/views.py", "def late() -> None:\n    from gevent import sleep", "gevent belongs in"),
         ("core/lifecycle/load.py", "from flask import Flask", "flask belongs in"),
@@ -261,7 +268,7 @@ def test_every_part_of_core_has_its_place() -> None:
         ("core/http/views.py", "import gunicorn.http", "gunicorn belongs in"),
         ("core/engine/in_process.py", "import grpc", "grpc belongs in"),
         ("core/config/autocomplete.py", "import onnxruntime as ort", "names onnxruntime"),
-        ("app/sites/site.py", "from core.backends.onnxruntime import backend", "names onnxruntime"),
+        ("app/sites/site.py", "from trident.core.backends.onnxruntime import backend", "names onnxruntime"),
         ("core/lifecycle/loader.py", "settings = settings_of('onnxruntime')", "names onnxruntime"),
         ("core/engine/in_process.py", "backend = OnnxRuntimeBackend()", "names onnxruntime"),
         ("core/engine/in_process.py", "import os\nhome = os.environ['HOME']", "touches the environment"),
@@ -280,19 +287,28 @@ def test_the_checker_sees_a_breach(path: str, source: str, what: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("app/cli.py", "import os\nfrom adapters.vertex import routes\nfrom core import engine\nos.getpid()"),
+        (
+            "app/cli.py",
+            "import os\nfrom trident.adapters import vertex\nfrom trident.core import engine\nos.getpid()",
+        ),
         ("app/process/environment.py", "import os\nos.environ"),
         ("adapters/vertex/settings.py", "from os import environ"),
-        ("adapters/vertex/application.py", "from adapters.vertex.settings import X\nfrom flask import request"),
-        ("adapters/vertex/application.py", "from adapters.common.routes import metrics_route"),
-        ("app/emulators/vertex/container.py", "from app.emulators.container import Container"),
-        ("app/emulators/container.py", "from app.emulators.report import seconds"),
-        ("core/frontend/gevent_bridge.py", "from core.engine.protocol import Engine"),
+        ("adapters/vertex/application.py", "from trident.adapters.vertex.settings import X\nfrom flask import request"),
+        ("adapters/vertex/application.py", "from trident.adapters.common.routes import metrics_route"),
+        ("app/emulators/vertex/container.py", "from trident.app.emulators.container import Container"),
+        ("app/emulators/container.py", "from trident.app.emulators.report import seconds"),
+        ("core/frontend/gevent_bridge.py", "from trident.core.engine.protocol import Engine"),
         ("core/waiting/hub.py", "from greenlet import getcurrent"),
-        ("core/scheduling/queue.py", "from core.observability.statistics import Statistics\nfrom . import policy"),
+        (
+            "core/scheduling/queue.py",
+            "from trident.core.observability.log import Log\nfrom . import policy",
+        ),
         ("core/config/parse.py", "from tritonclient.grpc import model_config_pb2"),
         ("core/backends/backend.py", '"""docs/spec/onnxruntime-backend.md"""'),
-        ("core/backends/onnxruntime/backend.py", "import onnxruntime\nfrom core.backends.backend import Backend"),
+        (
+            "core/backends/onnxruntime/backend.py",
+            "import onnxruntime\nfrom trident.core.backends.backend import Backend",
+        ),
     ],
 )
 def test_the_checker_lets_the_right_direction_pass(path: str, source: str) -> None:

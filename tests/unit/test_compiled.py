@@ -13,25 +13,26 @@ from collections.abc import Iterable, Iterator
 from enum import EnumMeta
 from importlib.machinery import EXTENSION_SUFFIXES
 from io import RawIOBase
+from pathlib import Path
 from threading import Thread
 from types import ModuleType
 from typing import Any, Generic, Protocol, get_type_hints
 
 import pytest
 
-from app.version import BUILD, IS_COMPILED
-from app.worker.http1.request_head import Refusal
-from core.engine.protocol import Engine
-from core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
-from core.frontend.bridge import Bridge
-from core.http.v2_json import parse_document
-from core.inference.request import RequestTrace
-from core.inference.streaming import StreamedRequest
-from core.memo import Memo
-from core.remote.calls import reader_of
-from core.scheduling.collecting_sender import CollectedAnswer
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
+from trident.app.version import BUILD, IS_COMPILED
+from trident.app.worker.http1.request_head import Refusal
+from trident.core.engine.protocol import Engine
+from trident.core.errors import BackendFailed, ErrorCode, InvalidRequest, ServerError
+from trident.core.frontend.bridge import Bridge
+from trident.core.http.v2_json import parse_document
+from trident.core.inference.request import RequestTrace
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.memo import Memo
+from trident.core.remote.calls import reader_of
+from trident.core.scheduling.collecting_sender import CollectedAnswer
 
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["trident"]["compiled"]
 SOURCES = [path for room in ("core", "adapters", "app") for path in sorted((ROOT / room).rglob("*.py"))]
@@ -47,7 +48,7 @@ def compiled() -> set[str]:
 
 
 def module_name(path: str) -> str:
-    return path.removesuffix(".py").replace("/", ".")
+    return "trident." + path.removesuffix(".py").replace("/", ".")
 
 
 def test_every_place_of_the_table_exists_and_every_module_left_out_has_a_reason() -> None:
@@ -86,7 +87,7 @@ def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
 
 
 def test_an_interpreted_heir_of_a_compiled_class_is_found() -> None:
-    source = "from core.memo import Memo\nclass Mine(Memo[str, int]): ..."
+    source = "from trident.core.memo import Memo\nclass Mine(Memo[str, int]): ..."
     assert list(inheritance_breaches({"core/mine.py": source}, {"core/memo.py"})) == ["core/mine.py: Mine(Memo)"]
 
 
@@ -126,13 +127,15 @@ def test_no_compiled_class_inherits_from_one_that_is_not_compiled() -> None:
 
 @pytest.mark.parametrize("base", [threading.local, deque, ServerError, Thread, RawIOBase])
 def test_a_foreign_base_of_a_compiled_class_is_found(base: type[Any]) -> None:
-    kind = type("Mine", (base,), {"__module__": "core.mine"})
-    assert list(foreign_bases(kind, {"core.mine"})) == [f"core.mine: Mine({base.__module__}.{base.__name__})"]
+    kind = type("Mine", (base,), {"__module__": "trident.core.mine"})
+    assert list(foreign_bases(kind, {"trident.core.mine"})) == [
+        f"trident.core.mine: Mine({base.__module__}.{base.__name__})"
+    ]
 
 
 @pytest.mark.parametrize("kind", [Memo, ErrorCode, RequestTrace, Bridge, StreamedRequest, Refusal])
 def test_a_class_that_can_be_compiled_is_none_of_them(kind: type[Any]) -> None:
-    assert list(foreign_bases(kind, {"core.inference.pending_request"})) == []
+    assert list(foreign_bases(kind, {"trident.core.inference.pending_request"})) == []
 
 
 def attributes_and_properties(tree: ast.ClassDef) -> tuple[set[str], set[str]]:
@@ -237,13 +240,13 @@ def test_no_compiled_module_does_what_only_python_objects_allow() -> None:
     [
         "class A:\n    __slots__ = ('__weakref__',)",
         "class A: ...\nmade = object.__new__(A)",
-        "from core.memo import Memo\nmade = Memo.__new__(Memo)",
+        "from trident.core.memo import Memo\nmade = Memo.__new__(Memo)",
         "import copy\ncopy.copy(a)",
         "from copy import deepcopy",
     ],
 )
 def test_what_only_python_objects_allow_is_found(source: str) -> None:
-    assert len(list(python_only_objects(source, {"core.memo"}))) == 1
+    assert len(list(python_only_objects(source, {"trident.core.memo"}))) == 1
 
 
 def calls_in_slices(source: str) -> Iterator[str]:
@@ -289,7 +292,7 @@ def test_the_base_of_a_compiled_class_that_is_called_is_called_too() -> None:
 
 def test_a_base_that_is_not_called_is_found() -> None:
     source = "class Base: ...\nclass Mine(Base):\n    def __call__(self) -> None: ..."
-    assert list(uncallable_bases({"core/mine.py": source})) == ["core.mine: Mine(Base)"]
+    assert list(uncallable_bases({"core/mine.py": source})) == ["trident.core.mine: Mine(Base)"]
 
 
 def compared_tuples(source: str) -> Iterator[str]:
@@ -321,6 +324,13 @@ def test_a_tuple_that_is_compared_by_identity_is_found() -> None:
 def test_every_module_of_the_table_is_an_extension_module() -> None:
     files = {path: importlib.import_module(module_name(path)).__file__ or "" for path in sorted(compiled())}
     assert [path for path, file in files.items() if not file.endswith(tuple(EXTENSION_SUFFIXES))] == []
+
+
+@on_the_compiled_build
+def test_the_wheel_has_one_top_level_name() -> None:
+    names = {path.name for path in Path(trident.__file__).parent.parent.iterdir()}
+    # The one beside it is what mypyc's modules share.
+    assert {name for name in names if not name.endswith((".dist-info", *EXTENSION_SUFFIXES))} == {"trident"}
 
 
 def test_whoever_an_old_value_runs_at_its_end_sees_the_new_one() -> None:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import cast
 
-from app.emulators.api import ApiConnection, ApiServer
-from app.emulators.container import ClientClosed, ContainerFault, ContainerStream
-from app.emulators.report import BreachReport, size
-from app.emulators.sagemaker.endpoint import Endpoint, PlatformLimits
-from app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
-from app.emulators.sagemaker.invocation import (
+from trident.app.emulators.api import ApiConnection, ApiServer
+from trident.app.emulators.container import ClientClosed, ContainerFault, ContainerStream
+from trident.app.emulators.report import BreachReport, size
+from trident.app.emulators.sagemaker.endpoint import Endpoint, PlatformLimits
+from trident.app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
+from trident.app.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
     LARGEST_PART,
     MEDIA_TYPE,

@@ -20,16 +20,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-from app.emulators.container import make_read_only, remove_folder
-from app.emulators.report import Interrupted
-from app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
-from app.terminal.downloads import drawn
-from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
-from core.observability.log import escaped
-from core.repository.download import GivenUp
-from core.repository.location import Scheme, parse_location
-from core.repository.sources import SourceOpener
-from core.repository.stores.object_store import path_problem
+from trident.app.emulators.container import make_read_only, remove_folder
+from trident.app.emulators.report import Interrupted
+from trident.app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
+from trident.app.terminal.downloads import drawn
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
+from trident.core.observability.log import escaped
+from trident.core.repository.download import GivenUp
+from trident.core.repository.location import Scheme, parse_location
+from trident.core.repository.sources import SourceOpener
+from trident.core.repository.stores.object_store import path_problem
 
 MEMBERS_AT_MOST = 100_000
 # tarfile reads content in pieces of 16 KiB to 1 MiB. A larger read comes from a header with a false size.

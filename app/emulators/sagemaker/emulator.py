@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, as_integer
-from app.emulators.container import (
+from trident.adapters.sagemaker.settings import BIND_TO_PORT, MULTI_MODEL, as_integer
+from trident.app.emulators.container import (
     HOST,
     HTTP_ADDRESS,
     Container,
@@ -23,9 +23,9 @@ from app.emulators.container import (
     inherited_environment,
     remove_folder,
 )
-from app.emulators.report import BreachReport, Interrupted
-from app.emulators.sagemaker.api import RuntimeApi
-from app.emulators.sagemaker.archives import (
+from trident.app.emulators.report import BreachReport, Interrupted
+from trident.app.emulators.sagemaker.api import RuntimeApi
+from trident.app.emulators.sagemaker.archives import (
     ArchiveStorage,
     CloudArchives,
     LocalArchives,
@@ -34,18 +34,18 @@ from app.emulators.sagemaker.archives import (
     is_in_cloud,
     unpack,
 )
-from app.emulators.sagemaker.endpoint import (
+from trident.app.emulators.sagemaker.endpoint import (
     Endpoint,
     EndpointModels,
     MultiModelEndpoint,
     PlatformLimits,
     SingleModelEndpoint,
 )
-from app.emulators.sagemaker.probes import Probes
-from app.settings.reading import CloudCache
-from core.errors import ConfigInvalid
-from core.observability.log import print_line
-from core.repository.sources import SourceOpener
+from trident.app.emulators.sagemaker.probes import Probes
+from trident.app.settings.reading import CloudCache
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.log import print_line
+from trident.core.repository.sources import SourceOpener
 
 # The only argument that the platform passes to the image's entry point.
 _START = "serve"

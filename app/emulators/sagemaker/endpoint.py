@@ -13,11 +13,23 @@ from urllib.parse import quote
 
 import orjson
 
-from app.emulators.container import ClientClosed, ContainerAnswer, ContainerClient, ContainerFault, ContainerStream
-from app.emulators.report import BreachReport
-from app.emulators.sagemaker.archives import ModelArchives, name_of
-from app.emulators.sagemaker.errors import ApiError, endpoint_deleted, model_error, model_not_ready, validation_error
-from app.emulators.sagemaker.invocation import Invocation
+from trident.app.emulators.container import (
+    ClientClosed,
+    ContainerAnswer,
+    ContainerClient,
+    ContainerFault,
+    ContainerStream,
+)
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.archives import ModelArchives, name_of
+from trident.app.emulators.sagemaker.errors import (
+    ApiError,
+    endpoint_deleted,
+    model_error,
+    model_not_ready,
+    validation_error,
+)
+from trident.app.emulators.sagemaker.invocation import Invocation
 
 _MIB = 1 << 20
 

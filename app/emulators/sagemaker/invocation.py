@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import orjson
 
-from app.emulators.report import BreachReport
-from app.emulators.sagemaker.errors import validation_error
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.errors import validation_error
 
 MEDIA_TYPE = "application/vnd.amazon.eventstream"
 LARGEST_PART = 1 << 20

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 
-from app.emulators.container import Container, ContainerClient, ContainerFault
-from app.emulators.report import BreachReport, seconds
-from app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits, read_model_list
+from trident.app.emulators.container import Container, ContainerClient, ContainerFault
+from trident.app.emulators.report import BreachReport, seconds
+from trident.app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits, read_model_list
 
 _OK = 200
 _POLL_S = 0.05

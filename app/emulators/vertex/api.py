@@ -11,13 +11,20 @@ from typing import Any, cast
 
 import orjson
 
-from app.emulators.api import ApiConnection, ApiServer
-from app.emulators.container import ContainerFault, ContainerStream
-from app.emulators.report import BreachReport
-from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits, invalid, refused, request_too_large
-from app.emulators.vertex.operation import Operation, Verb, read_operation
-from app.emulators.vertex.predictions import (
+from trident.app.emulators.api import ApiConnection, ApiServer
+from trident.app.emulators.container import ContainerFault, ContainerStream
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.endpoint import Endpoint
+from trident.app.emulators.vertex.limits import (
+    Deployment,
+    GoogleError,
+    PlatformLimits,
+    invalid,
+    refused,
+    request_too_large,
+)
+from trident.app.emulators.vertex.operation import Operation, Verb, read_operation
+from trident.app.emulators.vertex.predictions import (
     RawRequest,
     passed_back,
     read_predict_request,

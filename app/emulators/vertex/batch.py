@@ -17,12 +17,12 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from app.emulators.report import size
-from app.emulators.vertex.container import STORAGE_SCHEME
-from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import CanonicalCode, GoogleError
-from app.emulators.vertex.predictions import predict_request
-from core.errors import ConfigInvalid
+from trident.app.emulators.report import size
+from trident.app.emulators.vertex.container import STORAGE_SCHEME
+from trident.app.emulators.vertex.endpoint import Endpoint
+from trident.app.emulators.vertex.limits import CanonicalCode, GoogleError
+from trident.app.emulators.vertex.predictions import predict_request
+from trident.core.errors import ConfigInvalid
 
 _LONGEST_LINE = 64 << 20
 _LARGEST_FILE = 64 << 20

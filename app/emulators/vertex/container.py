@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from adapters.vertex.settings import (
+from trident.adapters.vertex.settings import (
     DEPLOYED_MODEL_ID,
     ENDPOINT_ID,
     HEALTH_ROUTE,
@@ -21,7 +21,7 @@ from adapters.vertex.settings import (
     PREDICTION,
     STORAGE_URI,
 )
-from app.emulators.container import (
+from trident.app.emulators.container import (
     HOST,
     HTTP_ADDRESS,
     Container,
@@ -29,12 +29,12 @@ from app.emulators.container import (
     inherited_environment,
     make_read_only,
 )
-from app.emulators.report import BreachReport, Interrupted
-from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import Deployment, PlatformLimits
-from app.emulators.vertex.probes import Probes
-from app.settings.reading import CloudCache
-from core.errors import ConfigInvalid
+from trident.app.emulators.report import BreachReport, Interrupted
+from trident.app.emulators.vertex.endpoint import Endpoint
+from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
+from trident.app.emulators.vertex.probes import Probes
+from trident.app.settings.reading import CloudCache
+from trident.core.errors import ConfigInvalid
 
 RESERVED_PREFIX = "AIP_"
 _MACHINE_TYPE = "n1-standard-4"

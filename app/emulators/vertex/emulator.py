@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from app.emulators.container import free_port, remove_folder
-from app.emulators.report import BreachReport, Interrupted
-from app.emulators.vertex.api import VertexApi
-from app.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions
-from app.emulators.vertex.container import (
+from trident.app.emulators.container import free_port, remove_folder
+from trident.app.emulators.report import BreachReport, Interrupted
+from trident.app.emulators.vertex.api import VertexApi
+from trident.app.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions
+from trident.app.emulators.vertex.container import (
     STORAGE_SCHEME,
     DeployedContainer,
     container_arguments,
@@ -27,9 +27,9 @@ from app.emulators.vertex.container import (
     platform_variables,
     provided,
 )
-from app.emulators.vertex.limits import Deployment, PlatformLimits
-from app.settings.reading import CloudCache
-from core.observability.log import print_line
+from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
+from trident.app.settings.reading import CloudCache
+from trident.core.observability.log import print_line
 
 _FAILED = 1
 

@@ -9,10 +9,22 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from app.emulators.container import ClientClosed, ContainerAnswer, ContainerClient, ContainerFault, ContainerStream
-from app.emulators.report import BreachReport
-from app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits, refused, response_too_large
-from app.emulators.vertex.predictions import PredictionFault, Predictions, PredictRequest, RawRequest, read_predictions
+from trident.app.emulators.container import (
+    ClientClosed,
+    ContainerAnswer,
+    ContainerClient,
+    ContainerFault,
+    ContainerStream,
+)
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits, refused, response_too_large
+from trident.app.emulators.vertex.predictions import (
+    PredictionFault,
+    Predictions,
+    PredictRequest,
+    RawRequest,
+    read_predictions,
+)
 
 _OK = 200
 _JSON = {"Content-Type": "application/json"}

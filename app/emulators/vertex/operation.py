@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from app.emulators.vertex.limits import Deployment, EndpointType, GoogleError, impossible
+from trident.app.emulators.vertex.limits import Deployment, EndpointType, GoogleError, impossible
 
 
 class Verb(StrEnum):

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from app.emulators.vertex.limits import Deployment, invalid
+from trident.app.emulators.vertex.limits import Deployment, invalid
 
 _CONTENT_TYPE = "content-type"
 # Headers of the connection, of the platform's authentication, and headers that are set again.

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
-from app.emulators.container import HOST, ContainerClient, ContainerFault
-from app.emulators.report import BreachReport, seconds
-from app.emulators.vertex.limits import PlatformLimits
+from trident.app.emulators.container import HOST, ContainerClient, ContainerFault
+from trident.app.emulators.report import BreachReport, seconds
+from trident.app.emulators.vertex.limits import PlatformLimits
 
 _OK = 200
 _POLL_S = 0.05

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app.worker.http1.request_head import BODY_TOO_LARGE, TOO_MANY_CHUNKS, Refusal
+from trident.app.worker.http1.request_head import BODY_TOO_LARGE, TOO_MANY_CHUNKS, Refusal
 
 MAX_CHUNKS: Final = 65536
 _MAX_LINE: Final = 8190

@@ -12,11 +12,11 @@ from io import BytesIO
 from typing import Any, Final
 from wsgiref.types import WSGIApplication
 
-from app.worker.access_log import log_answered, log_refused
-from app.worker.body_input import BodyInput
-from app.worker.connection import APPLICATION, IDLE, NEVER, ClientGone, Connection, Connections, Phase
-from app.worker.http1.chunked_body import ChunkedBody
-from app.worker.http1.request_head import (
+from trident.app.worker.access_log import log_answered, log_refused
+from trident.app.worker.body_input import BodyInput
+from trident.app.worker.connection import APPLICATION, IDLE, NEVER, ClientGone, Connection, Connections, Phase
+from trident.app.worker.http1.chunked_body import ChunkedBody
+from trident.app.worker.http1.request_head import (
     HEAD_END,
     MAX_HEAD_SIZE,
     NO_MEMORY,
@@ -25,16 +25,16 @@ from app.worker.http1.request_head import (
     RequestHead,
     RequestHeadParser,
 )
-from app.worker.http1.response import Response, ResponseHeads
-from app.worker.listener_service import ListenerService
-from app.worker.tls import ServerTls, TlsSocket, is_plain_http
-from core.frontend.request import Allocate, RequestBody
-from core.frontend.trace_events import NOT_NOTED, Span
-from core.http.application import log_request
-from core.http.front_end import RECEIVED_KEY, TRACES_KEY
-from core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
-from core.inference.request import Caller
-from core.observability.switches import SWITCHES
+from trident.app.worker.http1.response import Response, ResponseHeads
+from trident.app.worker.listener_service import ListenerService
+from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
+from trident.core.frontend.request import Allocate, RequestBody
+from trident.core.frontend.trace_events import NOT_NOTED, Span
+from trident.core.http.application import log_request
+from trident.core.http.front_end import RECEIVED_KEY, TRACES_KEY
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
+from trident.core.inference.request import Caller
+from trident.core.observability.switches import SWITCHES
 
 log = logging.getLogger("trident.http")
 

@@ -11,8 +11,8 @@ import re
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from core.http.reply import RECEIVED_HEADERS_KEY
-from core.memo import Memo
+from trident.core.http.reply import RECEIVED_HEADERS_KEY
+from trident.core.memo import Memo
 
 _MAX_INT32 = 2**31 - 1
 _CONTENT_LENGTH_RANGE = "Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {}"

@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import Any, Final, Protocol
 from wsgiref.types import WSGIApplication
 
-from app.worker.http1.request_head import RequestHead
-from app.worker.io import CoarseClock, size_of
-from core.http.front_end import TRACES_KEY
-from core.http.reply import BODY_KEY
-from core.inference.tensors import Buffer
-from core.memo import Memo
+from trident.app.worker.http1.request_head import RequestHead
+from trident.app.worker.io import CoarseClock, size_of
+from trident.core.http.front_end import TRACES_KEY
+from trident.core.http.reply import BODY_KEY
+from trident.core.inference.tensors import Buffer
+from trident.core.memo import Memo
 
 _HOP_BY_HOP: Final = frozenset(
     {"connection", "keep-alive", "proxy-authenticate", "te", "trailer", "transfer-encoding", "upgrade"}

@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import gevent
 
-from app.sites.site import Http2Port
-from app.worker.connection import Phase
-from app.worker.http2.connections import Http2Connections
-from app.worker.http2.frames import ConnectionFault, ErrorCode
-from app.worker.http2.protocol import Http2Protocol
-from app.worker.http2.streams import Outbox, UnsentTotal, copy_of
-from app.worker.io import drop_sent
-from app.worker.tls import HTTP2, TlsSocket
-from core.inference.tensors import Buffer
+from trident.app.sites.site import Http2Port
+from trident.app.worker.connection import Phase
+from trident.app.worker.http2.connections import Http2Connections
+from trident.app.worker.http2.frames import ConnectionFault, ErrorCode
+from trident.app.worker.http2.protocol import Http2Protocol
+from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
+from trident.app.worker.io import drop_sent
+from trident.app.worker.tls import HTTP2, TlsSocket
+from trident.core.inference.tensors import Buffer
 
 log: Final = logging.getLogger("trident.grpc")
 

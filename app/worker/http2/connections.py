@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.worker.io import CoarseClock
-from core.grpc.transport import Application
+from trident.app.worker.io import CoarseClock
+from trident.core.grpc.transport import Application
 
 if TYPE_CHECKING:
-    from app.worker.http2.connection import Http2Connection
+    from trident.app.worker.http2.connection import Http2Connection
 
 
 class Http2Connections:

@@ -14,7 +14,7 @@ from hpack.exceptions import HPACKDecodingError
 from hpack.huffman_table import decode_huffman
 from hpack.table import HeaderTable
 
-from app.worker.http2.frames import (
+from trident.app.worker.http2.frames import (
     END_HEADERS,
     END_STREAM,
     LARGEST_WINDOW,
@@ -25,8 +25,8 @@ from app.worker.http2.frames import (
     Http2Limits,
     StreamFault,
 )
-from core.grpc.transport import Application, Fields, HeaderFields
-from core.memo import Memo
+from trident.core.grpc.transport import Application, Fields, HeaderFields
+from trident.core.memo import Memo
 
 Field = tuple[bytes, bytes]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import (
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import (
     CONTINUATION,
     DATA,
     END_STREAM,
@@ -27,10 +27,10 @@ from app.worker.http2.frames import (
     StreamFault,
     read_settings,
 )
-from app.worker.http2.headers import HeaderSections, RequestHeads, check_dependency
-from app.worker.http2.streams import IncomingData, Outbox, Streams, StreamState, UnsentTotal
-from core.grpc.transport import Application
-from core.inference.tensors import Buffer
+from trident.app.worker.http2.headers import HeaderSections, RequestHeads, check_dependency
+from trident.app.worker.http2.streams import IncomingData, Outbox, Streams, StreamState, UnsentTotal
+from trident.core.grpc.transport import Application
+from trident.core.inference.tensors import Buffer
 
 _OPEN: Final = StreamState.OPEN
 _DIRECT: Final = 8192  # content of one frame from which on it is received into the call's own memory

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import (
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import (
     DATA,
     END_HEADERS,
     END_STREAM,
@@ -20,9 +20,9 @@ from app.worker.http2.frames import (
     ResetStreams,
     StreamFault,
 )
-from app.worker.http2.headers import block_of
-from core.grpc.transport import HeaderFields, Receiver, Stream
-from core.inference.tensors import Buffer
+from trident.app.worker.http2.headers import block_of
+from trident.core.grpc.transport import HeaderFields, Receiver, Stream
+from trident.core.inference.tensors import Buffer
 
 
 class StreamState(Enum):

@@ -15,18 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from core.backends.backend import Backend, BackendModel, LoadContext
-from core.backends.fil import EXTRA
-from core.backends.in_process import Run
-from core.backends.in_process_model import InProcessModel
-from core.backends.model_files import content_hint, end_of, path_of_model, start_of, written_by
-from core.backends.parameters import field_of, parameters_of
-from core.backends.registry import check_installed, importing, is_installed
-from core.config.placement import DeviceKind, Placement, placements
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import ModelConfig, datatype_of
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError, Unsupported
-from core.inference.tensors import BY_NAME, Array, element_count
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.fil import EXTRA
+from trident.core.backends.in_process import Run
+from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.model_files import content_hint, end_of, path_of_model, start_of, written_by
+from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.registry import check_installed, importing, is_installed
+from trident.core.config.placement import DeviceKind, Placement, placements
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig, datatype_of
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError, Unsupported
+from trident.core.inference.tensors import BY_NAME, Array, element_count
 
 
 def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
@@ -335,7 +335,7 @@ class FilBackend:
             header = header_of_file(file, settings, config.name)
             return signature_of(header, settings) if header else None
         with importing("fil", EXTRA):
-            from core.backends.fil.treelite import header_of, read_trees
+            from trident.core.backends.fil.treelite import header_of, read_trees
         return signature_of(header_of(read_trees(file, settings, config.name)), settings)
 
     def check(self, config: ModelConfig) -> None:
@@ -356,7 +356,7 @@ class FilBackend:
         config = context.config
         self.check(config)
         with importing("fil", EXTRA):
-            from core.backends.fil.treelite import FAILURES, VERSION, header_of, read_trees, run_of
+            from trident.core.backends.fil.treelite import FAILURES, VERSION, header_of, read_trees, run_of
         settings = TreeSettings.read(config)
         path = tree_path(context.path, config, settings)
         (output,) = context.spec.outputs.values()

@@ -18,10 +18,10 @@ import numpy as np
 import treelite
 from treelite.libpath import find_lib_path
 
-from core.backends.fil.backend import TreeHeader, TreeSettings, answers, hint_of, type_of
-from core.backends.in_process import Failures, Run
-from core.errors import BackendFailed, ModelLoadFailed, ServerError
-from core.inference.tensors import Array
+from trident.core.backends.fil.backend import TreeHeader, TreeSettings, answers, hint_of, type_of
+from trident.core.backends.in_process import Failures, Run
+from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
+from trident.core.inference.tensors import Array
 
 # Fewer visits than these, a visit being one row in one tree (35 to 70 ns), are not worth another thread.
 _VISITS_PER_THREAD = 4000

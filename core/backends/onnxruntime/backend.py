@@ -16,31 +16,31 @@ from typing import Any
 
 import onnxruntime
 
-from core.backends.backend import Backend, LoadContext
-from core.backends.cpu_budget import Spinning, available_cores, spinning_of
-from core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
-from core.backends.onnxruntime.graph import model_path, signature_of, size_of_files
-from core.backends.onnxruntime.model import OnnxModel
-from core.backends.onnxruntime.providers import (
+from trident.core.backends.backend import Backend, LoadContext
+from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
+from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
+from trident.core.backends.onnxruntime.graph import model_path, signature_of, size_of_files
+from trident.core.backends.onnxruntime.model import OnnxModel
+from trident.core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
     ProviderRequest,
     check_available,
     requested_providers,
 )
-from core.backends.onnxruntime.session import (
+from trident.core.backends.onnxruntime.session import (
     SessionRequest,
     SessionSettings,
     global_pool_sizes,
     make_session,
     session_settings,
 )
-from core.config.autocomplete import is_complete
-from core.config.placement import DeviceKind, Placement, placements
-from core.config.problem import InvalidModelConfig, ModelSignature
-from core.config.schema import ModelConfig
-from core.config.validate import log_batching_problem, validate_against_signature
-from core.inference.tensors import shape_text
+from trident.core.config.autocomplete import is_complete
+from trident.core.config.placement import DeviceKind, Placement, placements
+from trident.core.config.problem import InvalidModelConfig, ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import log_batching_problem, validate_against_signature
+from trident.core.inference.tensors import shape_text
 
 _log = logging.getLogger("trident.backends")
 

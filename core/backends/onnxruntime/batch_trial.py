@@ -13,10 +13,10 @@ from threading import Timer
 from time import monotonic
 from typing import Any
 
-from core.backends.batch_trial import TrialInput, TrialOver, try_batches
-from core.backends.onnxruntime.session import FAILURES, SessionSettings, run_options
-from core.config.problem import ModelSignature
-from core.inference.tensors import BY_NAME, Array
+from trident.core.backends.batch_trial import TrialInput, TrialOver, try_batches
+from trident.core.backends.onnxruntime.session import FAILURES, SessionSettings, run_options
+from trident.core.config.problem import ModelSignature
+from trident.core.inference.tensors import BY_NAME, Array
 
 _log = logging.getLogger("trident.backends")
 

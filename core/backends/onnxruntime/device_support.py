@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from core.backends.onnxruntime.providers import CUDA, CURES, missing_library
-from core.backends.onnxruntime.session import LIBRARIES
-from core.backends.registry import DeviceSupport, ProviderState
+from trident.core.backends.onnxruntime.providers import CUDA, CURES, missing_library
+from trident.core.backends.onnxruntime.session import LIBRARIES
+from trident.core.backends.registry import DeviceSupport, ProviderState
 
 
 def device_support() -> DeviceSupport:

@@ -13,13 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from core.backends.onnxruntime.graph_file import is_zipped
-from core.config.problem import ModelSignature, TensorSignature, is_plain
-from core.config.schema import ModelConfig
-from core.config.spec import BucketSpec
-from core.errors import RepositoryUnavailable, Unsupported
-from core.inference.tensors import BY_ONNX_NAME, Shape
-from core.repository.layout_mistakes import missing_file_hint
+from trident.core.backends.onnxruntime.graph_file import is_zipped
+from trident.core.config.problem import ModelSignature, TensorSignature, is_plain
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import BucketSpec
+from trident.core.errors import RepositoryUnavailable, Unsupported
+from trident.core.inference.tensors import BY_ONNX_NAME, Shape
+from trident.core.repository.layout_mistakes import missing_file_hint
 
 DEFAULT_FILE = "model.onnx"
 

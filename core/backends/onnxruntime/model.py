@@ -10,17 +10,17 @@ from typing import Any
 
 import onnxruntime
 
-from core.backends.backend import BackendInstance, OnChange
-from core.backends.devices import PinnedMemory
-from core.backends.in_process import DeviceWeights, Failures, Run, length_axes, make_instance
-from core.backends.onnxruntime.graph import has_bounded_graph, model_path, named_axes
-from core.backends.onnxruntime.runs import BF16, DeviceRun, PlacedRun, TextRun, ValueRun, strings_work
-from core.backends.onnxruntime.session import FAILURES, SessionSettings, failure_of, is_poison, run_options
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.inference.tensors import BYTES
-from core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.backends.backend import BackendInstance, OnChange
+from trident.core.backends.devices import PinnedMemory
+from trident.core.backends.in_process import DeviceWeights, Failures, Run, length_axes, make_instance
+from trident.core.backends.onnxruntime.graph import has_bounded_graph, model_path, named_axes
+from trident.core.backends.onnxruntime.runs import BF16, DeviceRun, PlacedRun, TextRun, ValueRun, strings_work
+from trident.core.backends.onnxruntime.session import FAILURES, SessionSettings, failure_of, is_poison, run_options
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.tensors import BYTES
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 
 # ONNX Runtime's name for the memory of a GPU.
 _CUDA = "cuda"

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.backends.parameters import boolean, field_of, integer, parameters_of
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 CPU = "CPUExecutionProvider"
 CUDA = "CUDAExecutionProvider"

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from core.backends.in_process import BoundInput, Run
-from core.backends.onnxruntime.session import FAILURES
-from core.config.spec import ModelSpec
-from core.errors import Unsupported
-from core.inference.request import OutputMemory
-from core.inference.response import DevicePlace
-from core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
+from trident.core.backends.in_process import BoundInput, Run
+from trident.core.backends.onnxruntime.session import FAILURES
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import Unsupported
+from trident.core.inference.request import OutputMemory
+from trident.core.inference.response import DevicePlace
+from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
 
 STRING_SIZE = 32
 _WORDS = STRING_SIZE // 8

@@ -19,11 +19,11 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from core.backends import devices as cuda
-from core.backends.cpu_budget import Spinning
-from core.backends.model_files import content_hint
-from core.backends.onnxruntime.graph import library_path, model_path
-from core.backends.onnxruntime.graph_file import (
+from trident.core.backends import devices as cuda
+from trident.core.backends.cpu_budget import Spinning
+from trident.core.backends.model_files import content_hint
+from trident.core.backends.onnxruntime.graph import library_path, model_path
+from trident.core.backends.onnxruntime.graph_file import (
     LOCALE,
     external_files,
     is_zipped,
@@ -32,12 +32,12 @@ from core.backends.onnxruntime.graph_file import (
     without_links,
     without_zip_maps,
 )
-from core.backends.onnxruntime.providers import OPENVINO, ProviderRequest, check_active, missing_library
-from core.backends.parameters import boolean, field_of, integer, parameters_of
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
-from core.inference.tensors import BY_ONNX_NAME, BYTES, Array
+from trident.core.backends.onnxruntime.providers import OPENVINO, ProviderRequest, check_active, missing_library
+from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.inference.tensors import BY_ONNX_NAME, BYTES, Array
 
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the text"
 _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)

@@ -10,18 +10,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.backends.backend import Backend, BackendModel, LoadContext
-from core.backends.openvino import EXTRA
-from core.backends.openvino.model_file import signature_without_openvino
-from core.backends.openvino.settings import OpenVinoSettings
-from core.backends.registry import check_installed, importing, is_installed
-from core.config.placement import DeviceKind, placements
-from core.config.problem import ModelSignature
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.openvino import EXTRA
+from trident.core.backends.openvino.model_file import signature_without_openvino
+from trident.core.backends.openvino.settings import OpenVinoSettings
+from trident.core.backends.registry import check_installed, importing, is_installed
+from trident.core.config.placement import DeviceKind, placements
+from trident.core.config.problem import ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid
 
 if TYPE_CHECKING:
-    from core.backends.openvino.compiler import Compiler
+    from trident.core.backends.openvino.compiler import Compiler
 
 _FRAMEWORK = "openvino"
 
@@ -62,5 +62,5 @@ class OpenVinoBackend:
     @cached_property
     def _compiler(self) -> Compiler:
         with importing("openvino", EXTRA):
-            from core.backends.openvino.compiler import Compiler
+            from trident.core.backends.openvino.compiler import Compiler
         return Compiler()

@@ -14,19 +14,26 @@ from typing import Any
 import numpy as np
 import openvino
 
-from core.backends.backend import BackendModel, LoadContext
-from core.backends.batch_trial import TrialInput, TrialOver, try_batches
-from core.backends.in_process import Failures, Run
-from core.backends.in_process_model import InProcessModel
-from core.backends.openvino.graph import FittedGraph, failure_of, fit, has_bounded_graph, read_model, signature_of
-from core.backends.openvino.model_file import model_path
-from core.backends.openvino.settings import OpenVinoSettings
-from core.config.placement import Placement
-from core.config.problem import ModelSignature
-from core.config.schema import ModelConfig
-from core.config.validate import log_batching_problem
-from core.errors import BackendFailed, ModelLoadFailed, ServerError
-from core.inference.tensors import BY_NAME, Array
+from trident.core.backends.backend import BackendModel, LoadContext
+from trident.core.backends.batch_trial import TrialInput, TrialOver, try_batches
+from trident.core.backends.in_process import Failures, Run
+from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.openvino.graph import (
+    FittedGraph,
+    failure_of,
+    fit,
+    has_bounded_graph,
+    read_model,
+    signature_of,
+)
+from trident.core.backends.openvino.model_file import model_path
+from trident.core.backends.openvino.settings import OpenVinoSettings
+from trident.core.config.placement import Placement
+from trident.core.config.problem import ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import log_batching_problem
+from trident.core.errors import BackendFailed, ModelLoadFailed, ServerError
+from trident.core.inference.tensors import BY_NAME, Array
 
 # Of rows that differ by rounding only: the default precision may be BF16, and many graphs are quantized.
 _MARGIN = 3e-2

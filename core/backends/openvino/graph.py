@@ -13,13 +13,13 @@ from typing import Any
 
 import openvino
 
-from core.backends.model_files import content_hint, written_by
-from core.backends.openvino.model_file import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
-from core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
-from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.config.validate import validate_against_signature
-from core.errors import ModelLoadFailed, ServerError
-from core.inference.tensors import Shape
+from trident.core.backends.model_files import content_hint, written_by
+from trident.core.backends.openvino.model_file import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.config.validate import validate_against_signature
+from trident.core.errors import ModelLoadFailed, ServerError
+from trident.core.inference.tensors import Shape
 
 _WRONG_WEIGHTS = "Incorrect weights in bin file"
 _NO_OPERATOR = re.compile(r"Cannot create (\S{1,100}) layer .*unsupported opset: (\S{1,100})")

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from xml.parsers import expat
 
-from core.backends.model_files import content_hint, path_of_model, written_by
-from core.backends.openvino.settings import OpenVinoSettings
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.errors import ModelLoadFailed
-from core.inference.tensors import Shape
+from trident.core.backends.model_files import content_hint, path_of_model, written_by
+from trident.core.backends.openvino.settings import OpenVinoSettings
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.errors import ModelLoadFailed
+from trident.core.inference.tensors import Shape
 
 DATATYPES = {
     "boolean": "BOOL",

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameters import field_of, parameters_of
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid
+from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid
 
 _HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
 _STREAMS = ("AUTO", "NUMA")

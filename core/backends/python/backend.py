@@ -14,22 +14,22 @@ from types import MappingProxyType
 
 import orjson
 
-from core.backends.backend import Backend, LoadContext
-from core.backends.parameters import field_of, parameters_of
-from core.backends.python.channel import StubGone
-from core.backends.python.environment import prepare
-from core.backends.python.model import PythonModel
-from core.backends.python.output_check import OutputCheck
-from core.backends.python.process import LaunchPlan, ModelProcess
-from core.backends.python.settings import ModelLimits, PythonSettings
-from core.backends.python.watcher import Watcher
-from core.config.config_json import config_json
-from core.config.parse import parse_config_override
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
-from core.repository.layout_mistakes import missing_file_hint
+from trident.core.backends.backend import Backend, LoadContext
+from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.python.channel import StubGone
+from trident.core.backends.python.environment import prepare
+from trident.core.backends.python.model import PythonModel
+from trident.core.backends.python.output_check import OutputCheck
+from trident.core.backends.python.process import LaunchPlan, ModelProcess
+from trident.core.backends.python.settings import ModelLimits, PythonSettings
+from trident.core.backends.python.watcher import Watcher
+from trident.core.config.config_json import config_json
+from trident.core.config.parse import parse_config_override
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
+from trident.core.repository.layout_mistakes import missing_file_hint
 
 _PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 _METHOD = b"auto_complete_config"

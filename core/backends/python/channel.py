@@ -19,9 +19,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import numpy as np
 import orjson
 
-from core.backends.python.output_check import OutputCheck
-from core.backends.python.stub.trident_stub.wire import AGAIN as MARKED_AGAIN
-from core.backends.python.stub.trident_stub.wire import (
+from trident.core.backends.python.output_check import OutputCheck
+from trident.core.backends.python.stub.trident_stub.wire import AGAIN as MARKED_AGAIN
+from trident.core.backends.python.stub.trident_stub.wire import (
     CANCEL,
     CREDIT,
     EMPTY,
@@ -59,11 +59,11 @@ from core.backends.python.stub.trident_stub.wire import (
     text_frame,
     write_record,
 )
-from core.backends.python.stub.trident_stub.wire import LATER as MARKED_LATER
-from core.backends.python.watcher import Watched, Watcher
-from core.backends.tensors.split import client_shape
-from core.config.spec import ModelSpec
-from core.errors import (
+from trident.core.backends.python.stub.trident_stub.wire import LATER as MARKED_LATER
+from trident.core.backends.python.watcher import Watched, Watcher
+from trident.core.backends.tensors.split import client_shape
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import (
     AlreadyLoaded,
     BackendFailed,
     InvalidRequest,
@@ -73,14 +73,14 @@ from core.errors import (
     ServerError,
     Unsupported,
 )
-from core.inference.flushing import OneFlush
-from core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
-from core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from core.inference.streaming import AGAIN, LATER, Later, ResponseSender
-from core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
-from core.interprocess.frames import Outbox, wait_readable, wait_writable
-from core.interprocess.page_allocator import PageAllocator
-from core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.inference.flushing import OneFlush
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
+from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
+from trident.core.inference.streaming import AGAIN, LATER, Later, ResponseSender
+from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.interprocess.frames import Outbox, wait_readable, wait_writable
+from trident.core.interprocess.page_allocator import PageAllocator
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
 
 _RECEIVE_SIZE = 1 << 18
 # A sender gets new credit after so many responses, or when its client, who was slow, has room again.

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from lzma import LZMAError
 from pathlib import Path
 
-from core.backends.parameters import boolean
-from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
-from core.repository.disk import free_bytes, lock_exclusive, make_private
+from trident.core.backends.parameters import boolean
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
+from trident.core.repository.disk import free_bytes, lock_exclusive, make_private
 
 CACHE_DIRECTORY = "environment-cache-directory"
 INSTALL = "install-requirements"

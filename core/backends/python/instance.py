@@ -16,17 +16,17 @@ import threading
 from collections.abc import Callable, Sequence
 from enum import Enum
 
-from core.backends.backend import Execution, OnChange
-from core.backends.python.channel import StubGone, StubSilent
-from core.backends.python.process import ModelProcess
-from core.backends.python.settings import EXECUTION_LIMIT
-from core.backends.tensors.gather import batch_total
-from core.config.placement import Placement
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, ServerError
-from core.inference.request import InferenceRequest
-from core.inference.streaming import ResponseSender
-from core.interprocess.restarts import Restarts
+from trident.core.backends.backend import Execution, OnChange
+from trident.core.backends.python.channel import StubGone, StubSilent
+from trident.core.backends.python.process import ModelProcess
+from trident.core.backends.python.settings import EXECUTION_LIMIT
+from trident.core.backends.tensors.gather import batch_total
+from trident.core.config.placement import Placement
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, ServerError
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.streaming import ResponseSender
+from trident.core.interprocess.restarts import Restarts
 
 _log = logging.getLogger("trident.backends.python")
 

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from core.backends.backend import BackendInstance, OnChange
-from core.backends.python.instance import PythonInstance
-from core.backends.python.process import LaunchPlan, ModelProcess
-from core.backends.python.watcher import Watcher
-from core.config.placement import Placement
-from core.errors import BackendFailed, ServerError
-from core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.backends.backend import BackendInstance, OnChange
+from trident.core.backends.python.instance import PythonInstance
+from trident.core.backends.python.process import LaunchPlan, ModelProcess
+from trident.core.backends.python.watcher import Watcher
+from trident.core.config.placement import Placement
+from trident.core.errors import BackendFailed, ServerError
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 
 
 class PythonModel:

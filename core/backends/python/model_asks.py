@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from core.backends.backend import ModelDoor
-from core.backends.python.channel import OnFrame, StubChannel
-from core.backends.python.stub.trident_stub.wire import (
+from trident.core.backends.backend import ModelDoor
+from trident.core.backends.python.channel import OnFrame, StubChannel
+from trident.core.backends.python.stub.trident_stub.wire import (
     ANSWER,
     CALL,
     DECOUPLED,
@@ -35,13 +35,13 @@ from core.backends.python.stub.trident_stub.wire import (
     write_failure,
     write_record,
 )
-from core.config.placement import Placement
-from core.errors import ErrorCode, ServerError, Unsupported
-from core.inference.pending_request import Deferred, PendingRequest
-from core.inference.request import InferenceRequest, InputTensor, RequestTrace
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
-from core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
+from trident.core.config.placement import Placement
+from trident.core.errors import ErrorCode, ServerError, Unsupported
+from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
 
 # By the numbers of the library's LogLevel.
 _LEVELS = (logging.INFO, logging.WARNING, logging.ERROR, logging.DEBUG)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from core.config.spec import ModelSpec
-from core.inference.tensors import Shape
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.tensors import Shape
 
 _log = logging.getLogger("trident.backends.python")
 

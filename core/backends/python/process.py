@@ -19,21 +19,21 @@ from typing import IO, Any
 
 import orjson
 
-from core.backends.backend import Execution, ModelDoor
-from core.backends.python.channel import StubChannel
-from core.backends.python.model_asks import ModelAsks, ModelLog
-from core.backends.python.output_check import OutputCheck
-from core.backends.python.settings import ModelLimits
-from core.backends.python.watcher import Watcher
-from core.config.placement import Placement
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, ServerError
-from core.inference.request import InferenceRequest
-from core.inference.streaming import ResponseSender
-from core.interprocess.frames import wait_readable
-from core.interprocess.restarts import end_text
-from core.interprocess.shared_memory_block import SharedMemoryBlock
-from core.observability.metrics.custom_metrics import CustomMetrics
+from trident.core.backends.backend import Execution, ModelDoor
+from trident.core.backends.python.channel import StubChannel
+from trident.core.backends.python.model_asks import ModelAsks, ModelLog
+from trident.core.backends.python.output_check import OutputCheck
+from trident.core.backends.python.settings import ModelLimits
+from trident.core.backends.python.watcher import Watcher
+from trident.core.config.placement import Placement
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, ServerError
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.streaming import ResponseSender
+from trident.core.interprocess.frames import wait_readable
+from trident.core.interprocess.restarts import end_text
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.observability.metrics.custom_metrics import CustomMetrics
 
 _log = logging.getLogger("trident.backends.python")
 

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.backends.parameters import boolean, field_of, integer
-from core.backends.python.environment import EnvironmentSettings
-from core.errors import ConfigInvalid
-from core.interprocess.shared_memory_block import LARGEST
+from trident.core.backends.parameters import boolean, field_of, integer
+from trident.core.backends.python.environment import EnvironmentSettings
+from trident.core.errors import ConfigInvalid
+from trident.core.interprocess.shared_memory_block import LARGEST
 
 _log = logging.getLogger("trident.backends.python")
 

@@ -9,15 +9,15 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from core.backends.backend import Backend, BackendModel, LoadContext
-from core.backends.parameters import parameters_of
-from core.backends.python.backend import make_backend as make_python_backend
-from core.backends.pytorch import EXTRA
-from core.backends.pytorch.packages import check_package, package_path, tensors_of
-from core.backends.pytorch.torch_script import TorchScriptBackend
-from core.backends.registry import check_installed
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.parameters import parameters_of
+from trident.core.backends.python.backend import make_backend as make_python_backend
+from trident.core.backends.pytorch import EXTRA
+from trident.core.backends.pytorch.packages import check_package, package_path, tensors_of
+from trident.core.backends.pytorch.torch_script import TorchScriptBackend
+from trident.core.backends.registry import check_installed
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
 
 _log = logging.getLogger("trident.backends")
 

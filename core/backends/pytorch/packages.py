@@ -18,13 +18,13 @@ from itertools import count
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from core.backends.model_files import content_hint, path_of_model, start_of, written_by
-from core.backends.pytorch.stub.tensor_places import named_leaves, places
-from core.config.problem import Problem
-from core.config.resolve import resolve_sequence_spec
-from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
-from core.inference.tensors import Datatype, shape_text
+from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
+from trident.core.backends.pytorch.stub.tensor_places import named_leaves, places
+from trident.core.config.problem import Problem
+from trident.core.config.resolve import resolve_sequence_spec
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
+from trident.core.inference.tensors import Datatype, shape_text
 
 _DICTIONARY = "DictType"
 _PLAIN = ("TensorType", "ListType")

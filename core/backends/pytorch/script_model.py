@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from core.backends.backend import BackendModel, LoadContext
-from core.backends.in_process import Failures, Run
-from core.backends.in_process_model import InProcessModel
-from core.backends.pytorch.packages import Forward, arguments_of, check_archive, module_path, writes_in_place
-from core.backends.pytorch.torch_script import TorchSettings, input_positions, output_positions
-from core.config.placement import DeviceKind, Placement
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, ModelLoadFailed, OutOfMemory, ServerError
-from core.inference.tensors import BYTES, Array
+from trident.core.backends.backend import BackendModel, LoadContext
+from trident.core.backends.in_process import Failures, Run
+from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.pytorch.packages import Forward, arguments_of, check_archive, module_path, writes_in_place
+from trident.core.backends.pytorch.torch_script import TorchSettings, input_positions, output_positions
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.inference.tensors import BYTES, Array
 
 
 class DeviceModules:

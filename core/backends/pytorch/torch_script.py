@@ -13,15 +13,15 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from core.backends.backend import BackendModel, LoadContext
-from core.backends.parameters import boolean, field_of, integer, parameters_of
-from core.backends.pytorch import EXTRA
-from core.backends.pytorch.packages import Forward, arguments_in, check_archive, module_path
-from core.backends.registry import check_installed, importing
-from core.config.resolve import own_inputs
-from core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.errors import BackendFailed
-from core.inference.tensors import BYTES
+from trident.core.backends.backend import BackendModel, LoadContext
+from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.backends.pytorch import EXTRA
+from trident.core.backends.pytorch.packages import Forward, arguments_in, check_archive, module_path
+from trident.core.backends.registry import check_installed, importing
+from trident.core.config.resolve import own_inputs
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.errors import BackendFailed
+from trident.core.inference.tensors import BYTES
 
 _log = logging.getLogger("trident.backends")
 
@@ -201,7 +201,7 @@ class TorchScriptBackend:
         """Load one version: a module for each instance, or one for each device. Raises a ServerError."""
         self.check(context.config)
         with importing("pytorch", EXTRA):
-            from core.backends.pytorch.script_model import load_script
+            from trident.core.backends.pytorch.script_model import load_script
         return load_script(context)
 
 

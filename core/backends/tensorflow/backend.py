@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from core.backends.backend import Backend, BackendModel, LoadContext
-from core.backends.model_files import written_by
-from core.backends.parameters import field_of, parameters_of
-from core.backends.python.backend import make_backend as make_python_backend
-from core.backends.registry import is_installed
-from core.backends.tensorflow.model_file import GRAPH_DEF, SAVED_MODEL, check_graph, model_path, signature_of
-from core.config.problem import InvalidModelConfig, ModelSignature
-from core.config.schema import ModelConfig
-from core.config.validate import validate_against_signature
-from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.model_files import written_by
+from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.python.backend import make_backend as make_python_backend
+from trident.core.backends.registry import is_installed
+from trident.core.backends.tensorflow.model_file import GRAPH_DEF, SAVED_MODEL, check_graph, model_path, signature_of
+from trident.core.config.problem import InvalidModelConfig, ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import validate_against_signature
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 
 _log = logging.getLogger("trident.backends")
 
@@ -91,7 +91,7 @@ def _by_openvino(context: LoadContext) -> BackendModel:
     """The version as OpenVINO reads it."""
     name = context.config.name
     path = model_path(context.path, context.config)
-    from core.backends.openvino.backend import OpenVinoBackend
+    from trident.core.backends.openvino.backend import OpenVinoBackend
 
     _log.info("TensorFlow is not installed: OpenVINO runs model '%s'", name)
     try:

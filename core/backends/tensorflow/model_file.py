@@ -12,11 +12,11 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from core.backends.model_files import content_hint, path_of_model
-from core.backends.parameters import field_of, parameters_of
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.backends.model_files import content_hint, path_of_model
+from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _PACKAGE = "trident.tensorflow"

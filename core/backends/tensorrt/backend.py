@@ -9,20 +9,20 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from core.backends.backend import BackendModel, CompletingBackend, LoadContext
-from core.backends.devices import compute_capability
-from core.backends.model_files import origin_of
-from core.backends.tensorrt.engine import check_compatible, complete_config, describe
-from core.backends.tensorrt.engine_run import LoadedEngine
-from core.backends.tensorrt.model import TensorRtModel
-from core.backends.tensorrt.package import TensorRtPackage, failure_of, import_package
-from core.backends.tensorrt.plan_file import plan_path, plan_problem
-from core.backends.tensorrt.settings import BackendSettings, RunSettings
-from core.config.placement import DeviceKind, Placement, placements
-from core.config.problem import ModelSignature
-from core.config.schema import ModelConfig
-from core.cuda.driver import CudaDriver, CudaError
-from core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.backends.backend import BackendModel, CompletingBackend, LoadContext
+from trident.core.backends.devices import compute_capability
+from trident.core.backends.model_files import origin_of
+from trident.core.backends.tensorrt.engine import check_compatible, complete_config, describe
+from trident.core.backends.tensorrt.engine_run import LoadedEngine
+from trident.core.backends.tensorrt.model import TensorRtModel
+from trident.core.backends.tensorrt.package import TensorRtPackage, failure_of, import_package
+from trident.core.backends.tensorrt.plan_file import plan_path, plan_problem
+from trident.core.backends.tensorrt.settings import BackendSettings, RunSettings
+from trident.core.config.placement import DeviceKind, Placement, placements
+from trident.core.config.problem import ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.cuda.driver import CudaDriver, CudaError
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 
 def make_backend(settings: Mapping[str, str]) -> CompletingBackend:

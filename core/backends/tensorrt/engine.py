@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
-from core.config.resolve import own_inputs, own_outputs
-from core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
-from core.config.validate import validate_against_signature
-from core.errors import BackendFailed, ConfigInvalid, Unsupported
-from core.inference.tensors import BY_NAME, Shape, shape_text
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
+from trident.core.config.resolve import own_inputs, own_outputs
+from trident.core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.config.validate import validate_against_signature
+from trident.core.errors import BackendFailed, ConfigInvalid, Unsupported
+from trident.core.inference.tensors import BY_NAME, Shape, shape_text
 
 _DATATYPES = {
     "FLOAT": "FP32",

@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from core.backends.devices import PinnedMemory
-from core.backends.in_process import BoundInput
-from core.backends.tensorrt.engine import EngineDescription, EngineTensor, choose_profile
-from core.backends.tensorrt.package import EngineError, TensorRtPackage
-from core.backends.tensorrt.settings import RunSettings
-from core.backends.tensors.gather import StagingBuffer
-from core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
-from core.errors import BackendFailed
-from core.inference.response import DevicePlace
-from core.inference.tensors import BY_NAME, Array, Shape
-from core.memo import Memo
+from trident.core.backends.devices import PinnedMemory
+from trident.core.backends.in_process import BoundInput
+from trident.core.backends.tensorrt.engine import EngineDescription, EngineTensor, choose_profile
+from trident.core.backends.tensorrt.package import EngineError, TensorRtPackage
+from trident.core.backends.tensorrt.settings import RunSettings
+from trident.core.backends.tensors.gather import StagingBuffer
+from trident.core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
+from trident.core.errors import BackendFailed
+from trident.core.inference.response import DevicePlace
+from trident.core.inference.tensors import BY_NAME, Array, Shape
+from trident.core.memo import Memo
 
 
 def make_allocator(module: Any, memory: DeviceMemory) -> Any:

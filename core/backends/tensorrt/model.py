@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from core.backends.backend import BackendInstance, LoadContext
-from core.backends.in_process import Failures, make_instance
-from core.backends.in_process_model import InProcessModel
-from core.backends.tensorrt.engine import profile_indices
-from core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
-from core.backends.tensorrt.package import EngineError, TensorRtPackage, error_of, failure_of, is_poison
-from core.backends.tensorrt.settings import RunSettings
-from core.config.placement import Placement
-from core.cuda.driver import CudaDriver, CudaError
+from trident.core.backends.backend import BackendInstance, LoadContext
+from trident.core.backends.in_process import Failures, make_instance
+from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.tensorrt.engine import profile_indices
+from trident.core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
+from trident.core.backends.tensorrt.package import EngineError, TensorRtPackage, error_of, failure_of, is_poison
+from trident.core.backends.tensorrt.settings import RunSettings
+from trident.core.config.placement import Placement
+from trident.core.cuda.driver import CudaDriver, CudaError
 
 _FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
 

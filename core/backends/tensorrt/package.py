@@ -13,12 +13,12 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from core.backends.model_files import origin_of
-from core.backends.registry import DeviceSupport, ProviderState
-from core.backends.tensorrt import EXTRA
-from core.backends.tensorrt.settings import BackendSettings
-from core.cuda.driver import CudaError
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.backends.model_files import origin_of
+from trident.core.backends.registry import DeviceSupport, ProviderState
+from trident.core.backends.tensorrt import EXTRA
+from trident.core.backends.tensorrt.settings import BackendSettings
+from trident.core.cuda.driver import CudaError
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 
 # TensorRT's texts never repeat one of a client.
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|requested amount of GPU memory")

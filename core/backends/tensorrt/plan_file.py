@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from core.backends.model_files import content_hint, origin_of, start_of
-from core.config.problem import is_plain
-from core.config.schema import ModelConfig
-from core.errors import RepositoryUnavailable
+from trident.core.backends.model_files import content_hint, origin_of, start_of
+from trident.core.config.problem import is_plain
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import RepositoryUnavailable
 
 DEFAULT_FILE = "model.plan"
 

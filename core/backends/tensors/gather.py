@@ -17,14 +17,14 @@ from typing import Any, Final
 
 import numpy as np
 
-from core.config.batching import pad_value
-from core.config.schema import BatchInput, ModelConfig, datatype_of
-from core.config.spec import BucketSpec, ModelSpec
-from core.errors import BackendFailed, ConfigInvalid
-from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import BY_NAME, BYTES, Array, Shape, element_count
-from core.memo import Memo
-from core.observability.statistics import BucketUse
+from trident.core.config.batching import pad_value
+from trident.core.config.schema import BatchInput, ModelConfig, datatype_of
+from trident.core.config.spec import BucketSpec, ModelSpec
+from trident.core.errors import BackendFailed, ConfigInvalid
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.tensors import BY_NAME, BYTES, Array, Shape, element_count
+from trident.core.memo import Memo
+from trident.core.observability.statistics import BucketUse
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,14 @@ from typing import Final
 
 import numpy as np
 
-from core.backends.tensors.gather import input_named, lengths_of
-from core.config.schema import ModelConfig
-from core.config.spec import BucketSpec, ModelSpec, OutputSpec
-from core.errors import BackendFailed
-from core.inference.request import InferenceRequest
-from core.inference.response import Outputs, OutputTensor, PackedOutputs
-from core.inference.tensors import BYTES, Array, Shape, TensorLayout, element_count, layout_of, shape_text
-from core.memo import Memo
+from trident.core.backends.tensors.gather import input_named, lengths_of
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import BucketSpec, ModelSpec, OutputSpec
+from trident.core.errors import BackendFailed
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
+from trident.core.inference.tensors import BYTES, Array, Shape, TensorLayout, element_count, layout_of, shape_text
+from trident.core.memo import Memo
 
 
 def client_shape(output: OutputSpec, shape: Shape, batching: bool) -> Shape:

@@ -17,10 +17,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.http.payloads.json import decode_json, raw_row
-from core.http.payloads.payload import (
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.json import decode_json, raw_row
+from trident.core.http.payloads.payload import (
     DecodedPayload,
     DecodeRules,
     DocumentForm,
@@ -33,7 +33,7 @@ from core.http.payloads.payload import (
     parse_json,
     single_input,
 )
-from core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Buffer, bytes_array, element_count, shape_text
+from trident.core.inference.tensors import BYTES, MAX_ELEMENTS, Array, Buffer, bytes_array, element_count, shape_text
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 4096

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from core.config.json_fields import shown
-from core.config.spec import InputSpec, ModelSpec
-from core.errors import InvalidRequest
-from core.http.long_json import line_slices
-from core.http.payloads.json import json_value, parse_number_array, wide_kind, write_json
-from core.http.payloads.payload import (
+from trident.core.config.json_fields import shown
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.long_json import line_slices
+from trident.core.http.payloads.json import json_value, parse_number_array, wide_kind, write_json
+from trident.core.http.payloads.payload import (
     CsvErrorLocation,
     DecodedPayload,
     DecodeRules,
@@ -38,7 +38,7 @@ from core.http.payloads.payload import (
     row_slices,
     wide_integers,
 )
-from core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
+from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.http.payloads.arrays import decode_npy, decode_npz, decode_octets, decode_raw, encode_npy, encode_npz
-from core.http.payloads.csv import decode_csv, encode_csv
-from core.http.payloads.json import decode_json, decode_jsonlines, encode_json, encode_jsonlines
-from core.http.payloads.payload import V2_INPUTS, DecodedPayload, DecodeRules, DocumentForm, OutputColumn, document_form
-from core.inference.tensors import Buffer
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.arrays import decode_npy, decode_npz, decode_octets, decode_raw, encode_npy, encode_npz
+from trident.core.http.payloads.csv import decode_csv, encode_csv
+from trident.core.http.payloads.json import decode_json, decode_jsonlines, encode_json, encode_jsonlines
+from trident.core.http.payloads.payload import (
+    V2_INPUTS,
+    DecodedPayload,
+    DecodeRules,
+    DocumentForm,
+    OutputColumn,
+    document_form,
+)
+from trident.core.inference.tensors import Buffer
 
 _LONGEST = 1024
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"

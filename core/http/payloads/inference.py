@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.config.spec import ModelSpec
-from core.engine.protocol import ServedModel
-from core.errors import InvalidRequest
-from core.frontend.bridge import infer_many
-from core.frontend.classification import classified
-from core.frontend.request import read_parameters
-from core.http.application import V2Application
-from core.http.front_end import note_inference, note_traces
-from core.http.infer import decode, finish, is_long, off_hub, prepare, run, slicing_of
-from core.http.payloads.formats import JSON, BodyKind, encoder_of, format_for
-from core.http.payloads.json import encode_json
-from core.http.payloads.payload import (
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.bridge import infer_many
+from trident.core.frontend.classification import classified
+from trident.core.frontend.request import read_parameters
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import note_inference, note_traces
+from trident.core.http.infer import decode, finish, is_long, off_hub, prepare, run, slicing_of
+from trident.core.http.payloads.formats import JSON, BodyKind, encoder_of, format_for
+from trident.core.http.payloads.json import encode_json
+from trident.core.http.payloads.payload import (
     DecodedPayload,
     DecodeRules,
     DocumentForm,
@@ -28,11 +28,11 @@ from core.http.payloads.payload import (
     output_columns,
     split_instances,
 )
-from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
-from core.http.v2_response import ResponsePlan
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Buffer
+from trident.core.http.reply import CLIENT_GONE_KEY, Environ, Reply
+from trident.core.http.v2_response import ResponsePlan
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Buffer
 
 # How much larger the content of a small npz may be.
 _INFLATES_BY = 32

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.config.golden import NOT_FINITE, is_floating
-from core.config.json_fields import shown
-from core.config.spec import InputSpec, ModelSpec
-from core.errors import InvalidRequest
-from core.http.json import parse, simdjson
-from core.http.long_json import SlicedArray, Slicing, line_slices, outline_of, slice_array, without_blank_lines
-from core.http.payloads.payload import (
+from trident.core.config.golden import NOT_FINITE, is_floating
+from trident.core.config.json_fields import shown
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.json import parse, simdjson
+from trident.core.http.long_json import SlicedArray, Slicing, line_slices, outline_of, slice_array, without_blank_lines
+from trident.core.http.payloads.payload import (
     DecodedPayload,
     DecodedSlice,
     DecodeRules,
@@ -45,8 +45,8 @@ from core.http.payloads.payload import (
     unravelled,
     wide_integers,
 )
-from core.http.v2_json import WIDE
-from core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
+from trident.core.http.v2_json import WIDE
+from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
 
 _OPENING = ord("[")
 

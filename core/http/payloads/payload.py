@@ -12,15 +12,15 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from core.config.golden import as_numbers, is_floating
-from core.config.json_fields import nearest, shown
-from core.config.spec import InputSpec, ModelSpec
-from core.errors import BackendFailed, InvalidRequest
-from core.http.long_json import ELEMENTS, Slicing, joined_array
-from core.http.v2_json import NESTED_TOO_DEEP
-from core.inference.request import InputTensor
-from core.inference.response import Outputs
-from core.inference.tensors import (
+from trident.core.config.golden import as_numbers, is_floating
+from trident.core.config.json_fields import nearest, shown
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.http.long_json import ELEMENTS, Slicing, joined_array
+from trident.core.http.v2_json import NESTED_TOO_DEEP
+from trident.core.inference.request import InputTensor
+from trident.core.inference.response import Outputs
+from trident.core.inference.tensors import (
     BY_NAME,
     BYTES,
     Array,

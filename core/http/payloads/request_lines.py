@@ -8,24 +8,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container, Iterator
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.frontend.bridge import infer_many
-from core.frontend.request import read_parameters
-from core.http.application import V2Application
-from core.http.front_end import note_inference, note_traces
-from core.http.infer import finish, is_long, prepare, slicing_of
-from core.http.long_json import Slicing
-from core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable, known_format, starts_as_v2
-from core.http.payloads.inference import check_convertible, check_size, content_of, converted, requests_of, result_of
-from core.http.payloads.json import decode_json
-from core.http.payloads.payload import DecodeRules, DocumentForm, document_form, line_name, parse_json
-from core.http.reply import CLIENT_GONE_KEY, Environ, Reply
-from core.http.v2_request import decode_request
-from core.http.v2_response import encode_response
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Buffer
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.bridge import infer_many
+from trident.core.frontend.request import read_parameters
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import note_inference, note_traces
+from trident.core.http.infer import finish, is_long, prepare, slicing_of
+from trident.core.http.long_json import Slicing
+from trident.core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable, known_format, starts_as_v2
+from trident.core.http.payloads.inference import (
+    check_convertible,
+    check_size,
+    content_of,
+    converted,
+    requests_of,
+    result_of,
+)
+from trident.core.http.payloads.json import decode_json
+from trident.core.http.payloads.payload import DecodeRules, DocumentForm, document_form, line_name, parse_json
+from trident.core.http.reply import CLIENT_GONE_KEY, Environ, Reply
+from trident.core.http.v2_request import decode_request
+from trident.core.http.v2_response import encode_response
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Buffer
 
 _OBJECT = re.compile(rb"\s*\{")
 _ENDS = (b"}", b"]")

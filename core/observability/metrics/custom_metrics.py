@@ -17,8 +17,8 @@ from enum import Enum
 from itertools import count, pairwise
 from math import isfinite
 
-from core.errors import InvalidRequest, ServerError, Unsupported
-from core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics
 
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from prometheus_client.utils import floatToGoString
 
-from core.observability.latencies import Exemplar
+from trident.core.observability.latencies import Exemplar
 
 _TOTAL = "_total"
 _LAST_LABELS = ("le", "quantile")

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import accumulate
 
-from core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
-from core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, HistogramMetrics, SummaryMetrics
-from core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
-from core.observability.log import lines_dropped
-from core.observability.metrics.exposition import MetricFamily, Sample, number
-from core.observability.metrics.snapshot import (
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, HistogramMetrics, SummaryMetrics
+from trident.core.observability.latency_options import COMPUTE, FIRST_RESPONSE, QUEUE, REQUEST
+from trident.core.observability.log import lines_dropped
+from trident.core.observability.metrics.exposition import MetricFamily, Sample, number
+from trident.core.observability.metrics.snapshot import (
     CustomFamilyMetrics,
     CustomSeriesMetrics,
     DownloadMetrics,
@@ -31,8 +31,8 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.statistics import BatchTuning, BucketStatistics, FailureReason, StatisticsSnapshot
-from core.observability.tracing.trace import TraceMetrics
+from trident.core.observability.statistics import BatchTuning, BucketStatistics, FailureReason, StatisticsSnapshot
+from trident.core.observability.tracing.trace import TraceMetrics
 
 _NOT_IN_LABELS = re.compile(r"[^a-zA-Z0-9_]")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.observability.hardware import HardwareReading
-from core.observability.latencies import LatencyMetrics
-from core.observability.latency_options import DEFAULT_QUANTILES, LatencyOptions, parse_quantiles
-from core.observability.statistics import StatisticsSnapshot
-from core.observability.tracing.trace import TraceMetrics
+from trident.core.observability.hardware import HardwareReading
+from trident.core.observability.latencies import LatencyMetrics
+from trident.core.observability.latency_options import DEFAULT_QUANTILES, LatencyOptions, parse_quantiles
+from trident.core.observability.statistics import StatisticsSnapshot
+from trident.core.observability.tracing.trace import TraceMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from core.inference.tensors import BY_NAME, BYTES
-from core.observability.tracing.settings import TENSORS, TIMESTAMPS, UNLIMITED, Setting
-from core.observability.tracing.trace import Loss, Trace, TraceCounts, TracedTensor, TraceEvent
+from trident.core.inference.tensors import BY_NAME, BYTES
+from trident.core.observability.tracing.settings import TENSORS, TIMESTAMPS, UNLIMITED, Setting
+from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TracedTensor, TraceEvent
 
 
 class Destination(Protocol):

@@ -22,8 +22,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 
-from core.observability.tracing.settings import ExportOptions, Setting
-from core.observability.tracing.trace import Loss, Trace, TraceCounts, TraceEvent, TraceSpanContext
+from trident.core.observability.tracing.settings import ExportOptions, Setting
+from trident.core.observability.tracing.trace import Loss, Trace, TraceCounts, TraceEvent, TraceSpanContext
 
 ROOT = "InferRequest"
 COMPUTE = "compute"

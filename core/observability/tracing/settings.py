@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest
 
 TIMESTAMPS = "TIMESTAMPS"
 TENSORS = "TENSORS"

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from core.observability.tracing.settings import Setting
+    from trident.core.observability.tracing.settings import Setting
 
 
 # An event: its name, and nanoseconds of the monotonic clock.

@@ -12,12 +12,12 @@ import threading
 import time
 from collections.abc import Sequence
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InferenceTimes, RequestTrace
-from core.inference.response import InferenceResponse, OnResponse, RegionInput
-from core.inference.tensors import Buffer, wire_bytes
-from core.observability.tracing.files import Destination, TraceFiles, TraceThread
-from core.observability.tracing.settings import (
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InferenceTimes, RequestTrace
+from trident.core.inference.response import InferenceResponse, OnResponse, RegionInput
+from trident.core.inference.tensors import Buffer, wire_bytes
+from trident.core.observability.tracing.files import Destination, TraceFiles, TraceThread
+from trident.core.observability.tracing.settings import (
     TENSORS,
     TIMESTAMPS,
     Changes,
@@ -28,7 +28,7 @@ from core.observability.tracing.settings import (
     TraceTable,
     shown_settings,
 )
-from core.observability.tracing.trace import (
+from trident.core.observability.tracing.trace import (
     Trace,
     TraceCounts,
     TracedTensor,
@@ -38,7 +38,7 @@ from core.observability.tracing.trace import (
     parse_traceparent,
     traceparent_of,
 )
-from core.observability.tracing.trace_gate import TraceGate
+from trident.core.observability.tracing.trace_gate import TraceGate
 
 # Bytes of a tensor that are kept; what is longer is shown from its beginning.
 _MOST_SHOWN = 1 << 20
@@ -156,7 +156,7 @@ class Tracer:
     def _destination(self) -> Destination:
         if not self._has_spans:
             return TraceFiles(self._options.file, self._counts)
-        from core.observability.tracing.opentelemetry import SpanExporter
+        from trident.core.observability.tracing.opentelemetry import SpanExporter
 
         return SpanExporter(self._options.export, self._counts)
 

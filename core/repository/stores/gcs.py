@@ -41,10 +41,16 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from google.oauth2 import credentials as user_account
 from google.oauth2 import service_account
 
-from core.errors import AccessRefused, RepositoryUnavailable
-from core.repository.location import Location
-from core.repository.stores.http_body import body_pieces
-from core.repository.stores.object_store import Checksum, GcsCredential, StorageAccess, StoredObject, TransientError
+from trident.core.errors import AccessRefused, RepositoryUnavailable
+from trident.core.repository.location import Location
+from trident.core.repository.stores.http_body import body_pieces
+from trident.core.repository.stores.object_store import (
+    Checksum,
+    GcsCredential,
+    StorageAccess,
+    StoredObject,
+    TransientError,
+)
 
 _MD5_BYTES = 16
 _CRC32C_BYTES = 4

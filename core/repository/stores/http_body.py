@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from urllib3.exceptions import HTTPError
 from urllib3.response import HTTPResponse
 
-from core.repository.stores.object_store import TransientError
+from trident.core.repository.stores.object_store import TransientError
 
 _PIECE_BYTES = 256 << 10
 

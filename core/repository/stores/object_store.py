@@ -19,8 +19,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
-from core.repository.location import Location, Scheme, uri_prefix
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
+from trident.core.repository.location import Location, Scheme, uri_prefix
 
 
 class RegionOrigin(Enum):

@@ -36,10 +36,10 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from core.errors import AccessRefused, RepositoryUnavailable
-from core.repository.location import Location
-from core.repository.stores.http_body import body_pieces
-from core.repository.stores.object_store import (
+from trident.core.errors import AccessRefused, RepositoryUnavailable
+from trident.core.repository.location import Location
+from trident.core.repository.stores.http_body import body_pieces
+from trident.core.repository.stores.object_store import (
     Checksum,
     Hash,
     RegionOrigin,

@@ -14,10 +14,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from core.frontend.access import GROUPS
-from core.http.routes import ROUTES
 from tests.contract.grpc.grpc_requests import rpc_refusal, stub_of
 from tests.contract.servers.server import ServerProcess
+from trident.core.frontend.access import GROUPS
+from trident.core.http.routes import ROUTES
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

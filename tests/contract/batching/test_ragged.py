@@ -16,11 +16,11 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 
-from core.inference.tensors import Array
 from tests.contract.grpc.grpc_requests import Responses, client_of, tensor
 from tests.contract.servers.server import ServerProcess
 from tests.unit import onnx_models
 from tests.unit.onnx_models import write_version
+from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 

@@ -48,7 +48,7 @@ bindkey '^I' complete-word
 
 @cache
 def _script(shell: str) -> str:
-    command = [sys.executable, "-m", "app", "completion", shell]
+    command = [sys.executable, "-m", "trident.app", "completion", shell]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 

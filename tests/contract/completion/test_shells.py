@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.completion import COMMANDS, Command
 from tests.contract.completion.shells import SHELLS, bash_matches
+from trident.app.commands.completion import COMMANDS, Command
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from typing import Any
 import kubernetes_validate
 import yaml
 
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
 from tests.contract.deploy.external_tool import external_tool
 from tests.project import ROOT
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")

@@ -11,9 +11,6 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from app.docs.metrics_page import MODEL, families_of
-from core.http.metrics import PROMETHEUS
-from core.observability.metrics.exposition import render
 from tests.contract.repository.cloud_models import cloud_server
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
@@ -22,6 +19,9 @@ from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.unit.onnx_models import picky, write_version
 from tests.waiting import until
+from trident.app.docs.metrics_page import MODEL, families_of
+from trident.core.http.metrics import PROMETHEUS
+from trident.core.observability.metrics.exposition import render
 
 _BUCKET = "models"
 _DIGIT = (ROOT / "deploy" / "digits" / "7.json").read_bytes()

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.reading import read_settings
 from docker.healthcheck import Question, question, server_arguments
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer, platform_environment
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 from tests.waiting import until
+from trident.app.settings.reading import read_settings
 
 MODELS = ROOT / "deploy" / "models"
 LIMIT_S = 60.0

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from app.docs.metrics_page import metric_rows
 from tests.contract.deploy.kubernetes_manifests import OVERLAYS, Manifests, manifests, validate
 from tests.project import ROOT
+from trident.app.docs.metrics_page import metric_rows
 
 pytestmark = pytest.mark.slow
 

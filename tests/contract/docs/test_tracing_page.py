@@ -38,6 +38,11 @@ def test_the_commands_of_the_page_show_its_tree(http_workers: str, tmp_path: Pat
         until((tmp_path / "trace.json").exists, "nothing was written")
         arguments = [*show.split()[1:-1], str(tmp_path / "trace.json")]
         shown = subprocess.run(
-            [sys.executable, "-m", "app", *arguments], check=True, capture_output=True, text=True, cwd=ROOT, timeout=60
+            [sys.executable, "-m", "trident.app", *arguments],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            timeout=60,
         ).stdout
     assert names(shown) == names(TREE)

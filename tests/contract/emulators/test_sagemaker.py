@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 from botocore.exceptions import ClientError
 
-from app.emulators.sagemaker.archives import name_of
-from core.http.payloads.arrays import write_npy
 from tests.changing_files import found_below
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal
 from tests.contract.lifecycle.changing_models import WIDTH
@@ -36,6 +34,8 @@ from tests.contract.sagemaker.sagemaker_archives import (
     write_rows,
 )
 from tests.waiting import until
+from trident.app.emulators.sagemaker.archives import name_of
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = pytest.mark.slow
 

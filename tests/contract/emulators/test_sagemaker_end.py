@@ -19,11 +19,6 @@ import numpy as np
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from app.commands.emulate_options import CONTAINER_COMMAND
-from app.emulators.sagemaker.archives import name_of
-from app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
-from app.emulators.sagemaker.endpoint import PlatformLimits
-from core.http.payloads.arrays import write_npy
 from tests.changing_files import found_below
 from tests.contract.emulators.emulator_thread import EmulatorThread, container_members, signal_members
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal, response, sdk
@@ -41,6 +36,11 @@ from tests.contract.sagemaker.sagemaker_container import LIMIT_S, platform_envir
 from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import waiting, write_version
 from tests.waiting import until
+from trident.app.commands.emulate_options import CONTAINER_COMMAND
+from trident.app.emulators.sagemaker.archives import name_of
+from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = pytest.mark.slow
 

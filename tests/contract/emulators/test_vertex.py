@@ -14,9 +14,6 @@ import requests
 from google.api.httpbody_pb2 import HttpBody
 from google.api_core.exceptions import BadRequest, ServiceUnavailable
 
-from app.commands.emulate_options import CONTAINER_COMMAND
-from app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from app.emulators.vertex.limits import PlatformLimits
 from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members
 from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator, sdk_client
 from tests.contract.repository.cloud_models import fetched
@@ -26,6 +23,9 @@ from tests.contract.servers.simple_model import WIDTH, good_document, link_model
 from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT
 from tests.waiting import until
+from trident.app.commands.emulate_options import CONTAINER_COMMAND
+from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.vertex.limits import PlatformLimits
 
 SIMPLE = ROOT / "deploy" / "models" / "simple"
 BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="

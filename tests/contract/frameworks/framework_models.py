@@ -17,8 +17,8 @@ import openvino
 import xgboost
 from openvino import opset13
 
-from core.inference.tensors import Array
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_graph
+from trident.core.inference.tensors import Array
 
 WIDTH = 4
 WEIGHTS = np.random.default_rng(7).normal(size=(WIDTH, 2)).astype(np.float32)

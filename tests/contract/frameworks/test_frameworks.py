@@ -17,13 +17,13 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
-from core.inference.tensors import Array
 from tests.contract.frameworks.framework_models import WIDTH, FrameworkModel, framework_models
 from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.vertex.vertex_container import VertexContainer
 from tests.waiting import until
+from trident.core.inference.tensors import Array
 
 pytestmark = pytest.mark.slow
 

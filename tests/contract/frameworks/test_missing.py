@@ -10,7 +10,6 @@ from pkgutil import iter_modules
 
 import pytest
 
-import core.backends
 from tests.contract.frameworks.framework_models import framework_models
 from tests.contract.servers.server import ServerProcess
 from tests.unit.core.backends.tensorrt.plans import add_sub as add_sub_plan
@@ -18,6 +17,7 @@ from tests.unit.core.backends.tensorrt.plans import write_plan
 from tests.unit.onnx_models import add_sub, write_version
 from tests.unit.onnx_serving import add_sub_config
 from tests.waiting import until
+from trident.core import backends
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_every_backend_with_a_framework_is_among_these() -> None:
-    packages = (import_module(f"core.backends.{each.name}") for each in iter_modules(core.backends.__path__))
+    packages = (import_module(f"trident.core.backends.{each.name}") for each in iter_modules(backends.__path__))
     assert {package.EXTRA for package in packages if hasattr(package, "EXTRA")} == set(EXTRAS.values())
 
 

@@ -14,9 +14,9 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from core.inference.tensors import Array
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from trident.core.inference.tensors import Array
 
 LIMIT_S = 60.0
 CHECK = "/grpc.health.v1.Health/Check"

@@ -9,11 +9,11 @@ from typing import Any
 
 import hpack
 
-from app.worker.http2 import frames
-from app.worker.http2.headers import encode_fields
-from core.grpc.transport import Fields
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.headers import encode_fields
+from trident.core.grpc.transport import Fields
 
 LIMIT_S = 30.0
 INFER = "/inference.GRPCInferenceService/ModelInfer"

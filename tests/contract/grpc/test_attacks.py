@@ -14,13 +14,13 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, PING, SETTINGS, ErrorCode, frame
 from tests.contract.grpc.grpc_requests import LIMIT_S, simple_message, stub_of
 from tests.contract.grpc.raw_connection import raw_connection
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.unit.app.worker.http2.raw_client import REQUEST_BLOCK, headers_frame
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import CONTINUATION, DATA, GOAWAY, HEADERS, PING, SETTINGS, ErrorCode, frame
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

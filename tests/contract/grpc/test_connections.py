@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import ErrorCode
 from tests.contract.grpc.grpc_requests import assert_simple, client_of, simple_inputs, simple_message, tensor
 from tests.contract.grpc.raw_connection import RawConnection, raw_connection
 from tests.contract.servers.held import Held
@@ -23,6 +21,8 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.session import session_members
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import ErrorCode
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

@@ -19,8 +19,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.configuration import set_hypothesis_home_dir
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import (
+from tests.contract.grpc.grpc_requests import simple_message
+from tests.contract.grpc.raw_connection import INFER
+from tests.contract.servers.held import Held
+from tests.contract.servers.ports import HOST
+from tests.contract.servers.processes import workers_of
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import assert_still_serves, link_models
+from tests.fuzzing import bounded, examples
+from tests.unit.app.worker.http2.raw_client import Frame, cut, split
+from tests.unit.app.worker.http2.test_fuzz import changed
+from tests.unit.core.grpc.codec.any_messages import messages
+from tests.waiting import until
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -36,20 +48,8 @@ from app.worker.http2.frames import (
     ErrorCode,
     frame,
 )
-from app.worker.http2.headers import encode_fields
-from core.grpc.status import Status
-from tests.contract.grpc.grpc_requests import simple_message
-from tests.contract.grpc.raw_connection import INFER
-from tests.contract.servers.held import Held
-from tests.contract.servers.ports import HOST
-from tests.contract.servers.processes import workers_of
-from tests.contract.servers.server import ServerProcess
-from tests.contract.servers.simple_model import assert_still_serves, link_models
-from tests.fuzzing import bounded, examples
-from tests.unit.app.worker.http2.raw_client import Frame, cut, split
-from tests.unit.app.worker.http2.test_fuzz import changed
-from tests.unit.core.grpc.codec.any_messages import messages
-from tests.waiting import until
+from trident.app.worker.http2.headers import encode_fields
+from trident.core.grpc.status import Status
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

@@ -17,7 +17,6 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 from tritonclient.grpc import service_pb2 as pb
 
-from app.worker.http2 import frames
 from tests.contract.grpc.grpc_requests import (
     CHECK,
     LIMIT_S,
@@ -37,6 +36,7 @@ from tests.contract.python.python_models import write_model
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.waiting import until
+from trident.app.worker.http2 import frames
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

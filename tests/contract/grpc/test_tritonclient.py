@@ -17,7 +17,6 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from core.inference.tensors import Array
 from tests.contract.grpc.grpc_requests import (
     LIMIT_S,
     Responses,
@@ -32,6 +31,7 @@ from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.unit.onnx_models import classifier, identity, write_version
 from tests.waiting import until
+from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

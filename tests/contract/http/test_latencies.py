@@ -11,9 +11,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from core.http.metrics import OPENMETRICS, PROMETHEUS
 from tests.contract.servers.server import ServerProcess
 from tests.unit.onnx_models import picky, write_version
+from trident.core.http.metrics import OPENMETRICS, PROMETHEUS
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

@@ -17,10 +17,10 @@ import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from core.inference.tensors import Array
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.unit.onnx_models import add_sub, classifier, identity, write_version
+from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("front-ends")]
 

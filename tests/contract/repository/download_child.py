@@ -18,10 +18,10 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from core.repository.cache import ModelCache
-from core.repository.download import Downloader
-from core.repository.progress import DownloadProgress
-from core.repository.stores.object_store import Checksum, StoredObject
+from trident.core.repository.cache import ModelCache
+from trident.core.repository.download import Downloader
+from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.stores.object_store import Checksum, StoredObject
 
 PART_BYTES = 4 << 20
 _PIECE = 1 << 20

@@ -17,11 +17,11 @@ import tempfile
 from types import TracebackType
 from urllib.parse import quote
 
-from core.repository.location import parse_location
-from core.repository.stores.gcs import GcsStore
-from core.repository.stores.object_store import GcsCredential, StoredObject
 from tests.contract.servers.ports import HOST, free_ports
 from tests.waiting import LIMIT_S, until
+from trident.core.repository.location import parse_location
+from trident.core.repository.stores.gcs import GcsStore
+from trident.core.repository.stores.object_store import GcsCredential, StoredObject
 
 _STOP_LIMIT_S = 45.0
 _BOUNDARY = "two-parts"

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 import pytest
 
-from core.repository.download import Backoff
 from tests.contract.lifecycle.changing_models import heavy, index, load
 from tests.contract.repository.cloud_models import (
     KEYS,
@@ -28,6 +27,7 @@ from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.server import ServerProcess
 from tests.waiting import until
+from trident.core.repository.download import Backoff
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.repositories import NOT_UNIQUE
 from tests.contract.lifecycle.changing_models import BATCHED, add_scaled, heavy, index, scaled
 from tests.contract.repository.cloud_models import (
     KEYS,
@@ -34,6 +33,7 @@ from tests.contract.repository.s3_emulator import S3Emulator
 from tests.contract.servers.server import ServerProcess, environment_without
 from tests.project import ROOT
 from tests.waiting import until
+from trident.core.repository.repositories import NOT_UNIQUE
 
 pytestmark = pytest.mark.slow
 
@@ -150,7 +150,14 @@ def test_validate_examines_a_cloud_repository_and_fills_the_cache_of_the_server(
     repository.put_model("bad", 2.0, config="max_batch_sise: 3")
     with FaultProxy(repository.emulator.endpoint) as proxy:
         uri = repository.uri(proxy.endpoint)
-        command = [sys.executable, "-m", "app", "validate", uri, f"--model-cache-directory={tmp_path / 'cache'}"]
+        command = [
+            sys.executable,
+            "-m",
+            "trident.app",
+            "validate",
+            uri,
+            f"--model-cache-directory={tmp_path / 'cache'}",
+        ]
         variables = {**environment_without("AWS_", "GOOGLE_", "TRIDENT_", "TRITON_"), **KEYS}
         variables |= {"STORAGE_EMULATOR_HOST": proxy.endpoint, "AWS_EC2_METADATA_DISABLED": "true"}
         ended = subprocess.run(command, env=variables, cwd=ROOT, capture_output=True, text=True, timeout=60)

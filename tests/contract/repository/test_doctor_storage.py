@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
-from app.commands.doctor import Level, Line, clock_skew, read_storage, storage_lines
-from core.repository.location import parse_location
 from tests.contract.repository.fake_storage import FakeStorage, Reply, as_json
 from tests.contract.repository.gcs_emulator import GcsEmulator
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
@@ -19,6 +16,9 @@ from tests.contract.repository.test_s3_refusals import ScriptedS3, refusal
 from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
 from tests.unit.app.commands.validate.test_command import _log_as_before  # noqa: F401
+from trident.app.cli import main
+from trident.app.commands.doctor import Level, Line, clock_skew, read_storage, storage_lines
+from trident.core.repository.location import parse_location
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"

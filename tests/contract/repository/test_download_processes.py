@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import ModelCache
-from core.repository.stores.object_store import StoredObject
 from tests.contract.repository.download_child import PART_BYTES
 from tests.project import ROOT
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
 from tests.waiting import until
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache
+from trident.core.repository.stores.object_store import StoredObject
 
 SIZE = 10 * PART_BYTES
 

@@ -10,11 +10,11 @@ from collections.abc import Generator, Iterator
 import google_crc32c
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.stores.gcs import GcsStore
-from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import GcsEmulator, found, store_at
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.stores.gcs import GcsStore
+from trident.core.repository.stores.object_store import StoredObject, TransientError
 
 WEIGHTS = bytes(range(256)) * 8192  # 2 MiB: more than one piece
 

@@ -13,15 +13,15 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from core.errors import RepositoryUnavailable
-from core.repository.location import parse_location
-from core.repository.stores.gcs import GcsClient, GcsStore
-from core.repository.stores.object_store import GcsCredential, StoredObject, TransientError
 from tests.contract.repository.fake_storage import FakeStorage, Reply, Request, as_json
 from tests.contract.repository.gcs_emulator import store_at
 from tests.contract.servers.ports import HOST, free_ports
 from tests.project import ROOT
 from tests.waiting import until
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.location import parse_location
+from trident.core.repository.stores.gcs import GcsClient, GcsStore
+from trident.core.repository.stores.object_store import GcsCredential, StoredObject, TransientError
 
 EMAIL = "loader@project.iam.gserviceaccount.com"
 TOKEN = "ya29.the-access-token"
@@ -71,9 +71,9 @@ def test_emulator_is_asked_anonymously_without_a_metadata_server(
 def test_access_without_credentials_is_anonymous(tmp_path: Path) -> None:
     """In a new process, because the SDK reads the setting for the metadata server when it is imported."""
     program = (
-        "from core.errors import RepositoryUnavailable\n"
-        "from core.repository.stores.gcs import GcsStore\n"
-        "from core.repository.location import parse_location\n"
+        "from trident.core.errors import RepositoryUnavailable\n"
+        "from trident.core.repository.stores.gcs import GcsStore\n"
+        "from trident.core.repository.location import parse_location\n"
         "print(*GcsStore(parse_location('gs://models/open'), None).folders())\n"
         "try: list(GcsStore(parse_location('gs://models/closed'), None).list())\n"
         "except RepositoryUnavailable as refused: print(refused.message, refused.hint, sep='\\n')\n"

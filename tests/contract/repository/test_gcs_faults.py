@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.repository.stores.object_store import StoredObject, TransientError
 from tests.contract.repository.fault_proxy import Answer, Corrupt, Drip, FaultProxy, Reset, Truncate
 from tests.contract.repository.gcs_emulator import GcsEmulator, found, store_at
 from tests.contract.servers.ports import HOST, free_ports
+from trident.core.repository.stores.object_store import StoredObject, TransientError
 
 WEIGHTS = bytes(range(256)) * 8192
 

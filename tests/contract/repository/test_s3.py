@@ -13,14 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.location import parse_location
-from core.repository.sources import SourceOpener, SourceOptions
-from core.repository.stores.object_store import Checksum, ObjectStore, S3Credential, StoredObject, TransientError
-from core.repository.stores.s3 import S3Store
 from tests.contract.repository.fault_proxy import Answer, Corrupt, FaultProxy, Reset, Truncate
 from tests.contract.repository.s3_emulator import S3Emulator, leave_aws
 from tests.project import ROOT
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.location import parse_location
+from trident.core.repository.sources import SourceOpener, SourceOptions
+from trident.core.repository.stores.object_store import (
+    Checksum,
+    ObjectStore,
+    S3Credential,
+    StoredObject,
+    TransientError,
+)
+from trident.core.repository.stores.s3 import S3Store
 
 MIB = 1 << 20
 PART = 5 * MIB
@@ -259,8 +265,8 @@ def test_boto3_is_imported_by_the_first_use(emulator: S3Emulator, tmp_path: Path
     program = f"""
 import sys
 from pathlib import Path
-from core.errors import RepositoryUnavailable
-from core.repository.sources import SourceOpener, SourceOptions
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.sources import SourceOpener, SourceOptions
 opener = SourceOpener(SourceOptions(cache_directory=Path({str(tmp_path / "cache")!r}), cache_bytes=0))
 source = opener.open("s3://{emulator.address}/lazy")
 print("boto3" in sys.modules, "botocore" in sys.modules)

@@ -12,12 +12,12 @@ from types import TracebackType
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.location import parse_location
-from core.repository.stores.object_store import ObjectStore, S3Credential, StoredObject, TransientError
-from core.repository.stores.s3 import S3Store
 from tests.contract.repository.s3_emulator import leave_aws
 from tests.contract.servers.ports import HOST, free_ports
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.location import parse_location
+from trident.core.repository.stores.object_store import ObjectStore, S3Credential, StoredObject, TransientError
+from trident.core.repository.stores.s3 import S3Store
 
 KEY_ID = "AKIAIOSFODNN7EXAMPLE"
 SECRET = "wJalrXUtnFEMI-example-secret"

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from app.emulators.container import ContainerAnswer, ContainerClient
-from app.emulators.sagemaker.endpoint import PlatformLimits
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.server import environment_without
 from tests.contract.servers.session import TRIDENT, kill_session, session_members, start_session
 from tests.waiting import quiet_text, until
+from trident.app.emulators.container import ContainerAnswer, ContainerClient
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 
 # A machine that runs tests may be slower than the platform allows.
 LIMITS = PlatformLimits(connect_s=30.0, ping_s=30.0)

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.http.payloads.arrays import write_npy
 from tests.contract.lifecycle.changing_models import WIDTH
 from tests.contract.sagemaker.sagemaker_models import MOST, SeveralModels, several_models
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.http.payloads.arrays import write_npy
 from tests.contract.lifecycle.changing_models import WIDTH
 from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, write_flat
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S
 from tests.contract.sagemaker.sagemaker_models import MOST, ROW, SeveralModels, several_models
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = pytest.mark.slow
 

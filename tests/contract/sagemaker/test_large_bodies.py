@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.http.payloads.arrays import write_npy
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.contract.servers.ports import HOST
 from tests.unit.onnx_models import identity, write_version
 from tests.unit.onnx_serving import identity_config
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

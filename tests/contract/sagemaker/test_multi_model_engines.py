@@ -17,11 +17,11 @@ from urllib.parse import quote
 
 import pytest
 
-from app.emulators.container import ContainerFault
 from tests.contract.sagemaker.sagemaker_archives import CSV, ONES, is_scaled_by, listed, write_flat
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.contract.servers.processes import engines_of, front_ends_of, only, workers_of
 from tests.waiting import until
+from trident.app.emulators.container import ContainerFault
 
 pytestmark = pytest.mark.slow
 

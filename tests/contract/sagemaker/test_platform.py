@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.emulators.container import ContainerFault
-from core.http.payloads.arrays import write_npy
 from tests.contract.lifecycle.changing_models import WIDTH, Gate
 from tests.contract.sagemaker.sagemaker_container import LIMIT_S, SageMakerContainer
 from tests.unit.onnx_models import identity, slow, write_version
 from tests.unit.onnx_serving import identity_config
 from tests.waiting import until
+from trident.app.emulators.container import ContainerFault
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("http_workers")]
 

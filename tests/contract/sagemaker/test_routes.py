@@ -19,23 +19,23 @@ import numpy as np
 import pytest
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 
-from adapters.sagemaker.application import SageMakerApplication
-from adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
-from adapters.sagemaker.settings import PingMode, SageMakerSettings
-from app.worker.gevent_link import GeventLink
-from core.engine.in_process import InferenceEngine, make_engine
-from core.engine.protocol import Engine
-from core.frontend.gevent_bridge import GeventBridge
-from core.http.front_end import HttpOptions
-from core.http.metrics import MetricsPage
-from core.http.payloads.arrays import write_npy
-from core.lifecycle.options import EngineOptions
-from core.observability.hardware import MemoryRoom
-from core.remote.engine_client import RemoteEngine
-from core.remote.engine_server import EngineServer
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until
+from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
+from trident.adapters.sagemaker.settings import PingMode, SageMakerSettings
+from trident.app.worker.gevent_link import GeventLink
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.engine.protocol import Engine
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.payloads.arrays import write_npy
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.observability.hardware import MemoryRoom
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.engine_server import EngineServer
 
 LIMIT_S = 60.0
 BOTH_SHAPES = pytest.mark.shapes("one-process", "front-ends")

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from core.inference.tensors import BY_NAME
 from tests.contract.python.python_models import write_model
 from tests.unit.onnx_models import Dims, build, tensor, write_version
+from trident.core.inference.tensors import BY_NAME
 
 FLAGS = {
     "INT32": "int32_false_true: [ 0, 1 ]",

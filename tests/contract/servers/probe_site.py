@@ -178,9 +178,9 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 
 
 def main() -> int:
-    from app.supervisor.configuration import ServerConfiguration
-    from app.supervisor.server import serve
-    from app.worker.listening_sockets import Bind
+    from trident.app.supervisor.configuration import ServerConfiguration
+    from trident.app.supervisor.server import serve
+    from trident.app.worker.listening_sockets import Bind
 
     # Not to descriptor 2, which workers capture: what they wrote there would be logged as a native line, for ever.
     logging.basicConfig(level=logging.INFO, stream=open(os.dup(2), "w"))  # noqa: SIM115

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from app.commands.serve import server_configuration
-from app.settings.reading import read_settings
-from app.supervisor.server import serve
-from core.observability.log import configure_logging
+from trident.app.commands.serve import server_configuration
+from trident.app.settings.reading import read_settings
+from trident.app.supervisor.server import serve
+from trident.core.observability.log import configure_logging
 
 if __name__ == "__main__":
     # A stock worker speaks no HTTP/2.

@@ -14,9 +14,9 @@ import tritonclient.http as triton_http
 import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
-from core.inference.tensors import Array
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
+from trident.core.inference.tensors import Array
 
 
 class Speaker(NamedTuple):

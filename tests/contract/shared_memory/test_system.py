@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.inference.tensors import Array
 from tests.contract.servers.server import ServerProcess
 from tests.contract.servers.simple_model import link_models
 from tests.contract.shared_memory.client_regions import Speaker, memory, speaker
 from tests.unit.onnx_models import identity, waiting, write_version
 from tests.waiting import until
+from trident.core.inference.tensors import Array
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 

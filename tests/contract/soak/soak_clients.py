@@ -16,10 +16,10 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
-from core.inference.tensors import Array
 from tests.contract.servers.ports import HOST
 from tests.contract.servers.server import ServerProcess
 from tests.contract.soak.soak_models import CACHED, CHAIN, PLAIN, PYTHON, TALLY, TOKENS, WEIGHTED, WIDTH, WORDS
+from trident.core.inference.tensors import Array
 
 LIMIT_S = 60.0
 SEQUENCE = 5

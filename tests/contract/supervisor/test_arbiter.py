@@ -135,5 +135,5 @@ def test_patching_worker_class_is_refused() -> None:
         command, capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120
     )
     assert ended.returncode == 1
-    assert "use 'app.supervisor.arbiter.WorkerProcess'" in ended.stderr
+    assert "use 'trident.app.supervisor.arbiter.WorkerProcess'" in ended.stderr
     assert "Traceback" not in ended.stderr

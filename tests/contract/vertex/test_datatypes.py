@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.inference.tensors import BY_NAME
 from tests.contract.vertex.vertex_container import VertexContainer
 from tests.contract.vertex.vertex_models import DATATYPES, WIDTH, identity_name, serving
+from trident.core.inference.tensors import BY_NAME
 
 pytestmark = pytest.mark.slow
 

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 import requests
 
-from adapters.vertex.predict import BINARY
-from core.http.payloads.arrays import write_npy
 from tests.contract.servers.ports import HOST
 from tests.contract.vertex.vertex_container import LIMIT_S, PREDICT, Answer, VertexContainer
 from tests.contract.vertex.vertex_models import ROWS, serving
+from trident.adapters.vertex.predict import BINARY
+from trident.core.http.payloads.arrays import write_npy
 
 pytestmark = pytest.mark.slow
 

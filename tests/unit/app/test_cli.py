@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from app import cli
-from app.cli import main
-from app.settings.server import ServerSettings
-from app.version import BUILD, VERSION
 from tests.project import ROOT
+from trident.app import cli
+from trident.app.cli import main
+from trident.app.settings.server import ServerSettings
+from trident.app.version import BUILD, VERSION
 
 # None of these modules is needed to print the version.
 HEAVY = {"numpy", "flask", "gevent", "gunicorn", "onnxruntime", "google.protobuf", "grpc", "werkzeug"}
@@ -111,13 +111,16 @@ def test_a_server_that_cannot_start_prints_the_reason_and_returns_1(
 
 
 def test_version_imports_no_heavy_module() -> None:
-    code = "import sys; from app.cli import main; main(['--version']); main(['serve', '--help']); print(*sys.modules)"
+    code = (
+        "import sys; from trident.app.cli import main; main(['--version']); main(['serve', '--help']); "
+        "print(*sys.modules)"
+    )
     run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert HEAVY & set(run.stdout.split()) == set()
 
 
 def test_the_package_runs_as_a_module() -> None:
     run = subprocess.run(
-        [sys.executable, "-m", "app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "trident.app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert run.stdout == f"trident {VERSION} ({BUILD})\n"

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import tomllib
 
-from app.version import VERSION
 from tests.project import ROOT
+from trident.app.version import VERSION
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.kept_memory import KeptMemory
+from trident.core.kept_memory import KeptMemory
 
 SIZE = 1 << 17
 

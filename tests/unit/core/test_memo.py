@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.memo import Memo
+from trident.core.memo import Memo
 
 
 def test_memo_remembers_up_to_its_limit() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from app.docs.metrics_page import metric_rows
 from deploy.monitoring.build_dashboard import COLUMNS, DASHBOARD, dashboard, text
 from tests.project import ROOT
+from trident.app.docs.metrics_page import metric_rows
 
 MONITORING = ROOT / "deploy" / "monitoring"
 RULES = yaml.safe_load((MONITORING / "rules.yml").read_text())

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
-from app.settings.server import ServerSettings
 from tests.project import ROOT
 from tests.unit.docker.dockerfile import Dockerfile, Instruction, breaches
+from trident.app.cli import main
+from trident.app.settings.server import ServerSettings
 
 DOCKERFILE = Dockerfile.parse((ROOT / "docker" / "Dockerfile").read_text())
 IMAGES = ("cpu", "gpu")

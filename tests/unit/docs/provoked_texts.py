@@ -14,55 +14,6 @@ import pytest
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from werkzeug.test import Client as HttpClient
 
-from adapters.sagemaker.application import SageMakerApplication
-from adapters.sagemaker.layout import read_layout
-from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.model_registry import LoadedModels
-from adapters.sagemaker.settings import SageMakerSettings
-from adapters.vertex.application import VertexApplication
-from adapters.vertex.endpoint import Deadline, SizeLimits
-from adapters.vertex.settings import VertexSettings
-from app.process import files as temporary_directory
-from app.settings.reading import read_settings
-from app.supervisor.engine_child import EngineChild
-from app.worker.http1 import request_head as refusal
-from app.worker.listening_sockets import open_listener
-from app.worker.tls import HTTP2, TlsFiles, server_context
-from core.backends.onnxruntime.providers import CPU, CUDA, ProviderRequest, check_active, check_available
-from core.backends.onnxruntime.session import failure_of
-from core.config.autocomplete import instance_group_problems
-from core.config.schema import ModelConfig, ModelInstanceGroup
-from core.config.spec import BatchingSpec, QueuePolicy
-from core.config.validate import count_problems
-from core.engine.in_process import InferenceEngine
-from core.engine.model_door import waits_for_itself
-from core.errors import ServerStopping
-from core.frontend.access import GRPC, AuthTokens, Scope, parse_restricted
-from core.frontend.bridge import ThreadBridge
-from core.grpc.application import GrpcOptions
-from core.http.admin import readiness
-from core.http.application import V2Application
-from core.http.errors import message_of
-from core.http.front_end import HttpOptions
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.observability.hardware import MemoryRoom
-from core.observability.latency_options import parse_quantiles
-from core.observability.log import LogFile, LogOptions, close_log, configure_logging
-from core.remote.engine_server import engine_down
-from core.repository.cache import ModelCache
-from core.repository.location import parse_location
-from core.repository.repositories import Repositories
-from core.repository.repository import scan_repository
-from core.repository.sources import LocalSource
-from core.repository.stores.gcs import GcsStore
-from core.repository.stores.object_store import GcsCredential, StoredObject, read_cloud_credentials
-from core.repository.stores.s3 import S3Call
-from core.scheduling.open_requests import lost_between_iterations, refuse_again
-from core.scheduling.queue import RequestQueue
-from core.scheduling.rate_limiter import RateLimiter
-from core.scheduling.resource_limit import ResourceLimit
 from tests.certificates import Authority
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
@@ -73,6 +24,55 @@ from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import pending_request
 from tests.unit.shared_memory_object import shared_memory_object
+from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.layout import read_layout
+from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.model_registry import LoadedModels
+from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.adapters.vertex.application import VertexApplication
+from trident.adapters.vertex.endpoint import Deadline, SizeLimits
+from trident.adapters.vertex.settings import VertexSettings
+from trident.app.process import files as temporary_directory
+from trident.app.settings.reading import read_settings
+from trident.app.supervisor.engine_child import EngineChild
+from trident.app.worker.http1 import request_head as refusal
+from trident.app.worker.listening_sockets import open_listener
+from trident.app.worker.tls import HTTP2, TlsFiles, server_context
+from trident.core.backends.onnxruntime.providers import CPU, CUDA, ProviderRequest, check_active, check_available
+from trident.core.backends.onnxruntime.session import failure_of
+from trident.core.config.autocomplete import instance_group_problems
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.config.validate import count_problems
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.engine.model_door import waits_for_itself
+from trident.core.errors import ServerStopping
+from trident.core.frontend.access import GRPC, AuthTokens, Scope, parse_restricted
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.grpc.application import GrpcOptions
+from trident.core.http.admin import readiness
+from trident.core.http.application import V2Application
+from trident.core.http.errors import message_of
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.hardware import MemoryRoom
+from trident.core.observability.latency_options import parse_quantiles
+from trident.core.observability.log import LogFile, LogOptions, close_log, configure_logging
+from trident.core.remote.engine_server import engine_down
+from trident.core.repository.cache import ModelCache
+from trident.core.repository.location import parse_location
+from trident.core.repository.repositories import Repositories
+from trident.core.repository.repository import scan_repository
+from trident.core.repository.sources import LocalSource
+from trident.core.repository.stores.gcs import GcsStore
+from trident.core.repository.stores.object_store import GcsCredential, StoredObject, read_cloud_credentials
+from trident.core.repository.stores.s3 import S3Call
+from trident.core.scheduling.open_requests import lost_between_iterations, refuse_again
+from trident.core.scheduling.queue import RequestQueue
+from trident.core.scheduling.rate_limiter import RateLimiter
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 ONES = list(range(16))
 COMPLETE = (

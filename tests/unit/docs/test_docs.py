@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.server import SERVER_OPTIONS
-from core.http.routes import ROUTES
 from tests.project import ROOT
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.core.http.routes import ROUTES
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)\s]*)\)")

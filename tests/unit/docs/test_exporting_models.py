@@ -14,16 +14,16 @@ import pytest
 from google.protobuf import text_format
 from werkzeug.test import Client
 
-from app.cli import main
-from app.settings.server import SERVER_OPTIONS
-from app.settings.sources import CommandLine
-from core.config.schema import ModelConfig
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
+from trident.app.cli import main
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.sources import CommandLine
+from trident.core.config.schema import ModelConfig
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 
 PAGE = (ROOT / "docs" / "exporting-models.md").read_text()
 LIBRARIES = ("skl2onnx", "convert_lightgbm", "convert_xgboost", "torch.onnx.export")

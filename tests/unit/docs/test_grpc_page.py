@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from app.worker.http2.frames import Http2Limits
 from tests.project import ROOT
+from trident.app.worker.http2.frames import Http2Limits
 
 PAGE = (ROOT / "docs" / "grpc.md").read_text()
 TESTS = (ROOT / "tests" / "unit" / "app" / "worker" / "http2" / "test_attacks.py").read_text()

@@ -19,25 +19,25 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 from werkzeug.serving import make_server
 
-from app.cli import main
-from app.commands import trace as trace_command
-from app.commands.validate import read_validate_options
-from app.docs.metrics_page import metric_rows
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import Option
-from app.settings.reading import read_settings, with_repositories
-from app.settings.server import SERVER_OPTIONS
-from app.settings.sources import CommandLine
-from core.backends.cpu_budget import plan_threads
-from core.backends.onnxruntime.providers import tensorrt_options
-from core.config.schema import ModelConfig
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
+from trident.app.cli import main
+from trident.app.commands import trace as trace_command
+from trident.app.commands.validate import read_validate_options
+from trident.app.docs.metrics_page import metric_rows
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import Option
+from trident.app.settings.reading import read_settings, with_repositories
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.sources import CommandLine
+from trident.core.backends.cpu_budget import plan_threads
+from trident.core.backends.onnxruntime.providers import tensorrt_options
+from trident.core.config.schema import ModelConfig
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 
 TRITON = (ROOT / "docs" / "coming-from-triton.md").read_text()
 TUNING = (ROOT / "docs" / "tuning.md").read_text()

@@ -13,17 +13,15 @@ from functools import cache
 
 import pytest
 
-import adapters
-import app
-import core
-from adapters.sagemaker.application import SageMakerApplication
-from adapters.vertex.application import VertexApplication
-from app.worker.http1 import request_head as refusal
-from core.errors import ServerError
-from core.http.application import V2Application
+import trident
 from tests.project import ROOT, pure_python_only
 from tests.unit.docs.provoked_texts import provoked_texts
 from tests.unit.product_modules import product_modules
+from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.vertex.application import VertexApplication
+from trident.app.worker.http1 import request_head as refusal
+from trident.core.errors import ServerError
+from trident.core.http.application import V2Application
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 ANY = "…"
@@ -207,13 +205,12 @@ def test_a_quote_matches_its_text_and_no_other() -> None:
 
 
 def error_classes() -> set[type[ServerError]]:
-    imported = list(product_modules(core, adapters, app))
+    imported = list(product_modules(trident))
     assert imported
     found: list[type[ServerError]] = [ServerError]
     for kind in found:
         found += kind.__subclasses__()
-    own = ("core", "adapters", "app")
-    return {kind for kind in found[1:] if kind.__module__.split(".")[0] in own}
+    return {kind for kind in found[1:] if kind.__module__.startswith("trident.")}
 
 
 def documented_class(kind: type[ServerError]) -> list[str]:
@@ -222,9 +219,9 @@ def documented_class(kind: type[ServerError]) -> list[str]:
     error = kind.__new__(kind)
     # Neither object is initialised: a status depends only on the class of the error.
     statuses = [str(port.__new__(port).status_of(error)) for port in ports]
-    if kind.__module__.startswith("app."):
+    if kind.__module__.startswith("trident.app."):
         statuses = ["start"] * 3
-    elif kind.__module__.startswith("core.grpc."):
+    elif kind.__module__.startswith("trident.core.grpc."):
         statuses = ["gRPC"] * 3
     return [f"`{kind.__name__}`", kind.code.value, *statuses]
 

@@ -7,15 +7,15 @@ from dataclasses import fields
 
 import pytest
 
-from adapters.vertex import settings as variables
-from adapters.vertex.application import HEADER
-from adapters.vertex.predict import BINARY, Target
-from adapters.vertex.settings import PayloadKind, VertexSettings, server_options
-from app.settings.groups import UNUSED_OPTIONS, split_groups
-from app.settings.server import SERVER_OPTIONS
-from core.frontend.access import GROUPS
 from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
+from trident.adapters.vertex import settings as variables
+from trident.adapters.vertex.application import HEADER
+from trident.adapters.vertex.predict import BINARY, Target
+from trident.adapters.vertex.settings import PayloadKind, VertexSettings, server_options
+from trident.app.settings.groups import UNUSED_OPTIONS, split_groups
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.core.frontend.access import GROUPS
 
 DOCUMENT = (ROOT / "docs" / "vertex.md").read_text()
 # The emulator's own command has other options than the server.

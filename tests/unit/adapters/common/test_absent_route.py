@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.routes import RouteAbsent, absent_route
-from core.errors import ErrorCode
+from trident.adapters.common.routes import RouteAbsent, absent_route
+from trident.core.errors import ErrorCode
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "HEAD", "UNKNOWN"])

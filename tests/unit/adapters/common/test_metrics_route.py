@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from adapters.common.routes import metrics_route
-from core.http.metrics import MetricsPage
+from trident.adapters.common.routes import metrics_route
+from trident.core.http.metrics import MetricsPage
 
 
 def test_each_request_renders_the_page() -> None:

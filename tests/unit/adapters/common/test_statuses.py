@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.routes import BODY_STATUSES, status_in
-from core.errors import InvalidRequest
-from core.http.errors import UnsupportedEncoding
-from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from trident.adapters.common.routes import BODY_STATUSES, status_in
+from trident.core.errors import InvalidRequest
+from trident.core.http.errors import UnsupportedEncoding
+from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
 
 
 @pytest.mark.parametrize(

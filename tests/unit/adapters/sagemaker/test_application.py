@@ -12,19 +12,19 @@ import orjson
 import pytest
 from werkzeug.test import Client
 
-from adapters.sagemaker.application import SageMakerApplication
-from adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
-from core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, ServerError
-from core.frontend.access import parse_restricted
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpFrontEnd, HttpOptions
-from core.http.metrics import MetricsPage
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.response import InferenceResponse, OutputTensor
-from core.lifecycle.state import Phase, ServingPhase
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
+from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
+from trident.core.errors import AlreadyLoaded, BackendFailed, OutOfMemory, QueueFull, ServerError
+from trident.core.frontend.access import parse_restricted
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpFrontEnd, HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.lifecycle.state import Phase, ServingPhase
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
 ANSWER = {

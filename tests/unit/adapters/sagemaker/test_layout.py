@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.layout import Layout, read_layout
-from core.errors import ConfigInvalid
+from trident.adapters.sagemaker.layout import Layout, read_layout
+from trident.core.errors import ConfigInvalid
 
 
 def write(root: Path, *paths: str) -> str:

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from adapters.sagemaker.layout import ModelFolder
-from adapters.sagemaker.memory import (
+from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
+from tests.waiting import until
+from trident.adapters.sagemaker.layout import ModelFolder
+from trident.adapters.sagemaker.memory import (
     GPU_EXTRA,
     HOST,
     HOST_EXTRA,
@@ -20,11 +22,9 @@ from adapters.sagemaker.memory import (
     SharedReservations,
     reserve_of,
 )
-from core.config.schema import ModelConfig
-from core.errors import OutOfMemory
-from core.observability.hardware import MemoryRoom
-from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
-from tests.waiting import until
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import OutOfMemory
+from trident.core.observability.hardware import MemoryRoom
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.layout import DEEPEST, find_model, list_files
-from core.errors import ConfigInvalid, InvalidRequest
+from trident.adapters.sagemaker.layout import DEEPEST, find_model, list_files
+from trident.core.errors import ConfigInvalid, InvalidRequest
 
 ENSEMBLE = 'platform: "ensemble"'
 

@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from adapters.sagemaker.memory import HOST, MemoryBudget
-from adapters.sagemaker.model_registry import LoadedModels
-from adapters.sagemaker.model_states import LoadedModel, ModelStates
-from adapters.sagemaker.shared_model_states import SharedModelStates
-from app.process.heap import keep_freed_memory
-from core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
-from core.observability.hardware import MemoryRoom, resident_bytes, trim_heap
 from tests.unit import onnx_models
 from tests.unit.backend_serving import tensor_text
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
 from tests.waiting import until
+from trident.adapters.sagemaker.memory import HOST, MemoryBudget
+from trident.adapters.sagemaker.model_registry import LoadedModels
+from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
+from trident.adapters.sagemaker.shared_model_states import SharedModelStates
+from trident.app.process.heap import keep_freed_memory
+from trident.core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
+from trident.core.observability.hardware import MemoryRoom, resident_bytes, trim_heap
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -10,19 +10,19 @@ import numpy as np
 import pytest
 from werkzeug.test import Client
 
-from adapters.sagemaker.application import SageMakerApplication
-from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.settings import PingMode, SageMakerSettings
-from core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
-from core.frontend.bridge import ThreadBridge
-from core.http.front_end import HttpOptions
-from core.http.metrics import MetricsPage
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
 from tests.project import pure_python_only
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
+from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.settings import PingMode, SageMakerSettings
+from trident.core.errors import ModelLoadFailed, ModelNotFound, OutOfMemory
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
 
 V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.model_registry import LONGEST_NAME, check_name, check_url, folder_of
-from core.errors import InvalidRequest
+from trident.adapters.sagemaker.model_registry import LONGEST_NAME, check_name, check_url, folder_of
+from trident.core.errors import InvalidRequest
 
 ROOT = "/opt/ml/models"
 

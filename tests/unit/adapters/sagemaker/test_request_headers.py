@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from adapters.sagemaker.invocations import add_timing, adopt_headers, parameter_headers
-from core.errors import BackendFailed, InvalidRequest
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.adapters.sagemaker.invocations import add_timing, adopt_headers, parameter_headers
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
 NAMES = ("Session-Id", "Target-Model", "Target-Variant", "Inference-Component", "Target-Container-Hostname")

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.sagemaker.invocations import ResponseTypes, other_than_v2
-from adapters.sagemaker.settings import SageMakerSettings
-from core.errors import ConfigInvalid
-from core.http.payloads.formats import BodyKind, NotAcceptable
+from trident.adapters.sagemaker.invocations import ResponseTypes, other_than_v2
+from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.core.errors import ConfigInvalid
+from trident.core.http.payloads.formats import BodyKind, NotAcceptable
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from adapters.sagemaker.settings import (
+from tests.project import ROOT
+from trident.adapters.sagemaker.settings import (
     EFFECTIVE_VARIABLES,
     WITHOUT_EFFECT,
     additional_arguments,
@@ -16,8 +17,7 @@ from adapters.sagemaker.settings import (
     server_options,
     variables_without_effect,
 )
-from core.errors import ConfigInvalid
-from tests.project import ROOT
+from trident.core.errors import ConfigInvalid
 
 MB = 1 << 20
 PAGE = ROOT / "docs" / "sagemaker.md"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.settings import SettingRow
-from adapters.sagemaker.settings import SageMakerSettings, parse_port_range, read_sagemaker_settings
-from core.errors import ConfigInvalid
+from trident.adapters.common.settings import SettingRow
+from trident.adapters.sagemaker.settings import SageMakerSettings, parse_port_range, read_sagemaker_settings
+from trident.core.errors import ConfigInvalid
 
 
 def read(**environ: str) -> SageMakerSettings:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from adapters.sagemaker.memory import MemoryBudget
-from adapters.sagemaker.model_registry import LoadedModels
-from adapters.sagemaker.shared_model_states import SharedModelStates
-from core.errors import AlreadyLoaded, ModelNotFound
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, write
 from tests.waiting import until
+from trident.adapters.sagemaker.memory import MemoryBudget
+from trident.adapters.sagemaker.model_registry import LoadedModels
+from trident.adapters.sagemaker.shared_model_states import SharedModelStates
+from trident.core.errors import AlreadyLoaded, ModelNotFound
 
 
 class FrontEnds:

@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from adapters.common.routes import RouteAbsent
-from adapters.vertex.application import VertexApplication
-from adapters.vertex.endpoint import RedirectForbidden, RedirectUnknown
-from adapters.vertex.settings import VertexSettings
-from core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
-from core.frontend.bridge import ThreadBridge
-from core.http.errors import UnsupportedEncoding
-from core.http.front_end import HttpOptions
-from core.http.metrics import MetricsPage
-from core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
-from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
 from tests.unit.fake_engine import FakeEngine
+from trident.adapters.common.routes import RouteAbsent
+from trident.adapters.vertex.application import VertexApplication
+from trident.adapters.vertex.endpoint import RedirectForbidden, RedirectUnknown
+from trident.adapters.vertex.settings import VertexSettings
+from trident.core.errors import InvalidRequest, ModelNotFound, OutOfMemory, ServerError
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.errors import UnsupportedEncoding
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from trident.core.lifecycle.state import Phase, ServingPhase
 
 INFER = "/v2/models/simple/infer"
 

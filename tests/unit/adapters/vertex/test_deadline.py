@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.endpoint import Deadline, set_deadline
-from core.errors import DeadlineExceeded
-from core.http.reply import CLIENT_GONE_KEY
+from trident.adapters.vertex.endpoint import Deadline, set_deadline
+from trident.core.errors import DeadlineExceeded
+from trident.core.http.reply import CLIENT_GONE_KEY
 
 
 class Now:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PUBLIC, VertexBench
+from trident.core.lifecycle.state import Phase, ServingPhase
 
 
 def test_an_unready_server_answers_503_with_the_progress() -> None:

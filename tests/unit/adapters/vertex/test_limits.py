@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.endpoint import SHARED_ENDPOINT_BYTES, SizeLimits, received_size
-from core.errors import InvalidRequest
+from trident.adapters.vertex.endpoint import SHARED_ENDPOINT_BYTES, SizeLimits, received_size
+from trident.core.errors import InvalidRequest
 
 
 class Now:

@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 import pytest
 
-from adapters.vertex.predict import BINARY, wants_stream
-from adapters.vertex.settings import PayloadKind
-from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
-from core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
-from core.http.front_end import HttpOptions
-from core.lifecycle.state import IndexEntry
 from tests.unit.adapters.vertex.vertex_bench import V2, VertexBench
 from tests.unit.core.http.views.streaming_engine import StreamingEngine, said
+from trident.adapters.vertex.predict import BINARY, wants_stream
+from trident.adapters.vertex.settings import PayloadKind
+from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
+from trident.core.http.errors import HINT_HEADER, REQUEST_ID_HEADER
+from trident.core.http.front_end import HttpOptions
+from trident.core.lifecycle.state import IndexEntry
 
 JSON = "application/json"
 EVENTS = "text/event-stream"

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.endpoint import SHARED_ENDPOINT_BYTES
-from core.frontend.access import GROUPS, parse_restricted
-from core.http.front_end import HttpOptions
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, V2, VertexBench
+from trident.adapters.vertex.endpoint import SHARED_ENDPOINT_BYTES
+from trident.core.frontend.access import GROUPS, parse_restricted
+from trident.core.http.front_end import HttpOptions
 
 PERMITTED = [
     ("metrics", "text/plain"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.frontend.access import GROUPS, parse_restricted
-from core.http.front_end import HttpOptions
 from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, VertexBench
+from trident.core.frontend.access import GROUPS, parse_restricted
+from trident.core.http.front_end import HttpOptions
 
 PREDICTION = {"predictions": [[1, 2]]}
 INSTANCES = {"instances": [[1, 2]]}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.settings import OptionText
-from adapters.vertex.settings import server_options
-from app.settings.server import SERVER_OPTIONS
+from trident.adapters.common.settings import OptionText
+from trident.adapters.vertex.settings import server_options
+from trident.app.settings.server import SERVER_OPTIONS
 
 VARIABLES = {"AIP_MODE": "PREDICTION", "AIP_HTTP_PORT": " 8081 ", "AIP_STORAGE_URI": "gs://b/m"}
 

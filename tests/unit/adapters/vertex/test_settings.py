@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.common.settings import SettingRow
-from adapters.vertex.settings import VertexSettings, read_routes
-from core.errors import ConfigInvalid
+from trident.adapters.common.settings import SettingRow
+from trident.adapters.vertex.settings import VertexSettings, read_routes
+from trident.core.errors import ConfigInvalid
 
 ROUTES = {"AIP_PREDICT_ROUTE": "/predict", "AIP_HEALTH_ROUTE": "/health"}
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from adapters.vertex.predict import DEFAULT_TARGET, Target, names_model, read_target, take_target
-from core.errors import InvalidRequest
-from core.http.long_json import SLICE
+from trident.adapters.vertex.predict import DEFAULT_TARGET, Target, names_model, read_target, take_target
+from trident.core.errors import InvalidRequest
+from trident.core.http.long_json import SLICE
 
 
 def test_the_targets_members_leave_the_parameters() -> None:

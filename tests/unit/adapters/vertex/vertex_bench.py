@@ -8,15 +8,15 @@ import numpy as np
 import orjson
 from werkzeug.test import Client
 
-from adapters.vertex.application import VertexApplication
-from adapters.vertex.settings import VertexSettings
-from core.errors import ServerError
-from core.frontend.bridge import ThreadBridge
-from core.http.front_end import HttpOptions
-from core.http.metrics import MetricsPage
-from core.inference.request import InferenceRequest, Parameter
-from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
+from trident.adapters.vertex.application import VertexApplication
+from trident.adapters.vertex.settings import VertexSettings
+from trident.core.errors import ServerError
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
 
 PREDICT = "/v1/endpoints/12/deployedModels/34:predict"
 HEALTH = "/v1/endpoints/12/deployedModels/34"

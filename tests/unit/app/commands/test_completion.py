@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli import COMMANDS
-from app.commands import completion
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import BadOption
-from app.settings.server import SERVER_OPTIONS
+from trident.app.cli import COMMANDS
+from trident.app.commands import completion
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import BadOption
+from trident.app.settings.server import SERVER_OPTIONS
 
 
 def test_every_command_is_completed() -> None:

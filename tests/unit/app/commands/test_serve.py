@@ -21,7 +21,7 @@ SERVING = {
 
 
 def test_the_main_process_imports_nothing_that_serves() -> None:
-    code = "import sys, app.cli, app.settings.reading, app.commands.serve; print(*sys.modules)"
+    code = "import sys, trident.app.cli, trident.app.settings.reading, trident.app.commands.serve; print(*sys.modules)"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
     )

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 from werkzeug.test import Client
 
-from app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
-from core.frontend.bridge import ThreadBridge
-from core.grpc.call import Method, RefusedCall
-from core.grpc.methods import ResponseCounts
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.observability.metrics_report import FIGURES
 from tests.project import ROOT, pure_python_only
 from tests.unit.fake_engine import FakeEngine
+from trident.app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.grpc.call import Method, RefusedCall
+from trident.core.grpc.methods import ResponseCounts
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.observability.metrics_report import FIGURES
 
 PAGE = ROOT / "docs" / "metrics.md"
 # The optional labels, which the page describes once for all metrics of models.
@@ -21,7 +21,7 @@ OF_SOME_MODELS = {"gpu_uuid", "namespace", "_team"}
 
 
 def test_the_page_is_generated_from_the_metrics() -> None:
-    assert PAGE.read_text() == metrics_page(), "run: python -m app.docs.metrics_page > docs/metrics.md"
+    assert PAGE.read_text() == metrics_page(), "run: python -m trident.app.docs.metrics_page > docs/metrics.md"
 
 
 def test_every_row_has_four_cells_and_is_unique() -> None:

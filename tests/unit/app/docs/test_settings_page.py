@@ -1,13 +1,13 @@
 from __future__ import annotations
 
-from app.docs.settings_page import settings_page
 from tests.project import ROOT
+from trident.app.docs.settings_page import settings_page
 
 PAGE = ROOT / "docs" / "settings.md"
 
 
 def test_the_page_is_generated_from_the_settings() -> None:
-    assert PAGE.read_text() == settings_page(), "run: python -m app.docs.settings_page > docs/settings.md"
+    assert PAGE.read_text() == settings_page(), "run: python -m trident.app.docs.settings_page > docs/settings.md"
 
 
 def test_every_row_has_four_cells() -> None:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from adapters.common.settings import SettingRow
-from app.settings.option import BadOption
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
+from trident.adapters.common.settings import SettingRow
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
 
 
 class Container:

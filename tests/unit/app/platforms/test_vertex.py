@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from adapters.common.settings import SettingRow
-from adapters.vertex.settings import VertexSettings
-from app.settings.option import BadOption
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
+from trident.adapters.common.settings import SettingRow
+from trident.adapters.vertex.settings import VertexSettings
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
 
 CONTAINER = {
     "AIP_MODE": "PREDICTION",

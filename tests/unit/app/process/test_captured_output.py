@@ -14,9 +14,9 @@ from tests.project import ROOT
 
 PROGRAM = """
 import logging, os, signal, sys, time
-from app.process.stray_output import capture_output
-from app.process.end import exit_now
-from core.observability.log import LogOptions, configure_logging
+from trident.app.process.stray_output import capture_output
+from trident.app.process.end import exit_now
+from trident.core.observability.log import LogOptions, configure_logging
 
 configure_logging(LogOptions(format="json"))
 captured = capture_output()

@@ -13,20 +13,20 @@ from tests.project import ROOT
 # It signals itself while it reads the settings of a server.
 SCRIPT = """
 import os, sys
-import app.cli
+import trident.app.cli
 class Reading:
     def find_spec(self, name, path, target=None):
-        if name == "app.settings.reading":
+        if name == "trident.app.settings.reading":
             os.kill(os.getpid(), int(sys.argv.pop()))
 sys.meta_path.insert(0, Reading())
 sys.argv[1:1] = ["serve", "/none"]
-sys.exit(app.cli.main())
+sys.exit(trident.app.cli.main())
 """
 
 
 STRAY = """
-import app.cli, app.process.end, os, signal
-app.process.end.pass_over_stray_signals()
+import trident.app.cli, trident.app.process.end, os, signal
+trident.app.process.end.pass_over_stray_signals()
 for name in "ALRM VTALRM PROF IO PWR STKFLT USR1 USR2".split():
     os.kill(os.getpid(), getattr(signal, f"SIG{name}"))
 print("lives")

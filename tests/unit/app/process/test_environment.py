@@ -4,7 +4,12 @@ import os
 
 import pytest
 
-from app.process.environment import announce_metrics_directory, disable_telemetry, let_openmp_sleep, process_environment
+from trident.app.process.environment import (
+    announce_metrics_directory,
+    disable_telemetry,
+    let_openmp_sleep,
+    process_environment,
+)
 
 
 def test_the_process_environment_is_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:

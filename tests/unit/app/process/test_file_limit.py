@@ -4,7 +4,7 @@ import resource
 
 import pytest
 
-from app.process.files import raise_file_limit
+from trident.app.process.files import raise_file_limit
 
 
 @pytest.mark.parametrize(

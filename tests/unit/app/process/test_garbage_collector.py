@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.process.heap import (
+from trident.app.process.heap import (
     collect_exempt,
     collect_rarely,
     is_much_exempt,

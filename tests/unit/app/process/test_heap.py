@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import platform
 
-from app.process.heap import IdleTrim, keep_freed_memory, use_one_heap
+from trident.app.process.heap import IdleTrim, keep_freed_memory, use_one_heap
 
 
 def test_glibc_accepts_the_options() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import sys
 
-from app.process.heap import share_interpreter_lock
+from trident.app.process.heap import share_interpreter_lock
 
 
 def test_threads_take_turns_in_steps_of_half_a_millisecond() -> None:

@@ -13,8 +13,8 @@ from tests.project import ROOT
 PROGRAM = """
 import sys, threading, warnings
 import gevent
-from app.process.stray_output import log_hub_failures, log_stray_messages
-from core.observability.log import LogOptions, configure_logging
+from trident.app.process.stray_output import log_hub_failures, log_stray_messages
+from trident.core.observability.log import LogOptions, configure_logging
 
 configure_logging(LogOptions(format="json"))
 log_stray_messages()

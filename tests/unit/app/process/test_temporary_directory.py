@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import app.process.files
-from app.process.files import NoTemporaryDirectory, temporary_directory
+import trident.app.process.files
 from tests.project import ROOT
+from trident.app.process.files import NoTemporaryDirectory, temporary_directory
 
 # Every directory that the library would try is missing.
 NOWHERE = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere/at/all']; "
@@ -30,14 +30,14 @@ def test_the_systems_directory_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 def test_memory_is_used_when_no_disk_is_writable(nowhere: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    nowhere.setattr(app.process.files, "IN_MEMORY", str(tmp_path))
+    nowhere.setattr(trident.app.process.files, "IN_MEMORY", str(tmp_path))
     assert temporary_directory() == str(tmp_path)
     with tempfile.NamedTemporaryFile() as file:
         assert Path(file.name).parent == tmp_path
 
 
 def test_the_error_names_the_directories_that_were_tried(nowhere: pytest.MonkeyPatch) -> None:
-    nowhere.setattr(app.process.files, "IN_MEMORY", "/nowhere/either")
+    nowhere.setattr(trident.app.process.files, "IN_MEMORY", "/nowhere/either")
     with pytest.raises(NoTemporaryDirectory, match=r"neither that of TMPDIR, nor /tmp, .* or /nowhere/either"):
         temporary_directory()
     assert tempfile.tempdir is None
@@ -46,8 +46,8 @@ def test_the_error_names_the_directories_that_were_tried(nowhere: pytest.MonkeyP
 @pytest.mark.parametrize("home", ["", "nowhere"])
 def test_a_server_without_a_temporary_directory_does_not_start(home: str, tmp_path: Path) -> None:
     """The error has two lines, whatever needs the directory first."""
-    program = f"{NOWHERE} import app.process.files as t; t.IN_MEMORY = '/nowhere'; "
-    program += "from app.cli import main; "
+    program = f"{NOWHERE} import trident.app.process.files as t; t.IN_MEMORY = '/nowhere'; "
+    program += "from trident.app.cli import main; "
     run = f"{program} raise SystemExit(main(['serve', '--model-repository=deploy/models']))"
     environment = {**os.environ, "HOME": str(tmp_path / home)}
     ended = subprocess.run(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.process.files import WatchedFiles
+from trident.app.process.files import WatchedFiles
 
 LIMIT_S = 60.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.server import cache_directory
+from trident.app.settings.server import cache_directory
 
 
 def test_the_cache_is_in_the_directory_that_is_mounted_for_triton() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.option import BadOption
-from app.settings.reading import CloudCache, read_cloud_cache
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import CloudCache, read_cloud_cache
 
 VARIABLES = {"TRIDENT_MODEL_CACHE_DIRECTORY": "/cache", "TRIDENT_MODEL_CACHE_BYTES": "5"}
 MOUNTS = {"TRITON_AWS_MOUNT_DIRECTORY": "", "TRITON_GCS_MOUNT_DIRECTORY": "/mnt"}

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.option import FLAG, INTEGER, TEXT, BadOption, Kind, Option
-from app.settings.sources import CommandLine
+from trident.app.settings.option import FLAG, INTEGER, TEXT, BadOption, Kind, Option
+from trident.app.settings.sources import CommandLine
 
 
 def made(flag: str, kind: Kind[object] = TEXT, *, own: bool = False, aliases: tuple[str, ...] = ()) -> Option:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.option import INTEGER, TEXT, BadOption, Option
-from app.settings.sources import given_variables
+from trident.app.settings.option import INTEGER, TEXT, BadOption, Option
+from trident.app.settings.sources import given_variables
 
 OPTIONS = [
     Option(flag="http-port", kind=INTEGER, variable="TRIDENT_HTTP_PORT"),

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.option import (
+from trident.app.settings.option import (
     BOOLEAN,
     FLAG,
     TEXT,
@@ -14,7 +14,7 @@ from app.settings.option import (
     repeated,
     variable_of,
 )
-from app.settings.server import SERVER_OPTIONS
+from trident.app.settings.server import SERVER_OPTIONS
 
 
 @group("Look")

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.settings.option import (
+from trident.app.settings.option import (
     ADDRESS,
     BOOLEAN,
     INTEGER,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.option import BadOption
-from app.settings.server import SERVER_OPTIONS
-from app.settings.sources import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
+from trident.app.settings.option import BadOption
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.sources import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
 
 
 def given(*arguments: str, **environ: str) -> Given:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.option import BadOption
-from app.settings.reading import read_settings, with_repositories
-from app.settings.server import ServerSettings
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings, with_repositories
+from trident.app.settings.server import ServerSettings
 
 REPOSITORY = "--model-repository=/models"
 

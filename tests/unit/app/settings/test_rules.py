@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.option import BadOption, Service
-from app.settings.reading import read_settings
-from app.settings.rules import deprecations, tls_files
+from trident.app.settings.option import BadOption, Service
+from trident.app.settings.reading import read_settings
+from trident.app.settings.rules import deprecations, tls_files
 
 REPOSITORY = "--model-repository=/models"
 

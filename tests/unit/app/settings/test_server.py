@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.common.settings import SettingRow
-from app.settings.reading import read_settings
-from app.settings.server import SERVER_OPTIONS, ServerSettings
+from trident.adapters.common.settings import SettingRow
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 
 REPOSITORY = "--model-repository=/models"
 

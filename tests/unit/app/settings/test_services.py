@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.settings.option import Service
+from trident.app.settings.option import Service
 
 
 def test_a_service_is_its_name_in_messages() -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from app.settings.option import BadOption
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
-from core.observability.tracing.settings import TraceMode, TraceOptions, TraceSettings
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
+from trident.core.observability.tracing.settings import TraceMode, TraceOptions, TraceSettings
 
 
 def options(*arguments: str) -> TraceOptions:

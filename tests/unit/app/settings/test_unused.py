@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import BadValue
-from app.settings.server import SERVER_OPTIONS
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import BadValue
+from trident.app.settings.server import SERVER_OPTIONS
 
 BY_FLAG = {each.flag: each for each in UNUSED_OPTIONS}
 # Every option of tritonserver's command line.

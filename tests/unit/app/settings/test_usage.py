@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.groups import UNUSED_OPTIONS
-from app.settings.option import BadOption
-from app.settings.server import SERVER_OPTIONS
-from app.settings.usage import EMULATE_USAGE, HELP_TOPIC, USAGE, serve_usage
+from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.option import BadOption
+from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.settings.usage import EMULATE_USAGE, HELP_TOPIC, USAGE, serve_usage
 
 
 def test_every_option_is_in_the_help_text() -> None:

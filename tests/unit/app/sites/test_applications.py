@@ -4,17 +4,17 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
-from app.settings.option import Service
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
-from app.sites.applications import Applications
-from core.frontend.bridge import Bridge, ThreadBridge
-from core.http.application import V2Application
-from core.http.metrics import OPENMETRICS, PROMETHEUS
-from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from core.observability.model_statistics import ModelStatistics
-from core.observability.switches import SWITCHES
 from tests.unit.fake_engine import FakeEngine
+from trident.app.settings.option import Service
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
+from trident.app.sites.applications import Applications
+from trident.core.frontend.bridge import Bridge, ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.metrics import OPENMETRICS, PROMETHEUS
+from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.switches import SWITCHES
 
 HTTP, SAGEMAKER, VERTEX, METRICS = 8000, 8081, 8082, 8002
 ALL = (

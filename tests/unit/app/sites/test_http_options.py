@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from werkzeug.test import Client
 
-from app.settings.reading import read_settings
-from app.sites.applications import http_options
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
 from tests.unit.fake_engine import FakeEngine
+from trident.app.settings.reading import read_settings
+from trident.app.sites.applications import http_options
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
 
 
 def test_the_http_options_follow_the_settings() -> None:

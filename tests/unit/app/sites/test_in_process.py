@@ -11,15 +11,15 @@ from tests.project import ROOT
 # Imported by what needs them: object stores, platforms, other protocols, backends and schedulers, and the tools of this
 # project.
 ON_USE = {
-    "adapters.sagemaker.application",
-    "adapters.vertex.application",
+    "trident.adapters.sagemaker.application",
+    "trident.adapters.vertex.application",
     "asyncio",
     "boto3",
     "botocore",
-    "core.backends.python.backend",
-    "core.repository.download",
-    "core.scheduling.ensemble",
-    "core.scheduling.sequence_batcher",
+    "trident.core.backends.python.backend",
+    "trident.core.repository.download",
+    "trident.core.scheduling.ensemble",
+    "trident.core.scheduling.sequence_batcher",
     "flask",
     "google.cloud.storage",
     "grpc",
@@ -38,17 +38,24 @@ ON_USE = {
 }
 
 # What is in front of the engine: it is imported while the models load.
-IN_FRONT = {"app.worker.worker", "core.grpc.application", "core.http.application", "gevent", "gunicorn", "hpack"}
+IN_FRONT = {
+    "trident.app.worker.worker",
+    "trident.core.grpc.application",
+    "trident.core.http.application",
+    "gevent",
+    "gunicorn",
+    "hpack",
+}
 
-FOR_GRPC = {"app.worker.http2.connection", "core.grpc.application", "hpack"}
+FOR_GRPC = {"trident.app.worker.http2.connection", "trident.core.grpc.application", "hpack"}
 
 SERVE_ONE_MODEL = """
 import sys
-from app.settings.reading import read_settings
-from app.sites.bridges import make_hub_bridge
-from app.sites.credentials import Credentials
-from app.sites.engine_start import EngineStart
-from app.sites.in_process import InProcessSite
+from trident.app.settings.reading import read_settings
+from trident.app.sites.bridges import make_hub_bridge
+from trident.app.sites.credentials import Credentials
+from trident.app.sites.engine_start import EngineStart
+from trident.app.sites.in_process import InProcessSite
 
 settings = read_settings(["--model-repository=" + sys.argv[1], "--allow-grpc=" + sys.argv[2]], {})
 site = InProcessSite(settings, Credentials(settings), make_hub_bridge, EngineStart(settings))
@@ -61,7 +68,7 @@ site.finish(10)
 
 @pytest.mark.slow
 def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
-    code = "import sys, app.sites.engine_start; print(*sys.modules)"
+    code = "import sys, trident.app.sites.engine_start; print(*sys.modules)"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
     )
@@ -70,7 +77,7 @@ def test_the_engine_starts_before_what_is_in_front_of_it_is_imported() -> None:
 
 @pytest.mark.slow
 def test_the_worker_imports_http2_on_use() -> None:
-    code = "import sys, app.worker.worker, app.sites.in_process; print(*sys.modules)"
+    code = "import sys, trident.app.worker.worker, trident.app.sites.in_process; print(*sys.modules)"
     ended = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60, check=True
     )
@@ -90,6 +97,6 @@ def test_a_server_of_one_local_model_imports_only_what_it_uses(tmp_path: Path, g
     )
     assert ended.returncode == 0, ended.stderr
     imported = set(ended.stdout.splitlines()[-1].split())
-    assert "core.backends.onnxruntime.backend" in imported
-    assert ("core.grpc.application" in imported) == (grpc == "true")
+    assert "trident.core.backends.onnxruntime.backend" in imported
+    assert ("trident.core.grpc.application" in imported) == (grpc == "true")
     assert (ON_USE if grpc == "true" else ON_USE | FOR_GRPC) & imported == set()

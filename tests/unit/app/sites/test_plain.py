@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.sites.site import PlainSite, Site
+from trident.app.sites.site import PlainSite, Site
 
 
 def application(environ: Any, start_response: Any) -> list[bytes]:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.reading import read_settings
-from app.sites.start import default_model_problem, start_failure
-from app.terminal.report import ModelRow
-from core.lifecycle.state import Phase, ServingPhase
+from trident.app.settings.reading import read_settings
+from trident.app.sites.start import default_model_problem, start_failure
+from trident.app.terminal.report import ModelRow
+from trident.core.lifecycle.state import Phase, ServingPhase
 
 ROWS = [ModelRow("cat", "1", "READY"), ModelRow("cow", "", "UNAVAILABLE"), ModelRow("dog", "2", "READY")]
 AIP = {"AIP_MODE": "PREDICTION", "AIP_STORAGE_URI": "/models"}

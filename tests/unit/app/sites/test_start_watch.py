@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from app.settings.reading import read_settings
-from app.sites.start import StartWatch
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, living, write
 from tests.waiting import until
+from trident.app.settings.reading import read_settings
+from trident.app.sites.start import StartWatch
 
 OPTIONS = (
     "--model-repository=/models",

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.supervisor.arbiter import TridentArbiter
+from trident.app.supervisor.arbiter import TridentArbiter
 
 TIMEOUT_S = 120.0
 

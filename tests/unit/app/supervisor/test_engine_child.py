@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from app.process.end import EXIT_FAILED
-from app.supervisor.engine_child import EngineChild
-from app.supervisor.start import STOP_ENGINE
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
+from trident.app.process.end import EXIT_FAILED
+from trident.app.supervisor.engine_child import EngineChild
+from trident.app.supervisor.start import STOP_ENGINE
 
 
 class Parent:

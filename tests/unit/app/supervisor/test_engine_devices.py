@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.supervisor.start import gpus_of_engine, usable_gpus
-from core.lifecycle.engine_place import EnginePlace
+from trident.app.supervisor.start import gpus_of_engine, usable_gpus
+from trident.core.lifecycle.engine_place import EnginePlace
 
 GPUS = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 
@@ -33,8 +33,8 @@ def test_one_engine_sees_all() -> None:
 
 
 def test_an_installation_for_processors_uses_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.supervisor.start.gpu_uuids", lambda visible: tuple(GPUS))
-    monkeypatch.setattr("app.supervisor.start._GPU_PACKAGE", "no_such_package")
+    monkeypatch.setattr("trident.app.supervisor.start.gpu_uuids", lambda visible: tuple(GPUS))
+    monkeypatch.setattr("trident.app.supervisor.start._GPU_PACKAGE", "no_such_package")
     assert usable_gpus(None) == 0
-    monkeypatch.setattr("app.supervisor.start._GPU_PACKAGE", "numpy")
+    monkeypatch.setattr("trident.app.supervisor.start._GPU_PACKAGE", "numpy")
     assert usable_gpus(None) == 4

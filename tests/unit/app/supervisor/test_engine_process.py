@@ -13,16 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.supervisor.private_directory import PrivateDirectory
-from app.supervisor.start import STOP_ENGINE
-from core.errors import ModelNotFound
-from core.inference.request import InferenceRequest, InputTensor
-from core.remote.calls import CALLS
-from core.remote.control_log import Change, ControlLog
-from core.remote.engine_client import RemoteEngine
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import LIMIT_S, ask, connected
+from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.supervisor.start import STOP_ENGINE
+from trident.core.errors import ModelNotFound
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.remote.calls import CALLS
+from trident.core.remote.control_log import Change, ControlLog
+from trident.core.remote.engine_client import RemoteEngine
 
 pytestmark = pytest.mark.slow
 
@@ -30,10 +30,10 @@ pytestmark = pytest.mark.slow
 PROGRAM = """
 import logging, os, sys
 from pathlib import Path
-from app.supervisor.engine_process import EngineProcess
-from app.supervisor.start import FailureNote
-from app.supervisor.private_directory import PrivateDirectory
-from app.settings.reading import read_settings
+from trident.app.supervisor.engine_process import EngineProcess
+from trident.app.supervisor.start import FailureNote
+from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.settings.reading import read_settings
 logging.basicConfig(level=logging.INFO)
 directory = PrivateDirectory(Path(sys.argv[1]))
 directory._owner = os.getppid()

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from app.supervisor.start import FailureNote
+from trident.app.supervisor.start import FailureNote
 
 
 def test_a_note_begins_empty() -> None:

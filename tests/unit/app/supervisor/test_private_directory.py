@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.supervisor.private_directory import NoPrivateDirectory, PrivateDirectory, remove_abandoned
+from trident.app.supervisor.private_directory import NoPrivateDirectory, PrivateDirectory, remove_abandoned
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_an_engine_finds_no_files_of_the_last_one(made: PrivateDirectory) -> Non
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from app.supervisor.private_directory import PrivateDirectory
+from trident.app.supervisor.private_directory import PrivateDirectory
 print(PrivateDirectory.make(Path(sys.argv[1])).path, flush=True)
 time.sleep(600)
 """

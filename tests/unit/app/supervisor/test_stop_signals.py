@@ -7,7 +7,7 @@ from tests.project import ROOT
 
 SIGNALS_BEFORE_THE_HANDLERS = """
 import os, signal, threading
-from app.supervisor.start import hold_stop_signals, note_stop_signals, send_noted_signals
+from trident.app.supervisor.start import hold_stop_signals, note_stop_signals, send_noted_signals
 
 lost, seen, masks = [], [], []
 for number in (signal.SIGTERM, signal.SIGUSR1):

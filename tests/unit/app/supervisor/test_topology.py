@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.option import BadOption
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
-from app.supervisor.start import Topology, choose_topology
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
+from trident.app.supervisor.start import Topology, choose_topology
 
 REPOSITORY = "--model-repository=/models"
 
@@ -30,7 +30,7 @@ def test_the_cores_decide_by_default(cores: float, number: int) -> None:
 
 
 def test_the_cores_are_those_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.supervisor.start.available_cores", lambda: 6.0)
+    monkeypatch.setattr("trident.app.supervisor.start.available_cores", lambda: 6.0)
     assert choose_topology(settings(REPOSITORY)).http_workers == 3
 
 

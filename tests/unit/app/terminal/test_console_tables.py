@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.terminal.report import ModelRow, addresses_table, models_table, options_table, table
+from trident.app.terminal.report import ModelRow, addresses_table, models_table, options_table, table
 
 
 def test_a_table_has_the_borders_of_tritonservers_tables() -> None:

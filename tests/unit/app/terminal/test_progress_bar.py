@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import io
 
-from app.terminal.downloads import ProgressBar, bar
-from core.lifecycle.state import DownloadPhase
+from trident.app.terminal.downloads import ProgressBar, bar
+from trident.core.lifecycle.state import DownloadPhase
 
 HALF = DownloadPhase(bytes_done=512_000_000, bytes_total=1_024_000_000, objects_done=1, objects_total=3, seconds=4.0)
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from app.settings.reading import read_settings
-from app.terminal.report import log_first_request, log_services, log_settings
-from core.config.spec import InputSpec, ModelSpec
-from core.inference.tensors import BY_NAME
+from trident.app.settings.reading import read_settings
+from trident.app.terminal.report import log_first_request, log_services, log_settings
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.inference.tensors import BY_NAME
 
 REPOSITORY = "--model-repository=/models"
 

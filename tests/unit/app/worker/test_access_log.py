@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from app.worker.access_log import log_answered, log_refused
-from core.http.errors import REQUEST_ID_KEY
-from core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
-from core.inference.request import InferenceTimes
-from core.observability.switches import SWITCHES
+from trident.app.worker.access_log import log_answered, log_refused
+from trident.core.http.errors import REQUEST_ID_KEY
+from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, InferenceNote
+from trident.core.inference.request import InferenceTimes
+from trident.core.observability.switches import SWITCHES
 
 INFER = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer", "CONTENT_LENGTH": "12"}
 

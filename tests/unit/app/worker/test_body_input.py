@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.worker.body_input import BodyInput
+from trident.app.worker.body_input import BodyInput
 
 
 def test_the_input_reads_as_a_file() -> None:

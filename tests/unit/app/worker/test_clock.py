@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.worker.io import CoarseClock
+from trident.app.worker.io import CoarseClock
 
 
 def test_only_a_tick_changes_the_time() -> None:

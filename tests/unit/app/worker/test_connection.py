@@ -7,11 +7,11 @@ import gevent
 import numpy as np
 import pytest
 
-from app.worker.connection import NEVER, ClientGone, Connection, Phase
-from app.worker.io import CoarseClock, SendBatching
-from core.frontend.request import RequestBody
-from core.inference.tensors import Buffer
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
+from trident.app.worker.connection import NEVER, ClientGone, Connection, Phase
+from trident.app.worker.io import CoarseClock, SendBatching
+from trident.core.frontend.request import RequestBody
+from trident.core.inference.tensors import Buffer
 
 # More than the buffers of a socket pair hold.
 LARGE = 4 << 20

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from gunicorn.config import Config
 
-from app.worker.connection import Connections, Phase
-from app.worker.http1.connection import Http1Connection, Http1Service
-from app.worker.io import CoarseClock
-from app.worker.limits import ConnectionLimits
+from trident.app.worker.connection import Connections, Phase
+from trident.app.worker.http1.connection import Http1Connection, Http1Service
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.limits import ConnectionLimits
 
 
 class Crowd:

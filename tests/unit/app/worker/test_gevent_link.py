@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import gevent
 
-from app.worker.gevent_link import GeventLink
-from core.waiting.waiting import ThreadWaiter
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
+from trident.app.worker.gevent_link import GeventLink
+from trident.core.waiting.waiting import ThreadWaiter
 
 
 class Engine:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import gevent
 import pytest
 
-from app.worker.listener import Listener
-from app.worker.listening_sockets import open_listener
+from trident.app.worker.listener import Listener
+from trident.app.worker.listening_sockets import open_listener
 
 
 class Accepting:

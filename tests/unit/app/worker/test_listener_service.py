@@ -4,10 +4,10 @@ from typing import Any
 
 from gunicorn.config import Config
 
-from app.worker.connection import Connections
-from app.worker.io import CoarseClock
-from app.worker.limits import ConnectionLimits
-from app.worker.listener_service import ListenerService
+from trident.app.worker.connection import Connections
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.limits import ConnectionLimits
+from trident.app.worker.listener_service import ListenerService
 
 
 class Application:

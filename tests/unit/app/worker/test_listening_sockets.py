@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from app.worker.listening_sockets import Bind, BindFailed, drop_handshakes, open_listener, open_listeners
+from trident.app.worker.listening_sockets import Bind, BindFailed, drop_handshakes, open_listener, open_listeners
 
 
 def test_a_taken_port_is_named() -> None:

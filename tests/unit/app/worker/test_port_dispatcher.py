@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.worker.listening_sockets import PortDispatcher
+from trident.app.worker.listening_sockets import PortDispatcher
 
 
 def named(name: bytes) -> Any:

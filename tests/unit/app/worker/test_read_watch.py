@@ -4,7 +4,7 @@ import socket
 
 import gevent
 
-from app.worker.io import ReadWatch
+from trident.app.worker.io import ReadWatch
 
 LIMIT_S = 60.0
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from app.worker.io import drop_sent, size_of
-from core.inference.tensors import Buffer
+from trident.app.worker.io import drop_sent, size_of
+from trident.core.inference.tensors import Buffer
 
 
 def test_the_size_of_a_part_is_in_bytes() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gevent
 
-from app.worker.io import SendBatching
+from trident.app.worker.io import SendBatching
 
 LIMIT_S = 60.0
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.worker.connection import Connections, Phase
-from app.worker.io import CoarseClock
-from app.worker.limits import ConnectionLimits, StopTimes
-from app.worker.shutdown import Ports, Shutdown
 from tests.project import pure_python_only
+from trident.app.worker.connection import Connections, Phase
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.limits import ConnectionLimits, StopTimes
+from trident.app.worker.shutdown import Ports, Shutdown
 
 
 class Busy:

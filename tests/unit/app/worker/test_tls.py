@@ -10,17 +10,17 @@ from typing import Any
 import gevent
 import pytest
 
-from app.sites.site import Http2Port
-from app.worker.http2 import frames
-from app.worker.http2.connection import Http2Connection, Http2Service
-from app.worker.http2.connections import Http2Connections
-from app.worker.http2.frames import Http2Limits
-from app.worker.io import CoarseClock, drop_sent
-from app.worker.tls import HTTP2, ServerTls, TlsFiles, TlsSocket, server_context
-from core.errors import ConfigInvalid
 from tests.certificates import Authority
 from tests.unit.app.worker.http2.raw_client import RecordingApplication, cut, headers_frame
 from tests.unit.app.worker.socket_pairs import socket_pair
+from trident.app.sites.site import Http2Port
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.connection import Http2Connection, Http2Service
+from trident.app.worker.http2.connections import Http2Connections
+from trident.app.worker.http2.frames import Http2Limits
+from trident.app.worker.io import CoarseClock, drop_sent
+from trident.app.worker.tls import HTTP2, ServerTls, TlsFiles, TlsSocket, server_context
+from trident.core.errors import ConfigInvalid
 
 LARGE = 3 << 20
 

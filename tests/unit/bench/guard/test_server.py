@@ -16,7 +16,7 @@ def _checkout(folder: Path, *options: str) -> Path:
         (folder / package).mkdir(parents=True)
         (folder / package / "__init__.py").write_text("")
     text = "\n".join(f"  {option}=<string>\n      Text." for option in options)
-    (folder / "app" / "cli.py").write_text(f"def main():\n    print({text!r})\n")
+    (folder / "app" / "__main__.py").write_text(f"print({text!r})")
     return folder
 
 
@@ -30,6 +30,7 @@ def test_this_checkout_knows_all_options(tmp_path: Path) -> None:
 
 def test_options_that_an_older_checkout_does_not_know_are_left_out(tmp_path: Path) -> None:
     older = _checkout(tmp_path / "older", "--http-port", "--model-repository")
-    _, mode, *options = AllDoors(older, tmp_path, "tabular", tmp_path / "log").command
-    assert mode == "serve"
+    command = AllDoors(older, tmp_path, "tabular", tmp_path / "log").command
+    assert command[1:4] == ["-m", "app", "serve"]
+    options = command[4:]
     assert [option.partition("=")[0] for option in options] == ["--model-repository", "--http-port"]

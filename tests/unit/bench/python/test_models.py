@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bench.python import ADD_SUB, CALLER, CALLS, ECHO, build
-from core.frontend.bridge import ThreadBridge
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Array
 from tests.unit.core.engine.test_in_process import serving
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Array
 
 
 def outputs(response: InferenceResponse) -> dict[str, Array]:

@@ -8,7 +8,7 @@ import itertools
 import pytest
 
 from bench.tuning import TRACES, Machine, Outcome, simulate
-from core.scheduling.latency_target import BatchSetting
+from trident.core.scheduling.latency_target import BatchSetting
 
 MS = 1_000_000
 WINDOW_NS = 500 * MS

@@ -10,10 +10,10 @@ import openvino
 import pytest
 from openvino import opset13
 
-from core.backends.registry import BackendRegistry
-from core.config.schema import ModelConfig
-from core.errors import ModelLoadFailed
 from tests.unit.backend_serving import config_of
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ModelLoadFailed
 
 _TREES = 'parameters { key: "is_classifier" value { string_value: "false" } }\n'
 _TREES += 'parameters { key: "model_type" value { string_value: "lightgbm" } }\n'

@@ -15,8 +15,8 @@ import pytest
 import xgboost
 from openvino import opset13
 
-from core.backends.model_files import origin_of, origins_in
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
+from trident.core.backends.model_files import origin_of, origins_in
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.parameters import boolean, integer
-from core.errors import ConfigInvalid
+from trident.core.backends.parameters import boolean, integer
+from trident.core.errors import ConfigInvalid
 
 
 @pytest.mark.parametrize("text", ["true", "ON", "1", "True"])

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.backend import Backend
-from core.backends.registry import BackendRegistry, DeviceSupport, device_support, installed_backends
-from core.config.autocomplete import CpuInstead
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.project import ROOT
 from tests.unit.core.lifecycle.lifecycle_bench import FakeBackend
+from trident.core.backends.backend import Backend
+from trident.core.backends.registry import BackendRegistry, DeviceSupport, device_support, installed_backends
+from trident.core.config.autocomplete import CpuInstead
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 
 class MadeBackend(FakeBackend):
@@ -173,7 +173,7 @@ def test_a_backend_without_its_framework_fails_the_load(
     monkeypatch: pytest.MonkeyPatch, backend: str, extra: str
 ) -> None:
     registry = BackendRegistry({})
-    monkeypatch.setitem(sys.modules, f"core.backends.{backend}.backend", None)
+    monkeypatch.setitem(sys.modules, f"trident.core.backends.{backend}.backend", None)
     with pytest.raises(ModelLoadFailed, match=f"unable to import backend '{backend}': ") as caught:
         registry.find(config_of(backend))
     assert caught.value.hint == f"install its framework: pip install 'trident-inference[{extra}]'"
@@ -182,8 +182,8 @@ def test_a_backend_without_its_framework_fails_the_load(
 def test_an_engine_without_models_imports_no_framework(tmp_path: Path) -> None:
     program = f"""
 import sys
-from core.engine.in_process import make_engine
-from core.lifecycle.options import EngineOptions
+from trident.core.engine.in_process import make_engine
+from trident.core.lifecycle.options import EngineOptions
 engine = make_engine(EngineOptions(repositories=({str(tmp_path)!r},)))
 engine.start()
 assert engine.wait_loaded(20)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.autocomplete import auto_complete, needs_signature
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import DataType, ModelConfig
-from core.errors import ConfigInvalid
+from trident.core.config.autocomplete import auto_complete, needs_signature
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import DataType, ModelConfig
+from trident.core.errors import ConfigInvalid
 
 
 def signature(in_shape: tuple[int, ...] = (-1, 16), out_shape: tuple[int, ...] = (-1, 16)) -> ModelSignature:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.warmup import WarmupInput, WarmupSample, bucket_samples
-from core.inference.tensors import BY_NAME, Array
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
+from trident.core.config.warmup import WarmupInput, WarmupSample, bucket_samples
+from trident.core.inference.tensors import BY_NAME, Array
 
 
 def shapes(samples: list[WarmupSample]) -> list[tuple[str, int, tuple[int, ...]]]:

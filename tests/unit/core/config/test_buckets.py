@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.config.batching import bucket_spec, pad_value
-from core.config.spec import BucketSpec
-from core.inference.tensors import BY_NAME
 from tests.unit.backend_serving import config_of
 from tests.unit.bucket_configs import bucket_text
+from trident.core.config.batching import bucket_spec, pad_value
+from trident.core.config.spec import BucketSpec
+from trident.core.inference.tensors import BY_NAME
 
 
 def test_sizes_axes_and_values_are_read() -> None:

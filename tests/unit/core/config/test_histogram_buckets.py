@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from google.protobuf import text_format
 
-from core.config.batching import histogram_buckets
-from core.config.schema import ModelConfig
-from core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE
+from trident.core.config.batching import histogram_buckets
+from trident.core.config.schema import ModelConfig
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE
 
 
 def buckets(*controls: tuple[str, str]) -> dict[str, tuple[float, ...]]:

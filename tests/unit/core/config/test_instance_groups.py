@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.autocomplete import CpuInstead, GpuIds, instance_group_problems, normalize_instance_groups
-from core.config.schema import ModelConfig
+from trident.core.config.autocomplete import CpuInstead, GpuIds, instance_group_problems, normalize_instance_groups
+from trident.core.config.schema import ModelConfig
 
 Group = tuple[str, int, int, list[int]]
 AUTO, GPU, CPU, MODEL = range(4)

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.placement import InstanceLimit, ResourceNeed, instance_limit, placement_changes, placements
-from core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.config.placement import InstanceLimit, ResourceNeed, instance_limit, placement_changes, placements
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
 
 
 @pytest.mark.parametrize(

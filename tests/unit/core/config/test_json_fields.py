@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from core.config.json_fields import Fields, Malformed, nearest, read_json, shown
+from trident.core.config.json_fields import Fields, Malformed, nearest, read_json, shown
 
 
 def mistake(call: Callable[[], object]) -> tuple[str, str]:

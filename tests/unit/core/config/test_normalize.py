@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.autocomplete import fill_identity, normalize
-from core.config.schema import ModelConfig
+from trident.core.config.autocomplete import fill_identity, normalize
+from trident.core.config.schema import ModelConfig
 
 
 def normalized(text: str, gpu_ids: tuple[int, ...] = ()) -> ModelConfig:

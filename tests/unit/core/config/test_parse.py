@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.config.parse import decode_config, parse_config_override, parse_model_config
-from core.config.problem import InvalidModelConfig
-from core.errors import ConfigInvalid
+from trident.core.config.parse import decode_config, parse_config_override, parse_model_config
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.errors import ConfigInvalid
 
 
 def test_configuration_is_parsed() -> None:

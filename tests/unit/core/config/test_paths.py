@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.config.problem import is_plain, path_inside
-from core.config.schema import ModelConfig
-from core.repository.repository import ModelDirectory, read_labels
+from trident.core.config.problem import is_plain, path_inside
+from trident.core.config.schema import ModelConfig
+from trident.core.repository.repository import ModelDirectory, read_labels
 
 
 @pytest.fixture

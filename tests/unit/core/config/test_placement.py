@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from google.protobuf import text_format
 
-from core.config.placement import DeviceKind, Placement, placement_changes, placements
-from core.config.schema import ModelConfig
+from trident.core.config.placement import DeviceKind, Placement, placement_changes, placements
+from trident.core.config.schema import ModelConfig
 
 
 def test_each_count_and_gpu_gives_an_instance() -> None:

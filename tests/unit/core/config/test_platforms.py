@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.platforms import fill_platform, pads_batches, platform_problems
-from core.config.schema import ModelConfig
+from trident.core.config.platforms import fill_platform, pads_batches, platform_problems
+from trident.core.config.schema import ModelConfig
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.request_check import BatchForm, RequestValidator
-from core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
-from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import BY_NAME, bytes_array, layout_of, pack_bytes
 from tests.unit.packed_tensors import TWO, packed_request
+from trident.core.config.request_check import BatchForm, RequestValidator
+from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, OutputSpec
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.tensors import BY_NAME, bytes_array, layout_of, pack_bytes
 
 ID = "[request id: <id_unknown>] "
 NOTE = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.resolve import resolve_model_spec, with_graph_labels
-from core.config.schema import ModelConfig
-from core.config.spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
-from core.inference.tensors import BY_NAME
+from trident.core.config.resolve import resolve_model_spec, with_graph_labels
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import BatchingSpec, InputSpec, ModelSpec, OutputSpec, QueuePolicy
+from trident.core.inference.tensors import BY_NAME
 
 TARGET = 'parameters { key: "TARGET_P99_MS" value { string_value: "2.5" } }'
 

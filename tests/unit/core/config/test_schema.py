@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from core.config.schema import DataType, datatype_of
 from tests.project import ROOT
+from trident.core.config.schema import DataType, datatype_of
 
 
 def run_python(code: str) -> None:
@@ -16,19 +16,19 @@ def run_python(code: str) -> None:
 
 
 def test_schema_does_not_import_grpc() -> None:
-    run_python("import sys, core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
+    run_python("import sys, trident.core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
 
 
 @pytest.mark.parametrize(
     "first",
-    ["import core.config.schema, tritonclient.grpc", "import tritonclient.grpc, core.config.schema"],
+    ["import trident.core.config.schema, tritonclient.grpc", "import tritonclient.grpc, trident.core.config.schema"],
 )
 def test_client_and_server_share_the_message_classes(first: str) -> None:
     run_python(
         f"{first}\n"
         "import tritonclient.grpc.model_config_pb2 as client\n"
         "from tritonclient.grpc import service_pb2\n"
-        "from core.config.schema import ModelConfig, ModelInstanceGroup\n"
+        "from trident.core.config.schema import ModelConfig, ModelInstanceGroup\n"
         "assert client.ModelConfig is ModelConfig\n"
         "assert client.ModelInstanceGroup is ModelInstanceGroup\n"
         "config = ModelConfig(name='simple')\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.schema import ModelConfig
-from core.config.validate import settings_without_effect
 from tests.project import ROOT
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import settings_without_effect
 
 ON_CPU = "instance_group { kind: KIND_CPU } "
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from google.protobuf import text_format
 
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig
-from core.config.spec import ModelSpec
-from core.config.warmup import WarmupSample, warmup_problems, warmup_samples
-from core.errors import ConfigInvalid
-from core.inference.tensors import Array, pack_bytes
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.config.warmup import WarmupSample, warmup_problems, warmup_samples
+from trident.core.errors import ConfigInvalid
+from trident.core.inference.tensors import Array, pack_bytes
 
 ID = "[request id: <id_unknown>] "
 

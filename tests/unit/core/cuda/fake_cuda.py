@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from core.cuda.driver import IpcHandle
+from trident.core.cuda.driver import IpcHandle
 
 DEVICES = 2
 

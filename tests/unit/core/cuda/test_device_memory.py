@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.cuda.driver import CudaDriver, CudaError, DeviceMemory
 from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.cuda.driver import CudaDriver, CudaError, DeviceMemory
 
 
 def test_a_block_grows_and_is_kept() -> None:

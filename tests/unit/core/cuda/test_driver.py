@@ -6,8 +6,8 @@ import ctypes
 
 import pytest
 
-from core.cuda.driver import HANDLE_SIZE, CudaDriver, CudaError, DriverLibrary, IpcHandle
 from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.cuda.driver import HANDLE_SIZE, CudaDriver, CudaError, DriverLibrary, IpcHandle
 
 
 def test_a_machine_without_a_driver_or_a_gpu_has_none() -> None:

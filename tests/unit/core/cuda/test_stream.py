@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
 from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
 
 
 def test_copies_are_there_after_the_wait() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.engine.protocol import CallMark, call, mark_of
+from trident.core.engine.protocol import CallMark, call, mark_of
 
 
 def test_a_marked_method_stays_the_same_function() -> None:

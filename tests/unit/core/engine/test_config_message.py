@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.config.schema import ModelConfig
-from core.engine.protocol import ConfigMessage
+from trident.core.config.schema import ModelConfig
+from trident.core.engine.protocol import ConfigMessage
 
 
 def test_a_message_survives_the_way_to_a_front_end() -> None:

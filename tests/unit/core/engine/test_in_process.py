@@ -13,18 +13,18 @@ import numpy as np
 import orjson
 import pytest
 
-from core.engine.in_process import InferenceEngine, make_engine
-from core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
-from core.frontend.gevent_bridge import GeventBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.inference.tensors import Array
-from core.lifecycle.options import EngineOptions, Readiness
-from core.lifecycle.state import IndexEntry, ModelState, Phase
 from tests.unit import onnx_models
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerError
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import Array
+from trident.core.lifecycle.options import EngineOptions, Readiness
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase
 
 LIMIT_S = 60.0
 CONFIG = """

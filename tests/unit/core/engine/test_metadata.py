@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.engine.protocol import TensorMetadata, model_metadata
 from tests.unit.fake_engine import identity_spec
+from trident.core.engine.protocol import TensorMetadata, model_metadata
 
 SPEC = identity_spec("m")
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.errors import ErrorCode, ModelLoadFailed, ModelNotFound, ModelNotReady, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import Array
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, weight_of, write
 from tests.waiting import until
+from trident.core.errors import ErrorCode, ModelLoadFailed, ModelNotFound, ModelNotReady, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import Array
 
 CONFIG = "max_batch_size: 8"
 FAILED = "Model {} - Error when running inference: "

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
-from core.errors import ModelNotFound
 from tests.unit.fake_engine import FakeEngine
+from trident.core.engine.model_lookup import ModelNotAtHand, ModelsAtHand
+from trident.core.errors import ModelNotFound
 
 
 def test_a_known_model_is_found() -> None:

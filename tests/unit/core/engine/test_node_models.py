@@ -18,12 +18,12 @@ from onnx.backend.test.case import node
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from werkzeug.test import Client
 
-from core.engine.in_process import InferenceEngine, make_engine
-from core.frontend.gevent_bridge import GeventBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.inference.tensors import BY_ONNX_NAME, Array
-from core.lifecycle.options import EngineOptions
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.tensors import BY_ONNX_NAME, Array
+from trident.core.lifecycle.options import EngineOptions
 
 LIMIT_S = 300.0
 IR_VERSION = 10

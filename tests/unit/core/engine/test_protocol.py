@@ -7,9 +7,9 @@ import sys
 from inspect import Signature, signature
 from typing import Any
 
-from core.engine.in_process import InferenceEngine
-from core.engine.protocol import Engine
 from tests.project import pure_python_only
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.engine.protocol import Engine
 
 # Each of them costs a front end more memory than all of its own code.
 ENGINE_ONLY = (
@@ -19,9 +19,9 @@ ENGINE_ONLY = (
     "google.cloud.storage",
     "google.protobuf",
     "tritonclient",
-    "core.engine.in_process",
+    "trident.core.engine.in_process",
 )
-FRONT_END = "import core.http.application, core.remote.calls"
+FRONT_END = "import trident.core.http.application, trident.core.remote.calls"
 
 
 def test_a_front_end_imports_no_backend() -> None:

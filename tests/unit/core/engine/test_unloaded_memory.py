@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from core.engine.in_process import InferenceEngine, make_engine
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.lifecycle.options import EngineOptions
-from core.scheduling.batcher import DynamicBatcher
 from tests.project import ROOT, pure_python_only
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.scheduling.batcher import DynamicBatcher
 
 LIMIT_S = 60.0
 MODELS = ROOT / "deploy" / "models"

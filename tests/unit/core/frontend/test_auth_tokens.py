@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.frontend.access import GROUPS, AuthTokens, Scope, Unauthenticated
+from trident.core.frontend.access import GROUPS, AuthTokens, Scope, Unauthenticated
 
 FIRST, SECOND = "first-token-0123", "second-token-0123"
 

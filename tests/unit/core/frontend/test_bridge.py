@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
-from core.frontend.bridge import SingleResponse, ThreadBridge
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import bytes_array
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
+from trident.core.frontend.bridge import SingleResponse, ThreadBridge
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import bytes_array
 
 
 def response(*, final: bool = True, empty: bool = False, failed: bool = False) -> InferenceResponse:

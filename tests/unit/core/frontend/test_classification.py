@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InvalidRequest
-from core.frontend.classification import LARGEST_ITEM, classify, top_indices
-from core.inference.response import OutputTensor
-from core.inference.tensors import BY_NAME, Array
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.classification import LARGEST_ITEM, classify, top_indices
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.tensors import BY_NAME, Array
 
 
 def output(values: object, datatype: str = "FP32") -> OutputTensor:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigInvalid, ModelLoading, ModelNotReady
-from core.frontend.bridge import ThreadBridge
-from core.frontend.request import DefaultModel
-from core.lifecycle.state import IndexEntry, Phase, ServingPhase
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import ConfigInvalid, ModelLoading, ModelNotReady
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.frontend.request import DefaultModel
+from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
 
 
 class Index(FakeEngine):

@@ -15,14 +15,14 @@ import orjson
 import pytest
 from werkzeug.test import EnvironBuilder
 
-from core.errors import InvalidRequest, QueueFull
-from core.frontend.bridge import ThreadBridge
-from core.frontend.gevent_bridge import GeventBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
+from trident.core.errors import InvalidRequest, QueueFull
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
 
 INFER = "/v2/models/simple/infer"
 HEADER = orjson.dumps(

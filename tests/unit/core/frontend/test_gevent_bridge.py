@@ -14,15 +14,15 @@ import gevent.event
 import gevent.socket
 import pytest
 
-from core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
-from core.frontend.gevent_bridge import GeventBridge
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OnResponse
 from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
 from tests.unit.core.waiting.hub_thread import run_on_hub
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
+from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OnResponse
 
 LIMIT = 30.0
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigInvalid
-from core.frontend.request import header_pattern
+from trident.core.errors import ConfigInvalid
+from trident.core.frontend.request import header_pattern
 
 
 def test_case_does_not_matter() -> None:

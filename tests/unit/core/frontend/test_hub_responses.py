@@ -5,9 +5,9 @@ from typing import Any
 
 import gevent
 
-from core.frontend.gevent_bridge import HubResponses
-from core.inference.response import InferenceResponse
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
+from trident.core.frontend.gevent_bridge import HubResponses
+from trident.core.inference.response import InferenceResponse
 
 
 def response(number: int) -> InferenceResponse:

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, RequestCancelled
-from core.frontend.bridge import AT_ONCE, infer_many
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
 from tests.unit.fake_engine import FakeEngine, empty_response
+from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, RequestCancelled
+from trident.core.frontend.bridge import AT_ONCE, infer_many
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
 
 
 def requests(count: int) -> list[InferenceRequest]:

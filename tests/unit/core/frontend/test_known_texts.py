@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.frontend.request import KnownTexts
+from trident.core.frontend.request import KnownTexts
 
 
 def learn(texts: KnownTexts[int], count: int, first: int = 0, *, again: bool = False) -> int:

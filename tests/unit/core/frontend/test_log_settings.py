@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest, ServerError, Unsupported
-from core.frontend.admin import changed_settings, shown_settings
-from core.observability.log import LogLevels, change_log
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.frontend.admin import changed_settings, shown_settings
+from trident.core.observability.log import LogLevels, change_log
 
 
 @pytest.fixture(autouse=True)

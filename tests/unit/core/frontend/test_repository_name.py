@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import Unsupported
-from core.frontend.admin import refuse_repository
+from trident.core.errors import Unsupported
+from trident.core.frontend.admin import refuse_repository
 
 
 def test_a_call_that_names_a_repository_is_refused() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.frontend.request import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body, release_kept
+from trident.core.frontend.request import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body, release_kept
 
 
 class SharedMemory:

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import gevent
 import pytest
 
-from core.errors import DeadlineExceeded, RequestCancelled
-from core.frontend.bridge import Bridge, ThreadBridge
-from core.frontend.gevent_bridge import GeventBridge
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.window_limits import WindowLimits
 from tests.unit.core.scheduling.later_bench import LaterBench, described, later_benches, text
 from tests.unit.core.waiting.hub_thread import run_on_hub
 from tests.unit.fake_engine import FakeEngine, FakeModel
 from tests.waiting import until
+from trident.core.errors import DeadlineExceeded, RequestCancelled
+from trident.core.frontend.bridge import Bridge, ThreadBridge
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.window_limits import WindowLimits
 
 WINDOW = WindowLimits(responses=4)
 Test = Callable[[Bridge, LaterBench, FakeModel], None]

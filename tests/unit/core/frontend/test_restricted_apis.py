@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigInvalid
-from core.frontend.access import GRPC, ApiRestricted, RestrictedApi, Restrictions, parse_restricted
+from trident.core.errors import ConfigInvalid
+from trident.core.frontend.access import GRPC, ApiRestricted, RestrictedApi, Restrictions, parse_restricted
 
 
 def test_an_option_names_groups_and_a_header() -> None:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.frontend.admin import model_statistics_json
-from core.inference.request import CloseReason
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import (
+from trident.core.frontend.admin import model_statistics_json
+from trident.core.inference.request import CloseReason
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import (
     BatchStatistics,
     BucketUse,
     FailureReason,

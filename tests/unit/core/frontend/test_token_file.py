@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigInvalid
-from core.frontend.access import read_tokens
+from trident.core.errors import ConfigInvalid
+from trident.core.frontend.access import read_tokens
 
 FIRST, SECOND = b"first-token-0123", b"second+token/0123=="
 

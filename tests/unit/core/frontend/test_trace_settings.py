@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest, ServerError, Unsupported
-from core.frontend.admin import wanted_changes
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.frontend.admin import wanted_changes
 
 
 def texts(name: str, value: object) -> list[str]:

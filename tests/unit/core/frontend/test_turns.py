@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.frontend.bridge import Turns
+from trident.core.frontend.bridge import Turns
 
 
 def test_it_gives_way_once_it_has_taken_its_time() -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.frontend.request import LATEST, version_number
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.request import LATEST, version_number
 
 
 @pytest.mark.parametrize(

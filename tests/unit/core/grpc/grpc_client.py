@@ -9,13 +9,13 @@ from urllib.parse import unquote
 
 import gevent
 
-from core.engine.protocol import Engine
-from core.frontend.gevent_bridge import GeventBridge
-from core.frontend.request import Allocate
-from core.grpc.application import GrpcApplication, GrpcOptions
-from core.grpc.transport import HeaderFields, Receiver
-from core.inference.tensors import Buffer
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
+from trident.core.engine.protocol import Engine
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.request import Allocate
+from trident.core.grpc.application import GrpcApplication, GrpcOptions
+from trident.core.grpc.transport import HeaderFields, Receiver
+from trident.core.inference.tensors import Buffer
 
 SERVICE = "/inference.GRPCInferenceService/"
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
 
 
 def infer_request(identifier: str = "", model: str = "simple", *, count: int = 4, **fields: Any) -> bytes:

@@ -5,13 +5,13 @@ import re
 
 import pytest
 
-from core.errors import BackendFailed
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.observability.switches import SWITCHES
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.switches import SWITCHES
 
 RESPONSE_SIZE = 51
 PATH = "/inference.GRPCInferenceService/"

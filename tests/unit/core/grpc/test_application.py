@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.frontend.access import GRPC, parse_restricted
-from core.grpc.application import GrpcOptions
-from core.observability.switches import SWITCHES
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.fake_engine import FakeEngine
+from trident.core.frontend.access import GRPC, parse_restricted
+from trident.core.grpc.application import GrpcOptions
+from trident.core.observability.switches import SWITCHES
 
 CHECK = "/grpc.health.v1.Health/Check"
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14

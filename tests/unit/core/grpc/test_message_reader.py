@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from core.frontend.request import ALIGNMENT
-from core.grpc.call import MessageReader
+from trident.core.frontend.request import ALIGNMENT
+from trident.core.grpc.call import MessageReader
 
 SIZE = 100_000
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
-from core.lifecycle.state import Phase, ServingPhase
-from core.observability.log import LogLevels, change_log
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.observability.log import LogLevels, change_log
 
 CHECK = "/grpc.health.v1.Health/Check"
 INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from core.grpc.application import GrpcOptions
-from core.grpc.call import SILENCE_S, UnfinishedMessages
-from core.waiting.waiting import Deadlines
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from tests.unit.fake_engine import FakeEngine
+from trident.core.grpc.application import GrpcOptions
+from trident.core.grpc.call import SILENCE_S, UnfinishedMessages
+from trident.core.waiting.waiting import Deadlines
 
 DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 4, 8
 MESSAGE = frame(infer_request(count=1000))

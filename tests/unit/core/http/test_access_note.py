@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from core.http.front_end import INFERENCE_KEY, InferenceNote, note_inference
-from core.http.reply import Environ
-from core.inference.request import InferenceTimes
-from core.inference.response import InferenceResponse
+from trident.core.http.front_end import INFERENCE_KEY, InferenceNote, note_inference
+from trident.core.http.reply import Environ
+from trident.core.inference.request import InferenceTimes
+from trident.core.inference.response import InferenceResponse
 
 
 def test_the_model_and_the_longest_times_of_all_responses_are_noted() -> None:

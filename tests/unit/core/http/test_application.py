@@ -15,20 +15,20 @@ import numpy as np
 import pytest
 from werkzeug.test import Client, EnvironBuilder
 
-from core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, RegionFailed, ServerError
-from core.frontend.access import parse_restricted
-from core.frontend.bridge import ThreadBridge
-from core.http import errors
-from core.http.application import InferPath, V2Application
-from core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote
-from core.http.reply import JSON, Environ, Headers, Reply, json_reply
-from core.http.routes import INFER as INFER_ROUTE
-from core.http.routes import ROUTES, Route
-from core.inference.request import InferenceRequest, InferenceTimes, Parameter
-from core.inference.response import InferenceResponse, OutputTensor
-from core.observability.switches import SWITCHES
 from tests.project import pure_python_only
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, InvalidRequest, ModelNotFound, QueueFull, RegionFailed, ServerError
+from trident.core.frontend.access import parse_restricted
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http import errors
+from trident.core.http.application import InferPath, V2Application
+from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote
+from trident.core.http.reply import JSON, Environ, Headers, Reply, json_reply
+from trident.core.http.routes import INFER as INFER_ROUTE
+from trident.core.http.routes import ROUTES, Route
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.observability.switches import SWITCHES
 
 # Subclasses in Python.
 pytestmark = pure_python_only

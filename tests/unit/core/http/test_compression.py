@@ -6,10 +6,10 @@ import zlib
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.body import choose_encoding, compress, decompress
-from core.http.errors import UnsupportedEncoding
-from core.inference.tensors import Buffer
+from trident.core.errors import InvalidRequest
+from trident.core.http.body import choose_encoding, compress, decompress
+from trident.core.http.errors import UnsupportedEncoding
+from trident.core.inference.tensors import Buffer
 
 TEXT = b"a body, a body, a body" * 50
 PACKED = {"gzip": gzip.compress(TEXT, mtime=0), "deflate": zlib.compress(TEXT)}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from werkzeug.exceptions import BadRequest
 
-from core.errors import (
+from trident.core.errors import (
     BackendFailed,
     DeadlineExceeded,
     ErrorHints,
@@ -21,8 +21,8 @@ from core.errors import (
     ServerStopping,
     Unsupported,
 )
-from core.frontend.access import ApiRestricted
-from core.http.errors import (
+from trident.core.frontend.access import ApiRestricted
+from trident.core.http.errors import (
     REQUEST_ID_KEY,
     MethodNotAllowed,
     RouteNotFound,
@@ -32,8 +32,8 @@ from core.http.errors import (
     log_error,
     status_of,
 )
-from core.http.reply import JSON
-from core.remote.calls import EngineGone
+from trident.core.http.reply import JSON
+from trident.core.remote.calls import EngineGone
 
 ENVIRON: dict[str, Any] = {"REQUEST_METHOD": "POST", "RAW_URI": "/v2/models/m/infer?a", REQUEST_ID_KEY: "7"}
 

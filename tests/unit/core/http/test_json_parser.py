@@ -11,10 +11,10 @@ PROGRAM = """
 import logging, orjson, sys
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 sys.modules["simdjson"] = None
-from core.http.payloads.json import parse_number_array
-from core.http.v2_json import parse_document, read_slice
-from core.http.v2_json import array_from_json
-from core.inference.tensors import BY_NAME
+from trident.core.http.payloads.json import parse_number_array
+from trident.core.http.v2_json import parse_document, read_slice
+from trident.core.http.v2_json import array_from_json
+from trident.core.inference.tensors import BY_NAME
 
 text = b'{"id": "a", "inputs": [{"name": "x", "datatype": "FP32", "data": [[1.5, 2], [3, 4]]}]}' + b" " * 2000
 document = parse_document(text, binary_follows=False, is_strict=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from werkzeug.test import Client
 
-from core.http.metrics import MetricsApplication, MetricsPage
+from trident.core.http.metrics import MetricsApplication, MetricsPage
 
 
 @pytest.fixture

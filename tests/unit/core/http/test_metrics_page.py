@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.metrics import OPENMETRICS, PROMETHEUS, MetricsPage
-from core.observability.switches import SWITCHES
+from trident.core.http.metrics import OPENMETRICS, PROMETHEUS, MetricsPage
+from trident.core.observability.switches import SWITCHES
 
 # What Prometheus 2.53 sends.
 PROMETHEUS_ACCEPTS = (

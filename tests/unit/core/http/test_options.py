@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigInvalid
-from core.http.front_end import HttpOptions
+from trident.core.errors import ConfigInvalid
+from trident.core.http.front_end import HttpOptions
 
 
 def test_no_header_is_forwarded_by_default() -> None:

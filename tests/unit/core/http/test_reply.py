@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.http.reply import BODY_KEY, JSON, STATUS_LINES, TEXT, Reply, body_size, empty_reply, json_reply, send
-from core.inference.tensors import Buffer
+from trident.core.http.reply import BODY_KEY, JSON, STATUS_LINES, TEXT, Reply, body_size, empty_reply, json_reply, send
+from trident.core.inference.tensors import Buffer
 
 
 def started(reply: Reply, environ: dict[str, Any]) -> tuple[list[Any], list[Any]]:

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.body import read_body, read_object, read_parameters
+from trident.core.errors import InvalidRequest
+from trident.core.http.body import read_body, read_object, read_parameters
 
 
 def environ(content: bytes, **more: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.reply import header_of
+from trident.core.http.reply import header_of
 
 
 @pytest.mark.parametrize(("name", "key"), [("admin-Key", "HTTP_ADMIN_KEY"), ("Content-Type", "CONTENT_TYPE")])

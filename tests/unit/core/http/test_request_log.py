@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from core.http.application import log_request
+from trident.core.http.application import log_request
 
 
 @pytest.mark.parametrize(

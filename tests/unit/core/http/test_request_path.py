@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.reply import path_of, request_path
+from trident.core.http.reply import path_of, request_path
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import json
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from core.http.counts import TABLE_BYTES, Answer, ResponseCounts, read_counts
-from core.http.response_collector import ResponseCollector
+from trident.core.http.counts import TABLE_BYTES, Answer, ResponseCounts, read_counts
+from trident.core.http.response_collector import ResponseCollector
 
 
 def test_answers_are_counted_by_method_route_and_status() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from werkzeug.test import Client
 
-from core.frontend.access import GROUPS
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.http.routes import ROUTES
 from tests.unit.fake_engine import FakeEngine
+from trident.core.frontend.access import GROUPS
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.routes import ROUTES
 
 
 @pytest.fixture

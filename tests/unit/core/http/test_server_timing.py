@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from core.http.front_end import server_timing
-from core.inference.request import CloseReason, InferenceTimes
+from trident.core.http.front_end import server_timing
+from trident.core.inference.request import CloseReason, InferenceTimes
 
 
 def test_times_are_milliseconds_in_the_grammar_of_the_header() -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from werkzeug.test import Client
 
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.http.metrics import SharedRequestMetrics
 from tests.project import ROOT
 from tests.unit.fake_engine import FakeEngine
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import SharedRequestMetrics
 
 LIMIT_S = 60
 _COUNT = re.compile(r'^flask_http_request_duration_seconds_count\{method="GET",route="/v2",status="200"\} (.+)$', re.M)

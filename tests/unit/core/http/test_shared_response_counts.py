@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.http.counts import TABLE_BYTES, Answer, ResponseCounts, SharedResponseCounts
+from trident.core.http.counts import TABLE_BYTES, Answer, ResponseCounts, SharedResponseCounts
 
 PING = Answer("GET", "/ping", 200)
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.inference.pending_request import Deferred
+from trident.core.inference.pending_request import Deferred
 
 
 def test_run_makes_each_call_once_and_calls_added_meanwhile() -> None:

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from core.inference.flushing import Flush, OneFlush, flush
+from trident.core.inference.flushing import Flush, OneFlush, flush
 
 
 class Callers:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.inference.tensors import layout_of
+from trident.core.inference.tensors import layout_of
 
 
 def test_tensors_that_look_alike_share_one_layout() -> None:

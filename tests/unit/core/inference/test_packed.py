@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.inference.request import InputTensor
 from tests.unit.packed_tensors import packed_request
+from trident.core.inference.request import InputTensor
 
 
 def test_packed_and_separate_inputs_have_the_same_size() -> None:

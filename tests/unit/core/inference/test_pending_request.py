@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
 
 
 def test_cancel_tells_the_engine_that_asked_for_it() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.inference.request import InferenceRequest, InputTensor
 from tests.unit.request_fields import FIELDS
+from trident.core.inference.request import InferenceRequest, InputTensor
 
 
 def test_a_request_with_other_inputs_has_all_other_fields() -> None:

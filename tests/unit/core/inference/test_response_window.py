@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from core.inference.streaming import ResponseWindow
-from core.inference.tensors import TensorLayout
-from core.inference.window_limits import WindowLimits
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor, PackedOutputs, ReceivedOutput
+from trident.core.inference.streaming import ResponseWindow
+from trident.core.inference.tensors import TensorLayout
+from trident.core.inference.window_limits import WindowLimits
 
 STRINGS = np.array([b"abc", b"", b"defgh"], dtype=object)
 

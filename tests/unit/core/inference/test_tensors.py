@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.tensors import bytes_array, pack_bytes, unpack_bytes
+from trident.core.inference.tensors import bytes_array, pack_bytes, unpack_bytes
 
 
 @pytest.mark.parametrize("count", [0, 1, 1 << 14, (1 << 14) + 1, 1 << 15, 100_000])

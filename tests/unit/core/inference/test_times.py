@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
+from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
 
 
 def test_times_become_parameters_in_microseconds() -> None:

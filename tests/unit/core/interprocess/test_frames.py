@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.interprocess.frames import ALIGNMENT, HEADER, LARGEST, BadFrame, FrameReader, frame
-from core.remote.wire import CALL, RELEASE, REQUEST, RESPONSE, RESULT, STATE, TO_ENGINE, TO_FRONT_END
+from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGEST, BadFrame, FrameReader, frame
+from trident.core.remote.wire import CALL, RELEASE, REQUEST, RESPONSE, RESULT, STATE, TO_ENGINE, TO_FRONT_END
 
 ALL = TO_ENGINE | TO_FRONT_END
 STREAM = [(REQUEST, 1, b"x" * 40), (RELEASE, 2**64 - 1, b""), (CALL, 0, b"a"), (RESULT, 7, bytes(range(256)))]

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from core.interprocess.frames import Outbox
+from trident.core.interprocess.frames import Outbox
 
 LIMIT_S = 30.0
 

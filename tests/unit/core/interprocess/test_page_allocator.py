@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.interprocess import page_allocator
-from core.interprocess.page_allocator import PAGE, PageAllocator
 from tests.project import pure_python_only
+from trident.core.interprocess import page_allocator
+from trident.core.interprocess.page_allocator import PAGE, PageAllocator
 
 START, END = 4 * PAGE, 20 * PAGE
 LIMIT = 60.0

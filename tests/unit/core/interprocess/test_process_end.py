@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from core.interprocess.restarts import end_text
+from trident.core.interprocess.restarts import end_text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.interprocess.restarts import Restarts, restart_delay_s
+from trident.core.interprocess.restarts import Restarts, restart_delay_s
 
 
 def test_the_first_restarts_are_immediate_and_then_the_delay_grows() -> None:

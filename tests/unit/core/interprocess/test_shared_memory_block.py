@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import OutOfMemory
-from core.interprocess.page_allocator import PAGE
-from core.interprocess.shared_memory_block import SharedMemoryBlock
 from tests.project import ROOT
+from trident.core.errors import OutOfMemory
+from trident.core.interprocess.page_allocator import PAGE
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
 
 SIZE = 16 * PAGE
 NAME = "memfd:trident-shared-memory"
@@ -64,7 +64,7 @@ def test_another_process_sees_the_same_bytes(block: SharedMemoryBlock) -> None:
     block.view(PAGE, 4)[:] = [1, 2, 3, 4]
     program = """
 import sys
-from core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
 block = SharedMemoryBlock.attach(int(sys.argv[1]))
 block.view(8192, 4)[:] = block.view(4096, 4)[::-1]
 """

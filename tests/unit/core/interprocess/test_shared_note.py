@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 
-from core.interprocess.restarts import SharedNote
+from trident.core.interprocess.restarts import SharedNote
 
 
 def test_a_child_leaves_bytes_for_its_parent() -> None:

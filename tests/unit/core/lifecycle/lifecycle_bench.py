@@ -14,29 +14,29 @@ from pathlib import Path
 
 import numpy as np
 
-from core.backends.backend import Backend, Execution, LoadContext, OnChange
-from core.backends.registry import BackendRegistry, installed_backends
-from core.config.placement import Placement
-from core.config.problem import ModelSignature
-from core.config.schema import ModelConfig
-from core.engine.in_process import InferenceEngine
-from core.engine.model_door import EngineDoor
-from core.engine.protocol import ServedModel
-from core.errors import BackendFailed
-from core.http.admin import repository_index_json
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.streaming import ResponseSender
-from core.lifecycle.lifecycle import Lifecycle
-from core.lifecycle.loader import ModelLoader
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.version import ModelVersion
-from core.observability.hardware import HardwareGauges
-from core.observability.metrics.custom_metrics import CustomMetrics
-from core.observability.metrics.snapshot import ModelProcessMetrics
-from core.repository.sources import LocalSource, Source, SourceOpener, SourceOptions
 from tests.waiting import until
+from trident.core.backends.backend import Backend, Execution, LoadContext, OnChange
+from trident.core.backends.registry import BackendRegistry, installed_backends
+from trident.core.config.placement import Placement
+from trident.core.config.problem import ModelSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.engine.model_door import EngineDoor
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import BackendFailed
+from trident.core.http.admin import repository_index_json
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.streaming import ResponseSender
+from trident.core.lifecycle.lifecycle import Lifecycle
+from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.observability.hardware import HardwareGauges
+from trident.core.observability.metrics.custom_metrics import CustomMetrics
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.repository.sources import LocalSource, Source, SourceOpener, SourceOptions
 
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""

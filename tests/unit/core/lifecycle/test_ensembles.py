@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ServerError
-from core.lifecycle.state import Phase
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, Bench, living, put, weight_of, write
 from tests.waiting import until
+from trident.core.errors import ServerError
+from trident.core.lifecycle.state import Phase
 
 explicit = partial(living, control_mode="explicit")
 TENSOR = "data_type: TYPE_INT32 dims: [ 1 ]"

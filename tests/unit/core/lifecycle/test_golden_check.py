@@ -10,18 +10,18 @@ import numpy as np
 import onnx
 import pytest
 
-from core.backends.backend import Execution
-from core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, GoldenTensor, Tolerance
-from core.config.request_check import RequestValidator
-from core.errors import BackendFailed, ErrorCode, ModelLoadFailed
-from core.inference.request import InferenceRequest
-from core.inference.response import OutputTensor
-from core.inference.streaming import ResponseSender
-from core.inference.tensors import BY_NAME, Array
-from core.lifecycle.loader import check_golden
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, config_of, spec_of, strings
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving
+from trident.core.backends.backend import Execution
+from trident.core.config.golden import EXACT, FLOATING, ExpectedOutput, GoldenRequest, GoldenTensor, Tolerance
+from trident.core.config.request_check import RequestValidator
+from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.streaming import ResponseSender
+from trident.core.inference.tensors import BY_NAME, Array
+from trident.core.lifecycle.loader import check_golden
 
 BEGINNING = "golden request 'cat.json' of model 'model' version 1"
 

@@ -11,10 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelLoading, ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
-from core.lifecycle.options import Readiness
-from core.lifecycle.state import Phase, ServingPhase
-from core.repository.sources import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -28,6 +24,10 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
+from trident.core.errors import ModelLoading, ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
+from trident.core.lifecycle.options import Readiness
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.repository.sources import LocalSource
 
 JSON = """{"backend": "fake", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}],
 "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}],

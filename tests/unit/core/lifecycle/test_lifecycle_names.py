@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InvalidRequest, ModelLoadFailed
-from core.repository.sources import Fetched, LocalSource, SourceFile
 from tests.unit.core.lifecycle.lifecycle_bench import living, write
+from trident.core.errors import InvalidRequest, ModelLoadFailed
+from trident.core.repository.sources import Fetched, LocalSource, SourceFile
 
 explicit = partial(living, control_mode="explicit")
 

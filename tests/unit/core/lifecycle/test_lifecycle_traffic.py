@@ -15,16 +15,16 @@ import onnx
 import pytest
 from onnx import helper
 
-from core.errors import ModelNotFound, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.lifecycle.state import Phase
-from core.repository.sources import LocalSource
 from tests.project import pure_python_only
 from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import CONFIG, LIMIT_S, Bench, living, put, threads, weight_of, write
 from tests.waiting import until
+from trident.core.errors import ModelNotFound, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.state import Phase
+from trident.core.repository.sources import LocalSource
 
 RELOADS = 30
 CALLERS = 3

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import OutOfMemory, ServerError
-from core.lifecycle.state import LoadCause, LoadCounts
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, Bench, living, put, write
+from trident.core.errors import OutOfMemory, ServerError
+from trident.core.lifecycle.state import LoadCause, LoadCounts
 
 
 def counted(counts: LoadCounts) -> dict[tuple[str, str], int]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.lifecycle.load_request import LoadRequest, check_model_name
+from trident.core.errors import InvalidRequest
+from trident.core.lifecycle.load_request import LoadRequest, check_model_name
 
 CONFIG = '{"backend": "onnxruntime", "max_batch_size": 4}'
 

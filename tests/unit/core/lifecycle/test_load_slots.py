@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.errors import ModelLoadFailed
-from core.lifecycle.loader import LoadSlots
+from trident.core.errors import ModelLoadFailed
+from trident.core.lifecycle.loader import LoadSlots
 
 
 def test_a_load_that_waits_for_another_lends_its_slot() -> None:

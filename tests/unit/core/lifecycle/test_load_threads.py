@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.lifecycle.lifecycle import LoadThreads
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, threads
 from tests.waiting import until
+from trident.core.lifecycle.lifecycle import LoadThreads
 
 
 class Work:

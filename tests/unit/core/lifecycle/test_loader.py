@@ -10,16 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.backends.backend import LoadContext
-from core.errors import ConfigInvalid, ModelNotFound, RepositoryUnavailable, ServerError
-from core.inference.request import InputTensor
-from core.lifecycle.loader import ModelLoader, Prepared
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.version import ModelVersion
-from core.repository.repositories import Located, ModelKey
-from core.repository.repository import ModelDirectory
-from core.repository.sources import Fetched, LocalSource, SourceFile
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -34,6 +24,16 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
+from trident.core.backends.backend import LoadContext
+from trident.core.errors import ConfigInvalid, ModelNotFound, RepositoryUnavailable, ServerError
+from trident.core.inference.request import InputTensor
+from trident.core.lifecycle.loader import ModelLoader, Prepared
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import UNLOADED, ModelState
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.repository.repositories import Located, ModelKey
+from trident.core.repository.repository import ModelDirectory
+from trident.core.repository.sources import Fetched, LocalSource, SourceFile
 
 
 class CountingSource(LocalSource):

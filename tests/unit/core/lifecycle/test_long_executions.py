@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.lifecycle.long_executions import LongExecutions
-from core.lifecycle.version import ModelVersion
 from tests.unit.pending_requests import pending_request
+from trident.core.lifecycle.long_executions import LongExecutions
+from trident.core.lifecycle.version import ModelVersion
 
 SECOND = 1_000_000_000
 

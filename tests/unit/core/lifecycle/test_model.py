@@ -10,15 +10,6 @@ from types import NoneType
 import pytest
 from google.protobuf.json_format import MessageToJson
 
-from core.config.parse import parse_model_config
-from core.errors import InvalidRequest, ModelLoadFailed, ServerError
-from core.lifecycle.loader import ModelLoader
-from core.lifecycle.model import Model, Retirement
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import ModelState
-from core.lifecycle.version import ModelVersion
-from core.repository.repositories import Located, ModelKey
-from core.repository.sources import LocalSource
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -31,6 +22,15 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     write,
 )
 from tests.waiting import until
+from trident.core.config.parse import parse_model_config
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError
+from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.model import Model, Retirement
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import ModelState
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.repository.repositories import Located, ModelKey
+from trident.core.repository.sources import LocalSource
 
 ALL = CONFIG + "version_policy { all {} }"
 POLL_FAILURE = "failed to load 'm', failed to poll from model repository"

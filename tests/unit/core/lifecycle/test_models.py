@@ -4,15 +4,15 @@ from functools import partial
 
 import pytest
 
-from core.backends.registry import BackendRegistry
-from core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
-from core.lifecycle.loader import ModelLoader
-from core.lifecycle.model import Model, Retirement
-from core.lifecycle.models import Models
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.version import ModelVersion, find_steps
-from core.repository.repositories import ModelKey
+from trident.core.backends.registry import BackendRegistry
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
+from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.model import Model, Retirement
+from trident.core.lifecycle.models import Models
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import UNLOADED, ModelState
+from trident.core.lifecycle.version import ModelVersion, find_steps
+from trident.core.repository.repositories import ModelKey
 
 
 def empty(*, namespacing: bool = False) -> Models:

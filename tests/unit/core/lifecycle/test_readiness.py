@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from core.lifecycle.options import Readiness
-from core.lifecycle.state import Phase
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, living, put, write
+from trident.core.lifecycle.options import Readiness
+from trident.core.lifecycle.state import Phase
 
 polling = partial(living, control_mode="poll")
 explicit = partial(living, control_mode="explicit")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.parse import parse_model_config
-from core.lifecycle.model import Content, Plan, plan_reload
-from core.repository.sources import SourceFile
+from trident.core.config.parse import parse_model_config
+from trident.core.lifecycle.model import Content, Plan, plan_reload
+from trident.core.repository.sources import SourceFile
 
 CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
 ALL = CONFIG + "version_policy { all {} }"

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from core.backends.backend import BackendInstance
-from core.config.placement import DeviceKind, Placement
-from core.errors import ServerStopping
-from core.lifecycle.version import RestingInstances
+from trident.core.backends.backend import BackendInstance
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import ServerStopping
+from trident.core.lifecycle.version import RestingInstances
 
 
 class FakeInstance:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ServerStopping
-from core.lifecycle.model import Retirement
-from core.lifecycle.state import UNLOADED, ModelState
-from core.lifecycle.version import ModelVersion
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, threads, weight_of, write
 from tests.waiting import until
+from trident.core.errors import ServerStopping
+from trident.core.lifecycle.model import Retirement
+from trident.core.lifecycle.state import UNLOADED, ModelState
+from trident.core.lifecycle.version import ModelVersion
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from core.lifecycle.models import Models, StartProgress
-from core.lifecycle.state import Phase, ServingPhase
 from tests.project import pure_python_only
+from trident.core.lifecycle.models import Models, StartProgress
+from trident.core.lifecycle.state import Phase, ServingPhase
 
 
 class KnownModels(Models):

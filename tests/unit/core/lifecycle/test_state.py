@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.lifecycle.state import TRANSITIONS, ModelState, VersionState
+from trident.core.lifecycle.state import TRANSITIONS, ModelState, VersionState
 
 
 def test_every_state_has_a_row_in_the_table() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.errors import ModelNotFound, ModelNotReady, ServerStopping
-from core.frontend.bridge import AT_ONCE, infer_many
-from core.inference.request import InferenceRequest, InputTensor
-from core.lifecycle.model import Retirement
-from core.lifecycle.state import ModelState
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, write
 from tests.unit.core.remote.remote_parts import connected, served
 from tests.waiting import until
+from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.frontend.bridge import AT_ONCE, infer_many
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.lifecycle.model import Retirement
+from trident.core.lifecycle.state import ModelState
 
 COUNT = 3 * AT_ONCE
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.observability.statistics import BucketCounters, BucketStatistics, BucketUse
+from trident.core.observability.statistics import BucketCounters, BucketStatistics, BucketUse
 
 
 def test_each_bucket_is_summed_by_itself_in_ascending_order() -> None:

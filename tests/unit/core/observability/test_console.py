@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from core.observability.log import print_line
+from trident.core.observability.log import print_line
 
 
 class Writes(io.RawIOBase):

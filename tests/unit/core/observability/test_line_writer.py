@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from core.observability.log import LineWriter, lines_dropped, write_all
 from tests.project import ROOT
 from tests.waiting import until
+from trident.core.observability.log import LineWriter, lines_dropped, write_all
 
 LINE = b"x" * 999 + b"\n"
 
@@ -115,7 +115,7 @@ def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
 
 FORK = """
 import os
-from core.observability.log import LineWriter, lines_dropped
+from trident.core.observability.log import LineWriter, lines_dropped
 writer = LineWriter(lambda lines: os.write(1, lines), print, print)
 writer.put(b"before\\n")
 if not os.fork():

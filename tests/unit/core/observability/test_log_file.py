@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigInvalid
-from core.observability.log import LogFile
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.log import LogFile
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from core.observability.log import JsonFormatter, TextFormatter, verbose_level
+from trident.core.observability.log import JsonFormatter, TextFormatter, verbose_level
 
 NOON = 1735732800.123456  # 2025-01-01 12:00:00.123456 UTC
 FORGED = 'I0101 12:00:00.000000 1 server.py:1] "all is well"'

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from core.observability.log import escaped, quoted
+from trident.core.observability.log import escaped, quoted
 
 UNSAFE = ["\n", "\r", "\x00", "\x1b[2J", "\x7f", "\x85", "\x9b1A", "\u2028", "\u2029", "\u202e", "\u2066", "\udc80"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigInvalid
-from core.observability.log import (
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.log import (
     LogLevels,
     LogOptions,
     change_log,

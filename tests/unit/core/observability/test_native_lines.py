@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from core.observability.log import log_native_line
+from trident.core.observability.log import log_native_line
 
 LINE = "2026-11-23 09:02:28.207427347 [%s:onnxruntime:simple, graph.cc:777 Resolve] some text [1, 2]"
 PID = 4711

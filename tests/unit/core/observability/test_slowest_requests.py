@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from core.inference.request import CloseReason
-from core.observability.model_statistics import ModelStatistics
-from core.observability.slowest_requests import KEPT_MS, MOST, NotedRequest, merged_requests
-from core.observability.statistics import FailureReason
 from tests.unit.pending_requests import pending_request
+from trident.core.inference.request import CloseReason
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.slowest_requests import KEPT_MS, MOST, NotedRequest, merged_requests
+from trident.core.observability.statistics import FailureReason
 
 MS = 1_000_000
 

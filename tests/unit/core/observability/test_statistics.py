@@ -6,11 +6,11 @@ from itertools import chain, repeat
 
 import pytest
 
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.inference.request import CloseReason
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot
 from tests.unit.pending_requests import pending_request
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.request import CloseReason
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BatchStatistics, FailureReason, StatisticsSnapshot
 
 
 def request(batch_size: int, start_ns: int, enqueue_ns: int) -> PendingRequest:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import Array
-from core.interprocess.frames import Frame, FrameReader
-from core.interprocess.shared_memory_block import SharedMemoryBlock
-from core.remote.connection import Connection
-from core.remote.engine_server import EngineState
-from core.remote.infer_frames import RequestReader, ResponseWriter
-from core.remote.wire import REQUEST, TO_ENGINE
 from tests.unit.core.remote.remote_parts import LIMIT_S, PAGE, Answer
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Array
+from trident.core.interprocess.frames import Frame, FrameReader
+from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.remote.connection import Connection
+from trident.core.remote.engine_server import EngineState
+from trident.core.remote.infer_frames import RequestReader, ResponseWriter
+from trident.core.remote.wire import REQUEST, TO_ENGINE
 
 MEMORY = 128 * PAGE
 HALF = MEMORY // 2

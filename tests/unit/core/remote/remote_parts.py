@@ -15,18 +15,18 @@ from typing import Any
 import numpy as np
 import orjson
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import BY_NAME, Array, Buffer
-from core.interprocess.frames import Frame, FrameReader, frame
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.remote.connection import ThreadLink
-from core.remote.engine_client import RemoteEngine
-from core.remote.engine_server import EngineServer
-from core.remote.wire import HELLO, TO_FRONT_END, VERSION
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BY_NAME, Array, Buffer
+from trident.core.interprocess.frames import Frame, FrameReader, frame
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.remote.connection import ThreadLink
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.engine_server import EngineServer
+from trident.core.remote.wire import HELLO, TO_FRONT_END, VERSION
 
 LIMIT_S = 30.0
 PAGE = 4096

@@ -11,19 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.engine.in_process import make_engine
-from core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, QueueFull, RequestCancelled
-from core.frontend.bridge import ThreadBridge
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.window_limits import WindowLimits
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import Phase, ServingPhase
-from core.remote import engine_client as engine_client
-from core.remote.calls import EngineGone
-from core.remote.engine_client import RemoteEngine
-from core.remote.wire import LARGE
 from tests.unit import onnx_models
 from tests.unit.core.remote.remote_parts import (
     HALF,
@@ -40,6 +27,19 @@ from tests.unit.core.remote.remote_parts import (
 from tests.unit.core.scheduling.later_bench import described, later_benches, text
 from tests.unit.fake_engine import identity_spec
 from tests.waiting import until
+from trident.core.engine.in_process import make_engine
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound, QueueFull, RequestCancelled
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.window_limits import WindowLimits
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.remote import engine_client as engine_client
+from trident.core.remote.calls import EngineGone
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.wire import LARGE
 
 
 @pytest.fixture

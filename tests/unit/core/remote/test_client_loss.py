@@ -12,16 +12,6 @@ from typing import Any
 
 import pytest
 
-from core.errors import ModelNotFound, ServerError
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.lifecycle.state import Phase, ServingPhase
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.remote import engine_client as engine_client
-from core.remote.calls import EngineGone
-from core.remote.connection import ThreadLink
-from core.remote.engine_client import RemoteEngine
-from core.remote.wire import LARGE
 from tests.unit.core.remote.remote_parts import (
     HALF,
     LIMIT_S,
@@ -37,6 +27,16 @@ from tests.unit.core.remote.remote_parts import (
     served,
 )
 from tests.waiting import until
+from trident.core.errors import ModelNotFound, ServerError
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.remote import engine_client as engine_client
+from trident.core.remote.calls import EngineGone
+from trident.core.remote.connection import ThreadLink
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.wire import LARGE
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from core.remote.calls import CALLS
-from core.remote.control_log import Change, ControlLog
 from tests.unit.fake_engine import FakeEngine
+from trident.core.remote.calls import CALLS
+from trident.core.remote.control_log import Change, ControlLog
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.lifecycle.state import DownloadPhase, Phase, ServingPhase
-from core.remote.calls import from_plain, read_plain, to_plain, write_plain
-from core.remote.engine_server import EngineState, engine_down
+from trident.core.lifecycle.state import DownloadPhase, Phase, ServingPhase
+from trident.core.remote.calls import from_plain, read_plain, to_plain, write_plain
+from trident.core.remote.engine_server import EngineState, engine_down
 
 
 def test_a_server_without_an_engine_is_live_and_not_ready() -> None:

@@ -12,16 +12,26 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import RequestCancelled
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import Buffer, pack_bytes
-from core.interprocess.frames import BadFrame, frame
-from core.remote.front_end import FrontEnd
-from core.remote.infer_frames import RequestWriter
-from core.remote.wire import (
+from tests.unit.core.remote.remote_parts import (
+    PAGE,
+    SHARED,
+    SMALL,
+    ByHand,
+    ServedEngine,
+    descriptors,
+    numbers,
+    sealed_memory,
+)
+from trident.core.errors import RequestCancelled
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import Buffer, pack_bytes
+from trident.core.interprocess.frames import BadFrame, frame
+from trident.core.remote.front_end import FrontEnd
+from trident.core.remote.infer_frames import RequestWriter
+from trident.core.remote.wire import (
     ACK,
     CALL,
     CANCEL,
@@ -36,16 +46,6 @@ from core.remote.wire import (
     VERSION,
     block_head,
     write_block,
-)
-from tests.unit.core.remote.remote_parts import (
-    PAGE,
-    SHARED,
-    SMALL,
-    ByHand,
-    ServedEngine,
-    descriptors,
-    numbers,
-    sealed_memory,
 )
 
 

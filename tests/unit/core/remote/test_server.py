@@ -20,15 +20,6 @@ import numpy as np
 import orjson
 import pytest
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.interprocess.frames import HEADER, LARGEST, frame
-from core.remote import engine_server as engine_server
-from core.remote.calls import encode_call
-from core.remote.engine_client import RemoteEngine
-from core.remote.infer_frames import RequestWriter
-from core.remote.wire import CALL, HELLO, RELEASE, REQUEST, STATE, VERSION, block_head, write_block
 from tests.unit.core.remote.remote_parts import (
     SMALL,
     ByHand,
@@ -42,6 +33,15 @@ from tests.unit.core.remote.remote_parts import (
     served,
 )
 from tests.waiting import until
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.interprocess.frames import HEADER, LARGEST, frame
+from trident.core.remote import engine_server as engine_server
+from trident.core.remote.calls import encode_call
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.infer_frames import RequestWriter
+from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, STATE, VERSION, block_head, write_block
 
 META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 

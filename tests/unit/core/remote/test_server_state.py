@@ -10,15 +10,6 @@ from typing import Any
 
 import pytest
 
-from core.errors import ModelLoadFailed
-from core.interprocess.frames import Frame, frame
-from core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
-from core.remote.calls import CALLS, decode_result, encode_call, from_plain, read_plain
-from core.remote.control_log import Change
-from core.remote.engine_client import RemoteEngine
-from core.remote.engine_server import EngineState
-from core.remote.infer_frames import RequestWriter
-from core.remote.wire import CALL, RESULT, STATE
 from tests.unit.core.remote.remote_parts import (
     SMALL,
     ByHand,
@@ -30,6 +21,15 @@ from tests.unit.core.remote.remote_parts import (
     served,
 )
 from tests.waiting import until
+from trident.core.errors import ModelLoadFailed
+from trident.core.interprocess.frames import Frame, frame
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from trident.core.remote.calls import CALLS, decode_result, encode_call, from_plain, read_plain
+from trident.core.remote.control_log import Change
+from trident.core.remote.engine_client import RemoteEngine
+from trident.core.remote.engine_server import EngineState
+from trident.core.remote.infer_frames import RequestWriter
+from trident.core.remote.wire import CALL, RESULT, STATE
 
 
 @pytest.fixture

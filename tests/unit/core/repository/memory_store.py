@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import ModelCache
-from core.repository.download import Backoff, Downloader
-from core.repository.progress import DownloadProgress
-from core.repository.stores.object_store import Checksum, StoredObject, TransientError
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache
+from trident.core.repository.download import Backoff, Downloader
+from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.stores.object_store import Checksum, StoredObject, TransientError
 
 PIECE = 1000
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.repository.checksums import check_checksums
-from core.repository.repository import ModelDirectory
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.repository.checksums import check_checksums
+from trident.core.repository.repository import ModelDirectory
 
 RIGHT = hashlib.md5(b"graph").hexdigest()
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.errors import BackendFailed, ErrorCode
-from core.repository.config import check_config, read_config
-from core.repository.repository import ModelDirectory
 from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import BackendFailed, ErrorCode
+from trident.core.repository.config import check_config, read_config
+from trident.core.repository.repository import ModelDirectory
 
 
 @pytest.fixture

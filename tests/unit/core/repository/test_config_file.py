@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.errors import ModelNotFound
-from core.repository.config import LARGEST_CONFIG, read_config
-from core.repository.repository import ModelDirectory
 from tests.unit.core.repository.written_model import COMPLETE, model_with_versions, write
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ModelNotFound
+from trident.core.repository.config import LARGEST_CONFIG, read_config
+from trident.core.repository.repository import ModelDirectory
 
 
 @pytest.fixture

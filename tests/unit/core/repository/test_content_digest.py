@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.repository import ContentDigest, ModelDirectory
+from trident.core.repository.repository import ContentDigest, ModelDirectory
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from core.config.schema import ModelConfig
-from core.errors import ErrorCode, ModelLoadFailed, Unsupported
-from core.repository.repository import ModelDirectory, read_labels
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ErrorCode, ModelLoadFailed, Unsupported
+from trident.core.repository.repository import ModelDirectory, read_labels
 
 
 def labels(directory: Path, file_name: str) -> dict[str, tuple[str, ...]]:

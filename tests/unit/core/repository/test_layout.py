@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.repository import ModelDirectory, config_path, detection_files, scan_repository
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.repository import ModelDirectory, config_path, detection_files, scan_repository
 
 
 def test_scan_finds_directories_and_ignores_files(tmp_path: Path) -> None:

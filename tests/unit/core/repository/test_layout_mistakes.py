@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.registry import BackendRegistry
-from core.config.problem import InvalidModelConfig
-from core.errors import ConfigInvalid, ServerError
-from core.repository.config import check_config, problems_of, read_config
-from core.repository.layout_mistakes import layout_hint, no_models_hint
-from core.repository.repository import ModelDirectory, available_versions, select_versions
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.errors import ConfigInvalid, ServerError
+from trident.core.repository.config import check_config, problems_of, read_config
+from trident.core.repository.layout_mistakes import layout_hint, no_models_hint
+from trident.core.repository.repository import ModelDirectory, available_versions, select_versions
 
 ANY = (
     "expected one of model.savedmodel, model.graphdef, model.plan, model.onnx, model.xml, model.pt, model.pt2, model.py"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ConfigInvalid, Unsupported
-from core.repository.location import Location, Scheme, parse_location, uri_prefix
+from trident.core.errors import ConfigInvalid, Unsupported
+from trident.core.repository.location import Location, Scheme, parse_location, uri_prefix
 
 
 @pytest.mark.parametrize(

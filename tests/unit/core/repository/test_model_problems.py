@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from core.config.autocomplete import GpuIds
-from core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
-from core.config.schema import ModelConfig
-from core.errors import ModelLoadFailed, NotInstalled
-from core.repository.config import problems_of
-from core.repository.repository import ModelDirectory
 from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
+from trident.core.config.autocomplete import GpuIds
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ModelLoadFailed, NotInstalled
+from trident.core.repository.config import problems_of
+from trident.core.repository.repository import ModelDirectory
 
 
 @pytest.fixture

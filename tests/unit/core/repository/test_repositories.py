@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.repositories import NOT_UNIQUE, ModelKey, Repositories
-from core.repository.sources import LocalSource
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.repositories import NOT_UNIQUE, ModelKey, Repositories
+from trident.core.repository.sources import LocalSource
 
 
 def folder(path: Path, *models: str) -> LocalSource:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from google.protobuf import text_format
 
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid
-from core.repository.repository import ModelDirectory, select_versions, version_directories, version_path
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid
+from trident.core.repository.repository import ModelDirectory, select_versions, version_directories, version_path
 
 
 def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

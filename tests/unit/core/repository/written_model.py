@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.config.autocomplete import BackendFacts, GpuIds
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import ModelConfig
-from core.errors import BackendFailed
-from core.repository.config import load_config, read_config
-from core.repository.repository import ModelDirectory
+from trident.core.config.autocomplete import BackendFacts, GpuIds
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import BackendFailed
+from trident.core.repository.config import load_config, read_config
+from trident.core.repository.repository import ModelDirectory
 
 COMPLETE = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "IN" data_type: TYPE_FP32 dims: [ 4 ] } '

@@ -15,10 +15,10 @@ SIZE = 40_000_000
 PROGRAM = f"""
 import os, random, threading
 import numpy as np
-from app.process.heap import keep_freed_memory, use_one_heap
-from core.inference.response import InferenceResponse, OutputTensor
-from core.response_cache.response_cache import CachedResponse
-from core.response_cache.local_cache import LocalCache
+from trident.app.process.heap import keep_freed_memory, use_one_heap
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.response_cache.response_cache import CachedResponse
+from trident.core.response_cache.local_cache import LocalCache
 
 ROUNDS, SIZES = 6, (16, 100, 700, 3000, 20000)
 

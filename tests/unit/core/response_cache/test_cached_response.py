@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.inference.request import InferenceRequest, InferenceTimes
-from core.inference.response import InferenceResponse, OutputTensor
-from core.response_cache.response_cache import CachedResponse
 from tests.unit.packed_tensors import packed_responses
+from trident.core.inference.request import InferenceRequest, InferenceTimes
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.response_cache.response_cache import CachedResponse
 
 
 def test_the_copy_does_not_follow_the_model_s_arrays() -> None:

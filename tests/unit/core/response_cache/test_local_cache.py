@@ -8,9 +8,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from core.inference.response import InferenceResponse, OutputTensor
-from core.response_cache.local_cache import LocalCache
-from core.response_cache.response_cache import CachedResponse
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.response_cache.local_cache import LocalCache
+from trident.core.response_cache.response_cache import CachedResponse
 
 
 def response(size: int = 64, value: int = 0) -> CachedResponse:

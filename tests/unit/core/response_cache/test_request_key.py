@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import layout_of, pack_bytes
-from core.response_cache.response_cache import LONGEST_PLAIN, request_key
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.tensors import layout_of, pack_bytes
+from trident.core.response_cache.response_cache import LONGEST_PLAIN, request_key
 
 SCOPE = b"12345678"
 A = np.arange(4, dtype=np.int32)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from core.backends.backend import Execution
-from core.config.placement import DeviceKind, Placement
-from core.errors import InvalidRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import OutputTensor
-from core.inference.streaming import ResponseSender
+from trident.core.backends.backend import Execution
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import InvalidRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.streaming import ResponseSender
 
 
 class EchoInstance:

@@ -9,17 +9,17 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.backend import Execution
-from core.config.placement import DeviceKind, Placement
-from core.config.spec import BatchingSpec, ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, Outputs, OutputTensor
-from core.inference.streaming import LATER, Later, ResponseSender, StreamedRequest
-from core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.batcher import DynamicBatcher
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
+from trident.core.backends.backend import Execution
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
+from trident.core.inference.streaming import LATER, Later, ResponseSender, StreamedRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.batcher import DynamicBatcher
 
 Answer = Callable[[InferenceRequest, ResponseSender], Outputs | Exception | Later]
 

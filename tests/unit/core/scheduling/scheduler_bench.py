@@ -9,17 +9,17 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.backend import Execution
-from core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement
-from core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.inference.streaming import ResponseSender
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.batcher import DynamicBatcher
-from core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 from tests.waiting import until
+from trident.core.backends.backend import Execution
+from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement
+from trident.core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import ResponseSender
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.batcher import DynamicBatcher
+from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 
 LIMIT_S = 60.0
 """The time that a test waits for an event before it fails, in seconds."""

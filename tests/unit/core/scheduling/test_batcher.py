@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from core.backends.backend import Execution
-from core.config.spec import BatchingSpec, QueuePolicy
-from core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
-from core.inference.pending_request import CancelCause
-from core.inference.request import Caller, CloseReason, InferenceRequest
-from core.observability.statistics import FailureReason
-from core.scheduling.latency_target import BatchSetting
-from core.scheduling.queue import SETTLED_NS
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
 from tests.waiting import until
+from trident.core.backends.backend import Execution
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import Caller, CloseReason, InferenceRequest
+from trident.core.observability.statistics import FailureReason
+from trident.core.scheduling.latency_target import BatchSetting
+from trident.core.scheduling.queue import SETTLED_NS
 
 
 def test_a_model_without_batching_executes_one_request_at_a_time(make_bench: MakeBench) -> None:

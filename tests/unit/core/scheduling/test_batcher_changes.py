@@ -9,9 +9,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from core.backends.backend import BackendInstance
-from core.errors import ServerStopping
-from core.inference.response import InferenceResponse
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
     LONG_NS,
@@ -22,6 +19,9 @@ from tests.unit.core.scheduling.scheduler_bench import (
     instance_threads,
 )
 from tests.waiting import until
+from trident.core.backends.backend import BackendInstance
+from trident.core.errors import ServerStopping
+from trident.core.inference.response import InferenceResponse
 
 
 def added(bench: Bench) -> Stub:

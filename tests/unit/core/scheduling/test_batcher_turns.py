@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from core.inference.pending_request import Deferred
-from core.scheduling.batcher import DynamicBatcher
-from core.scheduling.instance_pool import WAITING
-from core.scheduling.rate_limiter import RateLimiter
 from tests.unit.core.scheduling.rate_limiter.placed import limit
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Bench, MakeBench, batching, resting
 from tests.waiting import until
+from trident.core.inference.pending_request import Deferred
+from trident.core.scheduling.batcher import DynamicBatcher
+from trident.core.scheduling.instance_pool import WAITING
+from trident.core.scheduling.rate_limiter import RateLimiter
 
 ONE = limit(r=1)
 

@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.spec import BatchingSpec, QueuePolicy
-from core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
-from core.observability.switches import SWITCHES
-from core.response_cache.local_cache import LocalCache
-from core.response_cache.response_cache import CachedResponse, OnFound
-from core.scheduling.response_cache import LARGE, CachingScheduler
 from tests.unit.packed_tensors import spec
 from tests.waiting import until
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.errors import BackendFailed, QueueFull, RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.observability.switches import SWITCHES
+from trident.core.response_cache.local_cache import LocalCache
+from trident.core.response_cache.response_cache import CachedResponse, OnFound
+from trident.core.scheduling.response_cache import LARGE, CachingScheduler
 
 
 class Executor:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import sys
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import Caller
-from core.scheduling.queue import SETTLED_DELAYS, SETTLED_NS, Callers
 from tests.unit.pending_requests import pending_request
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import Caller
+from trident.core.scheduling.queue import SETTLED_DELAYS, SETTLED_NS, Callers
 
 DELAY_NS = 1000
 LATER_NS = SETTLED_NS + 1

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.response import InferenceResponse
-from core.scheduling.queue import deliver, flush_callers
 from tests.unit.pending_requests import pending_request
+from trident.core.inference.response import InferenceResponse
+from trident.core.scheduling.queue import deliver, flush_callers
 
 
 def test_the_callback_gets_the_response() -> None:

@@ -7,21 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.config.request_check import RequestValidator
-from core.errors import BackendFailed, InvalidRequest
-from core.inference.pending_request import PendingRequest
-from core.inference.request import CloseReason, InferenceRequest
-from core.inference.response import Outputs
-from core.inference.streaming import LATER, Later, ResponseSender
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BucketStatistics
-from core.scheduling.execution import execute_in_bucket, run_once
 from tests.unit.bucket_configs import bucket_text
 from tests.unit.core.scheduling.echo_instance import EchoInstance
 from tests.unit.core.scheduling.later_bench import LaterStub, text
 from tests.unit.onnx_models import identity
 from tests.unit.onnx_serving import serving
 from tests.unit.pending_requests import ignore
+from trident.core.config.request_check import RequestValidator
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import CloseReason, InferenceRequest
+from trident.core.inference.response import Outputs
+from trident.core.inference.streaming import LATER, Later, ResponseSender
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BucketStatistics
+from trident.core.scheduling.execution import execute_in_bucket, run_once
 
 
 def test_run_once_returns_the_outputs_of_each_request() -> None:

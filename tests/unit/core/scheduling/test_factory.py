@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from core.config.spec import BatchingSpec, ModelSpec
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.factory import make_scheduler
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, Stub, batching
 from tests.unit.pending_requests import pending_request
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.factory import make_scheduler
 
 
 def executed_batches(batching: BatchingSpec | None) -> list[list[str]]:

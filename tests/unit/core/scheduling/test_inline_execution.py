@@ -8,16 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pytest
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.spec import ModelSpec
-from core.inference import request as inference
-from core.inference.pending_request import Deferred, PendingRequest
-from core.inference.request import CALLERS, InferenceRequest
-from core.scheduling.execution import ShortExecutions
-from core.scheduling.inline_execution import TURN_NS
-from core.scheduling.instance_pool import LENT
-from core.scheduling.queue import SETTLED_DELAYS
-from core.waiting.waiting import set_timer_of_thread
 from tests.project import pure_python_only
 from tests.unit.core.scheduling.scheduler_bench import (
     LIMIT_S,
@@ -32,6 +22,16 @@ from tests.unit.core.scheduling.scheduler_bench import (
     resting_bench,
 )
 from tests.waiting import until
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import ModelSpec
+from trident.core.inference import request as inference
+from trident.core.inference.pending_request import Deferred, PendingRequest
+from trident.core.inference.request import CALLERS, InferenceRequest
+from trident.core.scheduling.execution import ShortExecutions
+from trident.core.scheduling.inline_execution import TURN_NS
+from trident.core.scheduling.instance_pool import LENT
+from trident.core.scheduling.queue import SETTLED_DELAYS
+from trident.core.waiting.waiting import set_timer_of_thread
 
 
 @pytest.fixture

@@ -11,20 +11,20 @@ from itertools import count
 import numpy as np
 import pytest
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, OutOfMemory, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
-from core.inference.response import InferenceResponse
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BatchStatistics
-from core.observability.switches import SWITCHES
-from core.scheduling.execution import ShortExecutions
-from core.scheduling.instance import ModelInstance
-from core.scheduling.queue import deliver
 from tests.unit.core.scheduling.echo_instance import EchoInstance
 from tests.unit.pending_requests import pending_request
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, OutOfMemory, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BatchStatistics
+from trident.core.observability.switches import SWITCHES
+from trident.core.scheduling.execution import ShortExecutions
+from trident.core.scheduling.instance import ModelInstance
+from trident.core.scheduling.queue import deliver
 
 SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
 

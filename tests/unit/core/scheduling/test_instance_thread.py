@@ -4,13 +4,13 @@ from itertools import product
 
 import pytest
 
-from core.config.spec import ModelSpec
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.execution import ShortExecutions
-from core.scheduling.instance import ModelInstance
-from core.scheduling.instance_pool import IDLE, RUNNING, WOKEN, InstanceThread, ThreadState
-from core.scheduling.queue import deliver
 from tests.unit.core.scheduling.scheduler_bench import Stub
+from trident.core.config.spec import ModelSpec
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.execution import ShortExecutions
+from trident.core.scheduling.instance import ModelInstance
+from trident.core.scheduling.instance_pool import IDLE, RUNNING, WOKEN, InstanceThread, ThreadState
+from trident.core.scheduling.queue import deliver
 
 SPEC = ModelSpec(name="m", version=1, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
 

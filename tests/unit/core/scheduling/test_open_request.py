@@ -7,16 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.backends.backend import BackendInstance
-from core.errors import BackendFailed, RequestCancelled
-from core.inference.request import InferenceRequest
-from core.inference.response import Outputs
-from core.inference.streaming import LATER, Later, ResponseSender
-from core.inference.window_limits import WindowLimits
-from core.observability.statistics import FailureReason, ResponseKind
 from tests.unit.core.scheduling.later_bench import LaterBench, MakeLaterBench, later_benches, text
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, batching
 from tests.waiting import until
+from trident.core.backends.backend import BackendInstance
+from trident.core.errors import BackendFailed, RequestCancelled
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import Outputs
+from trident.core.inference.streaming import LATER, Later, ResponseSender
+from trident.core.inference.window_limits import WindowLimits
+from trident.core.observability.statistics import FailureReason, ResponseKind
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.spec import BatchingSpec, ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
-from core.inference.request import IDLE as NO_WAIT
-from core.scheduling.limits import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
 from tests.unit.pending_requests import pending_request
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from trident.core.inference.request import IDLE as NO_WAIT
+from trident.core.scheduling.limits import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
 
 S = 1_000_000_000
 DELAYED = BatchLimits(8, frozenset((2, 6)), 6, 10 * S)

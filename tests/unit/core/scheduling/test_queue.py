@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from core.config.spec import BatchingSpec, QueuePolicy
-from core.errors import DeadlineExceeded, QueueFull, RequestCancelled
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.scheduling.queue import RequestQueue
 from tests.unit.pending_requests import pending_request as request
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.scheduling.queue import RequestQueue
 
 NONE = QueuePolicy()
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
-from core.inference.response import InferenceResponse
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
-from core.scheduling.queue import Rejection, deliver, reject
 from tests.unit.pending_requests import pending_request
+from trident.core.errors import DeadlineExceeded, RequestCancelled, ServerError, ServerStopping
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.scheduling.queue import Rejection, deliver, reject
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import random
 import threading
 from functools import partial
 
-from core.inference.pending_request import PendingRequest
-from core.inference.response import InferenceResponse
-from core.scheduling.open_requests import ResponseOrder
 from tests.unit.pending_requests import pending_request
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.scheduling.open_requests import ResponseOrder
 
 
 def answer(order: ResponseOrder, request: PendingRequest) -> None:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.spec import BatchingSpec, InputSpec, ModelSpec
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import BY_NAME
-from core.scheduling.execution import ShortExecutions
 from tests.unit.pending_requests import ignore
+from trident.core.config.spec import BatchingSpec, InputSpec, ModelSpec
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import BY_NAME
+from trident.core.scheduling.execution import ShortExecutions
 
 
 def spec(dims: tuple[int, ...], batching: BatchingSpec | None = None, datatype: str = "FP32") -> ModelSpec:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from core.scheduling.batcher import end_waits_in_time, timer_slack_ns
+from trident.core.scheduling.batcher import end_waits_in_time, timer_slack_ns
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has timer slack")
 

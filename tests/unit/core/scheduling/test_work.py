@@ -1,14 +1,14 @@
 from __future__ import annotations
 
-from core.config.spec import BatchingSpec, ModelSpec
-from core.errors import RequestCancelled
-from core.inference.pending_request import CancelCause, PendingRequest
-from core.inference.request import CloseReason
-from core.scheduling.execution import ShortExecutions
-from core.scheduling.instance import Work, take_work
-from core.scheduling.limits import UNBATCHED, BatchLimits, Wait
-from core.scheduling.queue import RequestQueue
 from tests.unit.pending_requests import pending_request
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.errors import RequestCancelled
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.request import CloseReason
+from trident.core.scheduling.execution import ShortExecutions
+from trident.core.scheduling.instance import Work, take_work
+from trident.core.scheduling.limits import UNBATCHED, BatchLimits, Wait
+from trident.core.scheduling.queue import RequestQueue
 
 BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)
 DELAYED = BATCHES._replace(delay_ns=100)

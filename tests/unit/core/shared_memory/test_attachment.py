@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from core.config.request_check import RequestValidator
-from core.errors import BackendFailed, InvalidRequest, RegionFailed, RegionNotFound
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import (
+from tests.unit.packed_tensors import spec
+from tests.unit.shared_memory_object import path_of, shared_memory_object
+from trident.core.config.request_check import RequestValidator
+from trident.core.errors import BackendFailed, InvalidRequest, RegionFailed, RegionNotFound
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import (
     InferenceResponse,
     OutputTensor,
     PlacedOutput,
@@ -21,11 +23,9 @@ from core.inference.response import (
     RegionReference,
     RegionRequest,
 )
-from core.inference.tensors import Array, bytes_array
-from core.shared_memory.attachment import attach
-from core.shared_memory.regions import RegionKind, Regions
-from tests.unit.packed_tensors import spec
-from tests.unit.shared_memory_object import path_of, shared_memory_object
+from trident.core.inference.tensors import Array, bytes_array
+from trident.core.shared_memory.attachment import attach
+from trident.core.shared_memory.regions import RegionKind, Regions
 
 SIZE = 64
 

@@ -7,14 +7,14 @@ import gc
 import numpy as np
 import pytest
 
-from core.cuda.driver import CudaDriver
-from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
-from core.shared_memory.attachment import attach
-from core.shared_memory.regions import CudaRegion, RegionKind, Regions
 from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.cuda.driver import CudaDriver
+from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
+from trident.core.shared_memory.attachment import attach
+from trident.core.shared_memory.regions import CudaRegion, RegionKind, Regions
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.cuda.driver import CudaDriver
-from core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
-from core.inference.response import RegionReference
-from core.shared_memory import regions as module
-from core.shared_memory.regions import RegionKind, Regions, SystemRegion
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from tests.unit.shared_memory_object import path_of, shared_memory_object
+from trident.core.cuda.driver import CudaDriver
+from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
+from trident.core.inference.response import RegionReference
+from trident.core.shared_memory import regions as module
+from trident.core.shared_memory.regions import RegionKind, Regions, SystemRegion
 
 PAGE = mmap.ALLOCATIONGRANULARITY
 MOST = 2**64 - 1

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InvalidRequest, RegionFailed
-from core.shared_memory.regions import DIRECTORY, SystemMemory, open_object
 from tests.unit.shared_memory_object import path_of, shared_memory_object
+from trident.core.errors import InvalidRequest, RegionFailed
+from trident.core.shared_memory.regions import DIRECTORY, SystemMemory, open_object
 
 
 def content_of(memory: SystemMemory, offset: int, size: int) -> bytes:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from core.waiting.waiting import TICK_S, Deadlines
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
+from trident.core.waiting.waiting import TICK_S, Deadlines
 
 
 class Call:

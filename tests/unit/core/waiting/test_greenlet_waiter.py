@@ -9,9 +9,9 @@ from typing import Any
 
 import gevent
 
-from core.waiting.hub import GreenletWaiter, HubWaiters
-from core.waiting.waiting import ThreadWaiter
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
+from trident.core.waiting.hub import GreenletWaiter, HubWaiters
+from trident.core.waiting.waiting import ThreadWaiter
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from typing import Any
 
 import gevent
 
-from core.waiting.hub import HubSignal
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
+from trident.core.waiting.hub import HubSignal
 
 
 def test_many_signals_are_one_call_on_the_hub() -> None:

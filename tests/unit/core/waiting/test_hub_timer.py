@@ -7,8 +7,8 @@ from typing import Any
 import gevent
 import pytest
 
-from core.waiting.hub import HubTimer, HubWaiters
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
+from trident.core.waiting.hub import HubTimer, HubWaiters
 
 MILLISECOND_NS = 1_000_000
 HOUR_NS = 3600 * 10**9

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from core.waiting.hub import GreenletMailbox, HubWaiters
-from core.waiting.waiting import Mailbox, ThreadMailbox
 from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub
+from trident.core.waiting.hub import GreenletMailbox, HubWaiters
+from trident.core.waiting.waiting import Mailbox, ThreadMailbox
 
 Test = Callable[[Mailbox[int]], None]
 

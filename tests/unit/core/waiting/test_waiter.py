@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import threading
 
-from core.waiting.waiting import ThreadWaiter
+from trident.core.waiting.waiting import ThreadWaiter
 
 LIMIT_S = 30.0
 

@@ -36,7 +36,7 @@ from .wire import (
 )
 
 if TYPE_CHECKING:
-    from core.interprocess.page_allocator import PageAllocator
+    from trident.core.interprocess.page_allocator import PageAllocator
 else:
     from .page_allocator import PageAllocator
 

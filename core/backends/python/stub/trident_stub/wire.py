@@ -43,10 +43,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING or __package__ != "trident_stub":  # in the server
-    from core.interprocess.frames import HEADER as HEADER
-    from core.interprocess.frames import PADDING as PADDING
-    from core.interprocess.frames import BadFrame as BadFrame
-    from core.interprocess.frames import FrameReader as FrameReader
+    from trident.core.interprocess.frames import HEADER as HEADER
+    from trident.core.interprocess.frames import PADDING as PADDING
+    from trident.core.interprocess.frames import BadFrame as BadFrame
+    from trident.core.interprocess.frames import FrameReader as FrameReader
 else:
     from .frames import HEADER, PADDING, BadFrame, FrameReader  # noqa: F401
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from app.commands.doctor import (
+from trident.app.commands.doctor import (
     CallReading,
     Level,
     Line,
@@ -15,8 +15,8 @@ from app.commands.doctor import (
     s3_statement,
     storage_lines,
 )
-from core.repository.location import parse_location
-from core.repository.stores.object_store import RegionOrigin, StorageAccess
+from trident.core.repository.location import parse_location
+from trident.core.repository.stores.object_store import RegionOrigin, StorageAccess
 
 S3 = parse_location("s3://bucket/models")
 GCS = parse_location("gs://bucket/models")

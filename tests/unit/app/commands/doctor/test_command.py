@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
 from tests.unit.app.commands.validate.test_command import _log_as_before  # noqa: F401
+from trident.app.cli import main
 
 
 @pytest.fixture

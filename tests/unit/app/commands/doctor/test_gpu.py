@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.commands.doctor import GpuReading, Level, Line, gpu_lines
-from core.backends.registry import DeviceSupport, ProviderState
-from core.observability.hardware import DriverReading
+from trident.app.commands.doctor import GpuReading, Level, Line, gpu_lines
+from trident.core.backends.registry import DeviceSupport, ProviderState
+from trident.core.observability.hardware import DriverReading
 
 CUDA = "CUDAExecutionProvider"
 DRIVER = DriverReading("550.54.15", "12.4", (80 << 30,))

@@ -3,11 +3,11 @@ from __future__ import annotations
 import resource
 from dataclasses import replace
 
-from app.commands.doctor import Level, LimitReading, Line, limit_lines, read_limits
-from app.process.files import IN_MEMORY
-from app.settings.reading import read_settings
-from app.supervisor.start import Topology
-from core.observability.hardware import MemoryRoom
+from trident.app.commands.doctor import Level, LimitReading, Line, limit_lines, read_limits
+from trident.app.process.files import IN_MEMORY
+from trident.app.settings.reading import read_settings
+from trident.app.supervisor.start import Topology
+from trident.core.observability.hardware import MemoryRoom
 
 GIB = 1 << 30
 READING = LimitReading(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.commands.doctor import Answer, Level, Line, NoAnswer, server_lines
+from trident.app.commands.doctor import Answer, Level, Line, NoAnswer, server_lines
 
 URL = "http://host:8000"
 DATE = "Wed, 25 Nov 2026 12:00:00 GMT"

@@ -4,7 +4,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from app.commands.doctor import (
+from trident.app.commands.doctor import (
     CacheReading,
     Level,
     Line,
@@ -14,10 +14,10 @@ from app.commands.doctor import (
     repository_lines,
     room_lines,
 )
-from app.settings.reading import read_settings
-from app.settings.server import ServerSettings
-from core.repository.location import parse_location
-from core.repository.sources import SourceFile
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import ServerSettings
+from trident.core.repository.location import parse_location
+from trident.core.repository.sources import SourceFile
 
 CLOUD = parse_location("s3://bucket/models")
 FILES = (

@@ -8,13 +8,13 @@ import threading
 
 import pytest
 
-from app.commands.emulate_options import stop_signals
 from tests.waiting import until
+from trident.app.commands.emulate_options import stop_signals
 
 # In a separate process, because a failure is a main thread that blocks forever.
 _MANY_SIGNALS = """
 import os, signal, threading
-from app.commands.emulate_options import stop_signals
+from trident.app.commands.emulate_options import stop_signals
 from tests.waiting import until
 
 def send():

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from app.commands.emulate_sagemaker import read_sagemaker_options
-from app.emulators.sagemaker.emulator import EmulatorOptions
-from app.settings.option import BadOption
+from trident.app.commands.emulate_sagemaker import read_sagemaker_options
+from trident.app.emulators.sagemaker.emulator import EmulatorOptions
+from trident.app.settings.option import BadOption
 
 
 def read(*arguments: str) -> EmulatorOptions:
@@ -15,7 +15,7 @@ def read(*arguments: str) -> EmulatorOptions:
 
 
 def options(**more: Any) -> EmulatorOptions:
-    return EmulatorOptions(command=(sys.executable, "-P", "-m", "app"), environment={"HERE": "1"}, **more)
+    return EmulatorOptions(command=(sys.executable, "-P", "-m", "trident.app"), environment={"HERE": "1"}, **more)
 
 
 def test_a_model_is_the_only_required_argument() -> None:

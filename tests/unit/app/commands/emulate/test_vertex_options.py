@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.emulate_vertex import ACCEPTED, example, read_vertex_options
-from app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
-from app.emulators.vertex.emulator import EmulatorOptions
-from app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
-from app.settings.option import BadOption
-from app.settings.reading import CACHE_OPTIONS
-from app.settings.usage import usage
+from trident.app.commands.emulate_vertex import ACCEPTED, example, read_vertex_options
+from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
+from trident.app.emulators.vertex.emulator import EmulatorOptions
+from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import CACHE_OPTIONS
+from trident.app.settings.usage import usage
 
 
 def read(*arguments: str) -> EmulatorOptions:
@@ -24,7 +24,7 @@ def test_a_model_is_the_only_required_argument() -> None:
     assert options.limits == PlatformLimits()
     assert (options.api_port, options.arguments, options.variables, options.batch) == (0, (), {}, None)
     assert options.environment == {"HERE": "1"}
-    assert list(options.command[-2:]) == ["app", "serve"]
+    assert list(options.command[-2:]) == ["trident.app", "serve"]
 
 
 def test_container_arguments_come_from_args_and_after_two_dashes() -> None:

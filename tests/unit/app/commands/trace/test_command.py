@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
+from trident.app.cli import main
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.commands.trace import Span, draw
+from trident.app.commands.trace import Span, draw
 
 
 def test_a_tree_has_a_line_for_each_span_with_its_bar() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from core.config.problem import Problem
-from core.repository.repository import ModelDirectory
+from trident.core.config.problem import Problem
+from trident.core.repository.repository import ModelDirectory
 
 
 def repository(folder: Path, *models: str) -> str:

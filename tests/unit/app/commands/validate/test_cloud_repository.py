@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.validate import examine
-from app.commands.validate_cloud import CloudRepository
-from core.config.problem import Problem
-from core.errors import RepositoryUnavailable
-from core.repository.cloud_sources import ObjectStoreSource
-from core.repository.repository import ModelDirectory, version_directories
-from core.repository.sources import Source, SourceOpener, SourceOptions
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from trident.app.commands.validate import examine
+from trident.app.commands.validate_cloud import CloudRepository
+from trident.core.config.problem import Problem
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cloud_sources import ObjectStoreSource
+from trident.core.repository.repository import ModelDirectory, version_directories
+from trident.core.repository.sources import Source, SourceOpener, SourceOptions
 
 ALL = b"version_policy { all {} }"
 CONTENTS = {

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.validate import validate
-from core.lifecycle.state import ModelState
-from core.observability.log import close_log
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.app.commands.validate.repositories import bad_names, repository
 from tests.unit.core.engine.test_in_process import serving
+from trident.app.commands.validate import validate
+from trident.core.lifecycle.state import ModelState
+from trident.core.observability.log import close_log
 
 GOLDEN_DOCUMENT = ROOT / "docs" / "golden-requests.md"
 GOLDEN_EXAMPLE = re.compile(r"^```json\n(.*?)^```$", re.MULTILINE | re.DOTALL)

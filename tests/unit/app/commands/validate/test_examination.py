@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.commands.validate import Finding, examine
-from core.config.problem import Problem
 from tests.unit.app.commands.validate.repositories import bad_names, repository
+from trident.app.commands.validate import Finding, examine
+from trident.core.config.problem import Problem
 
 
 def test_every_problem_of_every_model_is_found(tmp_path: Path) -> None:

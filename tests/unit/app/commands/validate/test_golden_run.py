@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.commands.validate import golden_problems
-from core.backends.backend import BackendModel, LoadContext
-from core.backends.registry import BackendRegistry
-from core.config.golden import GoldenRequest
-from core.config.problem import ModelSignature, Problem
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig, ModelInstanceGroup
-from core.errors import OutOfMemory
+from trident.app.commands.validate import golden_problems
+from trident.core.backends.backend import BackendModel, LoadContext
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.golden import GoldenRequest
+from trident.core.config.problem import ModelSignature, Problem
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.errors import OutOfMemory
 
 
 class Unloadable:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.commands.validate import ValidateOptions, read_validate_options
-from app.settings.option import BadOption
-from app.settings.reading import CloudCache
+from trident.app.commands.validate import ValidateOptions, read_validate_options
+from trident.app.settings.option import BadOption
+from trident.app.settings.reading import CloudCache
 
 
 def test_options_and_repositories_may_be_mixed() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from app.commands.validate import validate
-from core.backends.python.backend import PythonBackend
-from core.config.parse import parse_model_config
-from core.config.resolve import resolve_model_spec
-from core.errors import BackendFailed
+from trident.app.commands.validate import validate
+from trident.core.backends.python.backend import PythonBackend
+from trident.core.config.parse import parse_model_config
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.errors import BackendFailed
 
 TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
 CONFIG = f'backend: "python" {TENSORS} instance_group {{ kind: KIND_CPU }}'

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from app.commands.validate import Finding, Report, json_report, text_report
+from trident.app.commands.validate import Finding, Report, json_report, text_report
 
 
 def test_a_repository_without_problems_is_one_line() -> None:

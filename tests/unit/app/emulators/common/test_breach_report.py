@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import io
 
-from app.emulators.report import BreachReport
+from trident.app.emulators.report import BreachReport
 
 
 def test_an_empty_report_says_so() -> None:

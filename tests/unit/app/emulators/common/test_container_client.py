@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from app.emulators.container import ClientClosed, ContainerClient, ContainerFault
-from app.emulators.sagemaker.endpoint import PlatformLimits
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
+from trident.app.emulators.container import ClientClosed, ContainerClient, ContainerFault
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 
 LIMITS = PlatformLimits(body_bytes=100_000)
 

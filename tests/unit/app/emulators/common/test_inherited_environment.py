@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.emulators.container import inherited_environment
+from trident.app.emulators.container import inherited_environment
 
 
 def test_settings_of_servers_and_platforms_are_not_inherited() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.emulators.container import make_read_only, remove_folder
+from trident.app.emulators.container import make_read_only, remove_folder
 
 
 def made(folder: Path) -> Path:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.emulators.report import seconds, size
+from trident.app.emulators.report import seconds, size
 
 
 def test_seconds_have_their_unit() -> None:

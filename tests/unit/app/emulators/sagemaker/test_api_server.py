@@ -15,20 +15,20 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, EventStreamError
 
-from app.emulators.container import (
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
+from trident.app.emulators.container import (
     HOST,
     ClientClosed,
     ContainerAnswer,
     ContainerClient,
     ContainerStream,
 )
-from app.emulators.report import BreachReport
-from app.emulators.sagemaker.api import RuntimeApi
-from app.emulators.sagemaker.endpoint import PlatformLimits
-from app.emulators.sagemaker.errors import model_error, model_not_ready
-from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, Invocation
-from core.errors import ConfigInvalid
-from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, ScriptedContainer
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.api import RuntimeApi
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits
+from trident.app.emulators.sagemaker.errors import model_error, model_not_ready
+from trident.app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, Invocation
+from trident.core.errors import ConfigInvalid
 
 LIMITS = PlatformLimits(body_bytes=100_000)
 JSON = [("Content-Type", "application/json")]

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.report import Interrupted
-from app.emulators.sagemaker.archives import ArchiveStorage, CloudArchives, LocalArchives
-from app.emulators.sagemaker.errors import ApiError
-from core.errors import RepositoryUnavailable, ServerError
-from core.repository.cloud_sources import ObjectFolder, ObjectStoreSource
-from core.repository.sources import Source, SourceOpener, SourceOptions
-from core.repository.stores.object_store import TransientError
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from trident.app.emulators.report import Interrupted
+from trident.app.emulators.sagemaker.archives import ArchiveStorage, CloudArchives, LocalArchives
+from trident.app.emulators.sagemaker.errors import ApiError
+from trident.core.errors import RepositoryUnavailable, ServerError
+from trident.core.repository.cloud_sources import ObjectFolder, ObjectStoreSource
+from trident.core.repository.sources import Source, SourceOpener, SourceOptions
+from trident.core.repository.stores.object_store import TransientError
 
 CONTENTS = {"a.tar.gz": b"one", "a.tar.gz.md5": b"sum", "sub/b.tar.gz": b"two", "notes.txt": b"text"}
 NO_KEYS = (

@@ -6,14 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.container import ContainerClient
-from app.emulators.report import BreachReport
-from app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
-from app.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, PlatformLimits, SingleModelEndpoint
-from app.emulators.sagemaker.errors import ApiError
-from app.emulators.sagemaker.invocation import Invocation
 from tests.unit.app.emulators.sagemaker.test_tarball import archived, file
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from trident.app.emulators.container import ContainerClient
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
+from trident.app.emulators.sagemaker.endpoint import (
+    EndpointModels,
+    MultiModelEndpoint,
+    PlatformLimits,
+    SingleModelEndpoint,
+)
+from trident.app.emulators.sagemaker.errors import ApiError
+from trident.app.emulators.sagemaker.invocation import Invocation
 
 LIMITS = PlatformLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)
 ROW = Invocation({"Content-Type": "text/csv"}, b"1,2")

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.container import ContainerClient
-from app.emulators.report import BreachReport
-from app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
-from app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits
-from app.emulators.sagemaker.errors import ApiError
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until
+from trident.app.emulators.container import ContainerClient
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
+from trident.app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits
+from trident.app.emulators.sagemaker.errors import ApiError
 
 KEYS = ("a", "b", "c", "d")
 

@@ -6,7 +6,7 @@ import json
 
 from botocore.eventstream import EventStreamBuffer
 
-from app.emulators.sagemaker.invocation import LARGEST_PART, payload_part, stream_error
+from trident.app.emulators.sagemaker.invocation import LARGEST_PART, payload_part, stream_error
 
 
 def read(*events: bytes) -> list[tuple[dict[str, object], bytes]]:

@@ -2,9 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from app.emulators.report import BreachReport
-from app.emulators.sagemaker.errors import ApiError
-from app.emulators.sagemaker.invocation import CUSTOM_ATTRIBUTES, PREFIX, TARGET_MODEL, passed_back, read_invocation
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.errors import ApiError
+from trident.app.emulators.sagemaker.invocation import (
+    CUSTOM_ATTRIBUTES,
+    PREFIX,
+    TARGET_MODEL,
+    passed_back,
+    read_invocation,
+)
 
 PASSED = {
     "Content-Type": "text/csv",

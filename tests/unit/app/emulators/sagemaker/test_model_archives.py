@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
-from app.emulators.sagemaker.errors import ApiError
 from tests.changing_files import found_below
 from tests.waiting import until
+from trident.app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
+from trident.app.emulators.sagemaker.errors import ApiError
 
 PLENTY = 1 << 30
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from app.emulators.container import ContainerClient, ContainerFault
-from app.emulators.sagemaker.endpoint import PlatformLimits, read_model_list
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from trident.app.emulators.container import ContainerClient, ContainerFault
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits, read_model_list
 
 
 def listed(container: ScriptedContainer) -> dict[str, str]:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.report import Interrupted
-from app.emulators.sagemaker.archives import unpack
-from core.errors import ConfigInvalid
+from trident.app.emulators.report import Interrupted
+from trident.app.emulators.sagemaker.archives import unpack
+from trident.core.errors import ConfigInvalid
 
 PLENTY = 1 << 30
 Write = Callable[[tarfile.TarFile], None]

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from app.emulators.container import ContainerClient
-from app.emulators.report import BreachReport
-from app.emulators.vertex.api import VertexApi
-from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits
 from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from trident.app.emulators.container import ContainerClient
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.api import VertexApi
+from trident.app.emulators.vertex.endpoint import Endpoint
+from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits
 
 LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", display_name="mine")

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.emulators.vertex.container import provided
-from core.errors import ConfigInvalid
+from trident.app.emulators.vertex.container import provided
+from trident.core.errors import ConfigInvalid
 
 
 def test_an_address_is_passed_unchanged(tmp_path: Path) -> None:

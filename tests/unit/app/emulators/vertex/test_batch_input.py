@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.emulators.vertex.batch import InputRecord, InstancesFormat, format_of, read_records
-from core.errors import ConfigInvalid
+from trident.app.emulators.vertex.batch import InputRecord, InstancesFormat, format_of, read_records
+from trident.core.errors import ConfigInvalid
 
 
 def read(folder: Path, name: str, content: str | bytes) -> list[InputRecord]:

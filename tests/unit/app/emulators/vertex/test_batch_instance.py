@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.emulators.vertex.batch import BatchInstance, InputRecord, InstanceConfig, InstancesFormat, InstanceType
-from core.errors import ConfigInvalid
+from trident.app.emulators.vertex.batch import BatchInstance, InputRecord, InstanceConfig, InstancesFormat, InstanceType
+from trident.core.errors import ConfigInvalid
 
 ROW = {"id": "k", "a": 1, "b": 2}
 ARRAY, OBJECT = InstanceType.ARRAY, InstanceType.OBJECT

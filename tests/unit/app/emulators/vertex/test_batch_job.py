@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from app.emulators.container import ContainerClient
-from app.emulators.report import BreachReport
-from app.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions, InstanceConfig, InstancesFormat
-from app.emulators.vertex.endpoint import Endpoint
-from app.emulators.vertex.limits import Deployment, batch_limits
-from core.errors import ConfigInvalid
 from tests.unit.app.emulators.scripted_container import Answer, Call, ScriptedContainer
+from trident.app.emulators.container import ContainerClient
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.batch import BatchCounts, BatchJob, BatchOptions, InstanceConfig, InstancesFormat
+from trident.app.emulators.vertex.endpoint import Endpoint
+from trident.app.emulators.vertex.limits import Deployment, batch_limits
+from trident.core.errors import ConfigInvalid
 
 
 def doubled(call: Call) -> Answer:

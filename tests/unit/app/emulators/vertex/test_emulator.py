@@ -14,11 +14,11 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
 
-from app.emulators.vertex.batch import BatchOptions, InstancesFormat
-from app.emulators.vertex.emulator import Emulator, EmulatorOptions
-from app.emulators.vertex.limits import Deployment, PlatformLimits
-from core.errors import ConfigInvalid
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S
+from trident.app.emulators.vertex.batch import BatchOptions, InstancesFormat
+from trident.app.emulators.vertex.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.vertex.limits import Deployment, PlatformLimits
+from trident.core.errors import ConfigInvalid
 
 # Answers every request with predictions of its arguments and its environment.
 SERVE = """\

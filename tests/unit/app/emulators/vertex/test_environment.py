@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from adapters.vertex.settings import read_routes
-from app.emulators.vertex.container import (
+from trident.adapters.vertex.settings import read_routes
+from trident.app.emulators.vertex.container import (
     container_arguments,
     container_environment,
     expanded,
     machine_variables,
     platform_variables,
 )
-from app.emulators.vertex.limits import Deployment
-from app.settings.reading import CloudCache
+from trident.app.emulators.vertex.limits import Deployment
+from trident.app.settings.reading import CloudCache
 
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", project_number="56")
 

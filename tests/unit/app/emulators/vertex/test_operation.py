@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.emulators.vertex.limits import Deployment, EndpointType, GoogleError
-from app.emulators.vertex.operation import Operation, Verb, read_operation
+from trident.app.emulators.vertex.limits import Deployment, EndpointType, GoogleError
+from trident.app.emulators.vertex.operation import Operation, Verb, read_operation
 
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34")
 INVOKED = Deployment(endpoint_id="12", deployed_model_id="34", is_invoked=True)

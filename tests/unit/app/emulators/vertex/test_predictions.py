@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from app.emulators.vertex.limits import CanonicalCode, GoogleError
-from app.emulators.vertex.predictions import PredictionFault, read_predict_request, read_predictions
+from trident.app.emulators.vertex.limits import CanonicalCode, GoogleError
+from trident.app.emulators.vertex.predictions import PredictionFault, read_predict_request, read_predictions
 
 
 def test_the_container_gets_only_instances_and_parameters() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from app.emulators.container import ContainerClient
-from app.emulators.report import BreachReport
-from app.emulators.vertex.limits import PlatformLimits
-from app.emulators.vertex.probes import Probes
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
 from tests.waiting import until
+from trident.app.emulators.container import ContainerClient
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.limits import PlatformLimits
+from trident.app.emulators.vertex.probes import Probes
 
 QUICK = PlatformLimits(deployment_s=0.2, health_interval_s=0.005, liveness_interval_s=0.02)
 PATIENT = PlatformLimits(health_interval_s=0.005)

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from app.emulators.vertex.limits import Deployment, GoogleError
-from app.emulators.vertex.predictions import (
+from trident.app.emulators.vertex.limits import Deployment, GoogleError
+from trident.app.emulators.vertex.predictions import (
     passed_back,
     read_raw_request,
     read_sdk_request,

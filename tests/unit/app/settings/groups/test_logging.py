@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from app.settings.groups import LoggingSettings
-from core.observability.log import LogOptions
+from trident.app.settings.groups import LoggingSettings
+from trident.core.observability.log import LogOptions
 
 
 def test_the_group_gives_the_options_of_the_log() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.settings.groups import MetricsSettings, split_metrics_settings
+from trident.app.settings.groups import MetricsSettings, split_metrics_settings
 
 
 def test_the_last_of_several_metrics_settings_of_one_name_counts() -> None:

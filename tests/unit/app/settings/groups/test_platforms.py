@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.groups import split_groups
-from app.settings.option import BadValue
-from app.settings.server import SERVER_OPTIONS
+from trident.app.settings.groups import split_groups
+from trident.app.settings.option import BadValue
+from trident.app.settings.server import SERVER_OPTIONS
 
 PUBLIC_ROUTES = SERVER_OPTIONS["public_routes"].kind
 

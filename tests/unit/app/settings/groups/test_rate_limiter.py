@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.settings.groups import resource_limit
-from app.settings.option import BadOption, BadValue
-from app.settings.reading import read_settings
-from core.scheduling.resource_limit import ResourceLimit
+from trident.app.settings.groups import resource_limit
+from trident.app.settings.option import BadOption, BadValue
+from trident.app.settings.reading import read_settings
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 REPOSITORY = "--model-repository=/models"
 ON = "--rate-limit=execution_count"

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from app.settings.groups import split_cache_setting
-from app.settings.option import BadOption, BadValue
-from app.settings.reading import read_settings
-from core.response_cache.redis_options import RedisOptions
+from trident.app.settings.groups import split_cache_setting
+from trident.app.settings.option import BadOption, BadValue
+from trident.app.settings.reading import read_settings
+from trident.core.response_cache.redis_options import RedisOptions
 
 REPOSITORY = "--model-repository=/models"
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http1.chunked_body import MAX_CHUNKS, ChunkedBody
-from app.worker.http1.request_head import Refusal
+from trident.app.worker.http1.chunked_body import MAX_CHUNKS, ChunkedBody
+from trident.app.worker.http1.request_head import Refusal
 
 CHUNKS = b'3\r\none\r\n04 ;x=y; z="a;\\"b"\r\nfour\r\n0;last\r\nX-Sum: 1\r\n\r\n'
 

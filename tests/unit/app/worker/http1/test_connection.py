@@ -10,13 +10,13 @@ import gevent
 import pytest
 from gunicorn.config import Config
 
-from app.worker.connection import Connections, Phase
-from app.worker.http1.connection import Http1Connection, Http1Service
-from app.worker.io import CoarseClock
-from app.worker.limits import ConnectionLimits
-from core.http.reply import ARRIVED_KEY, BODY_KEY
-from core.observability.switches import SWITCHES
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, received_until_end, socket_pair
+from trident.app.worker.connection import Connections, Phase
+from trident.app.worker.http1.connection import Http1Connection, Http1Service
+from trident.app.worker.io import CoarseClock
+from trident.app.worker.limits import ConnectionLimits
+from trident.core.http.reply import ARRIVED_KEY, BODY_KEY
+from trident.core.observability.switches import SWITCHES
 
 
 def echo(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from app.worker.http1.request_head import Refusal, check_length
+from trident.app.worker.http1.request_head import Refusal, check_length
 
 
 @pytest.mark.parametrize("status", [400, 414, 417, 431, 501])

@@ -14,7 +14,7 @@ from gunicorn.http.unreader import IterUnreader
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from app.worker.http1.request_head import Refusal, RequestHeadParser
+from trident.app.worker.http1.request_head import Refusal, RequestHeadParser
 
 CFG = Config()
 CFG.set("http_parser", "python")

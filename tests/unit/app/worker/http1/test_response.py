@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from app.worker.http1.request_head import RequestHead
-from app.worker.http1.response import Response, ResponseHeads
-from app.worker.io import CoarseClock
-from core.inference.tensors import Buffer
+from trident.app.worker.http1.request_head import RequestHead
+from trident.app.worker.http1.response import Response, ResponseHeads
+from trident.app.worker.io import CoarseClock
+from trident.core.inference.tensors import Buffer
 
 
 class Sink:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http1.response import ResponseHead, ResponseHeads
+from trident.app.worker.http1.response import ResponseHead, ResponseHeads
 
 
 def test_a_head_is_rendered_and_its_length_remembered() -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import hpack
 import pytest
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import ConnectionFault, ErrorCode, Http2Limits
-from app.worker.http2.headers import encode_fields
-from app.worker.http2.protocol import Http2Protocol
-from core.grpc.transport import Fields, HeaderFields, Stream
-from core.inference.tensors import Buffer
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import ConnectionFault, ErrorCode, Http2Limits
+from trident.app.worker.http2.headers import encode_fields
+from trident.app.worker.http2.protocol import Http2Protocol
+from trident.core.grpc.transport import Fields, HeaderFields, Stream
+from trident.core.inference.tensors import Buffer
 
 REQUEST: Fields = ((b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a.B/C"), (b":authority", b"x"))
 REQUEST_BLOCK = encode_fields(REQUEST)

@@ -13,8 +13,17 @@ from itertools import repeat
 import hpack
 import pytest
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import (
+from tests.unit.app.worker.http2.raw_client import (
+    REQUEST,
+    REQUEST_BLOCK,
+    Call,
+    RawClient,
+    RecordingApplication,
+    headers_frame,
+    hold,
+)
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import (
     CONTINUATION,
     DATA,
     END_STREAM,
@@ -28,16 +37,7 @@ from app.worker.http2.frames import (
     Http2Limits,
     frame,
 )
-from app.worker.http2.headers import encode_fields
-from tests.unit.app.worker.http2.raw_client import (
-    REQUEST,
-    REQUEST_BLOCK,
-    Call,
-    RawClient,
-    RecordingApplication,
-    headers_frame,
-    hold,
-)
+from trident.app.worker.http2.headers import encode_fields
 
 CALM = ErrorCode.ENHANCE_YOUR_CALM
 BURST = Http2Limits().burst

@@ -10,12 +10,6 @@ import gevent
 import numpy as np
 import pytest
 
-from app.sites.site import Http2Port
-from app.worker.http2 import frames
-from app.worker.http2.connection import Http2Connection, Http2Service
-from app.worker.http2.connections import Http2Connections
-from app.worker.http2.frames import ErrorCode, Http2Limits
-from app.worker.io import CoarseClock
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS,
     TRAILERS,
@@ -28,6 +22,12 @@ from tests.unit.app.worker.http2.raw_client import (
     split,
 )
 from tests.unit.app.worker.socket_pairs import socket_pair
+from trident.app.sites.site import Http2Port
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.connection import Http2Connection, Http2Service
+from trident.app.worker.http2.connections import Http2Connections
+from trident.app.worker.http2.frames import ErrorCode, Http2Limits
+from trident.app.worker.io import CoarseClock
 
 GREETING = frames.PREFACE + frames.settings({})
 LARGE = 4 << 20
@@ -239,7 +239,7 @@ def test_a_connection_that_has_ended_leaves_nothing_to_the_garbage_collector(ben
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         gc.collect()
-        assert not [each for each in gc.garbage if type(each).__module__.startswith("app.worker.http2")]
+        assert not [each for each in gc.garbage if type(each).__module__.startswith("trident.app.worker.http2")]
     finally:
         gc.set_debug(0)
         gc.garbage.clear()

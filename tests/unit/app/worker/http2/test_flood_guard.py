@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http2.frames import ConnectionFault, ErrorCode, FloodGuard
+from trident.app.worker.http2.frames import ConnectionFault, ErrorCode, FloodGuard
 
 
 def exhausted() -> FloodGuard:

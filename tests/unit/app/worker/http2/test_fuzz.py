@@ -11,20 +11,6 @@ from random import Random
 import hpack
 import pytest
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    HEADERS,
-    RST_STREAM,
-    ConnectionFault,
-    ErrorCode,
-    Http2Limits,
-    frame,
-)
-from app.worker.http2.headers import encode_fields
-from app.worker.http2.protocol import Http2Protocol
 from tests.fuzzing import examples
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS as ANSWER,
@@ -39,6 +25,20 @@ from tests.unit.app.worker.http2.raw_client import (
     hold,
     split,
 )
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    RST_STREAM,
+    ConnectionFault,
+    ErrorCode,
+    Http2Limits,
+    frame,
+)
+from trident.app.worker.http2.headers import encode_fields
+from trident.app.worker.http2.protocol import Http2Protocol
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.bin"))
 LIMITS = Http2Limits(

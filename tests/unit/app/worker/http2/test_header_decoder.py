@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.worker.http2.frames import ConnectionFault, ErrorCode, StreamFault
-from app.worker.http2.headers import HeaderDecoder
+from trident.app.worker.http2.frames import ConnectionFault, ErrorCode, StreamFault
+from trident.app.worker.http2.headers import HeaderDecoder
 
 FIRST = ((b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"www.example.com"))
 SECOND = (*FIRST, (b"cache-control", b"no-cache"))

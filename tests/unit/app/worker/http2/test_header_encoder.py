@@ -4,8 +4,8 @@ import hpack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.worker.http2.headers import block_of, encode_fields
-from core.grpc.transport import Fields, HeaderFields
+from trident.app.worker.http2.headers import block_of, encode_fields
+from trident.core.grpc.transport import Fields, HeaderFields
 
 
 def test_fields_of_the_static_table_are_indexed():

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http2.frames import ConnectionFault, Http2Limits, PingStrikes
+from trident.app.worker.http2.frames import ConnectionFault, Http2Limits, PingStrikes
 
 LIMITS = Http2Limits(ping_interval_s=300, ping_interval_idle_s=7200, ping_strikes=2)
 

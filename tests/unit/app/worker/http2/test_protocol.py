@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import hpack
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import ErrorCode, Http2Limits
-from core.grpc.transport import HeaderFields
 from tests.unit.app.worker.http2.raw_client import (
     HEADERS,
     REQUEST,
@@ -17,6 +14,9 @@ from tests.unit.app.worker.http2.raw_client import (
     hold,
     kinds,
 )
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import ErrorCode, Http2Limits
+from trident.core.grpc.transport import HeaderFields
 
 
 def test_a_unary_call_is_answered_in_one_piece():

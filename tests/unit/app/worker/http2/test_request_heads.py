@@ -3,9 +3,9 @@ from __future__ import annotations
 import hpack
 import pytest
 
-from app.worker.http2.frames import StreamFault
-from app.worker.http2.headers import RequestHeads, encode_fields
 from tests.unit.app.worker.http2.raw_client import REQUEST, RecordingApplication
+from trident.app.worker.http2.frames import StreamFault
+from trident.app.worker.http2.headers import RequestHeads, encode_fields
 
 
 def test_a_block_is_known_until_the_table_changes():

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.worker.http2.frames import ResetStreams
+from trident.app.worker.http2.frames import ResetStreams
 
 
 def test_the_latest_are_known():

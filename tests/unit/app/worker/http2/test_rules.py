@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http2 import frames
-from app.worker.http2.frames import (
+from tests.unit.app.worker.http2.raw_client import (
+    REQUEST,
+    REQUEST_BLOCK,
+    Frame,
+    RawClient,
+    RecordingApplication,
+    headers_frame,
+    hold,
+    kinds,
+)
+from trident.app.worker.http2 import frames
+from trident.app.worker.http2.frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -26,18 +36,8 @@ from app.worker.http2.frames import (
     Http2Limits,
     frame,
 )
-from app.worker.http2.headers import encode_fields
-from core.grpc.transport import Fields
-from tests.unit.app.worker.http2.raw_client import (
-    REQUEST,
-    REQUEST_BLOCK,
-    Frame,
-    RawClient,
-    RecordingApplication,
-    headers_frame,
-    hold,
-    kinds,
-)
+from trident.app.worker.http2.headers import encode_fields
+from trident.core.grpc.transport import Fields
 
 WHOLE = headers_frame(1, flags=END_HEADERS | END_STREAM)
 OPEN = headers_frame(1)

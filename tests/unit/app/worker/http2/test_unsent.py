@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.worker.http2.streams import Unsent
+from trident.app.worker.http2.streams import Unsent
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7])

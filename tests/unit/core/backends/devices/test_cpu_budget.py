@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.cpu_budget import (
+from tests.project import ROOT
+from trident.core.backends.cpu_budget import (
     Spinning,
     ThreadPlan,
     available_cores,
@@ -17,7 +18,6 @@ from core.backends.cpu_budget import (
     share_of,
     spinning_of,
 )
-from tests.project import ROOT
 
 
 def cores(root: Path, memberships: str, affinity: int = 16) -> float:
@@ -145,7 +145,7 @@ def test_devices_are_divided_among_processes(devices: list[int], processes: int,
 def test_a_process_keeps_to_its_share() -> None:
     program = (
         "import os, threading\n"
-        "from core.backends.cpu_budget import available_cores, keep_to_share, pin_to_share\n"
+        "from trident.core.backends.cpu_budget import available_cores, keep_to_share, pin_to_share\n"
         "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         "before, processors = available_cores(), sorted(os.sched_getaffinity(0))\n"
         "keep_to_share(2); pin_to_share(1, 2)\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from core.backends.devices import CudaLibrary, LoadLibrary, compute_capability, gpu_ids
+from trident.core.backends.devices import CudaLibrary, LoadLibrary, compute_capability, gpu_ids
 
 
 class Driver:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.backends.devices import PinnedMemory
-from core.cuda.driver import CudaDriver
 from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.backends.devices import PinnedMemory
+from trident.core.cuda.driver import CudaDriver
 
 
 def test_a_buffer_stays_pinned_until_it_is_replaced() -> None:

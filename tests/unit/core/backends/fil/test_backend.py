@@ -13,13 +13,20 @@ import pytest
 import treelite
 import xgboost
 
-from core.backends import registry as framework
-from core.backends.fil.backend import FilBackend
-from core.config.autocomplete import auto_complete
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable, ServerError, Unsupported
-from core.inference.tensors import Array
 from tests.unit.backend_serving import config_of, serving_version
+from trident.core.backends import registry as framework
+from trident.core.backends.fil.backend import FilBackend
+from trident.core.config.autocomplete import auto_complete
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import (
+    ConfigInvalid,
+    ModelLoadFailed,
+    NotInstalled,
+    RepositoryUnavailable,
+    ServerError,
+    Unsupported,
+)
+from trident.core.inference.tensors import Array
 
 FEATURES = 5
 ROWS = 200

@@ -10,8 +10,8 @@ import pytest
 import treelite
 import xgboost
 
-from core.backends.fil.treelite import TreePrediction
-from core.inference.tensors import Array
+from trident.core.backends.fil.treelite import TreePrediction
+from trident.core.inference.tensors import Array
 
 FEATURES = 5
 TABLE = np.random.default_rng(0).normal(size=(600, FEATURES)).astype(np.float32)

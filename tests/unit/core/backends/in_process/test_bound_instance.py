@@ -13,25 +13,25 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.backend import BackendInstance
-from core.backends.in_process import BoundInstance, Failures, make_instance, may_bind
-from core.backends.onnxruntime.runs import DeviceRun
-from core.backends.onnxruntime.session import FAILURES, failure_of
-from core.config.placement import DeviceKind, Placement
-from core.config.request_check import RequestValidator
-from core.config.spec import ModelSpec
-from core.cuda.driver import CudaDriver
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
-from core.inference.tensors import Array
-from core.shared_memory.attachment import attach
-from core.shared_memory.regions import Regions
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, serving_version, spec_of
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from tests.unit.onnx_serving import add_sub_config
+from trident.core.backends.backend import BackendInstance
+from trident.core.backends.in_process import BoundInstance, Failures, make_instance, may_bind
+from trident.core.backends.onnxruntime.runs import DeviceRun
+from trident.core.backends.onnxruntime.session import FAILURES, failure_of
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.spec import ModelSpec
+from trident.core.cuda.driver import CudaDriver
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
+from trident.core.inference.tensors import Array
+from trident.core.shared_memory.attachment import attach
+from trident.core.shared_memory.regions import Regions
 
 ROW = np.arange(16, dtype=np.float32)
 SIZE = ROW.nbytes

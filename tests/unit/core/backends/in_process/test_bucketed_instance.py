@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from core.backends.backend import BucketedExecution
-from core.observability.statistics import BucketUse
 from tests.unit.backend_serving import tensor_text
 from tests.unit.bucket_configs import bucket_text
 from tests.unit.onnx_models import identity, padded_view
 from tests.unit.onnx_serving import serving
+from trident.core.backends.backend import BucketedExecution
+from trident.core.observability.statistics import BucketUse
 
 VIEW = (
     bucket_text(BATCH_BUCKETS="1,4,8", LENGTH_BUCKETS="4,8", LENGTH_PAD_VALUES="INPUT0=100")

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.backends.in_process import DeviceWeights
-from core.config.placement import DeviceKind, Placement
+from trident.core.backends.in_process import DeviceWeights
+from trident.core.config.placement import DeviceKind, Placement
 
 CPU = Placement("model_0", DeviceKind.CPU)
 GPU = Placement("model_0", DeviceKind.GPU, 1)

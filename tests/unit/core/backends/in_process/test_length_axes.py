@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from core.backends.in_process import length_axes
 from tests.unit.backend_serving import tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
+from trident.core.backends.in_process import length_axes
 
 SECOND = tensor_text("output", "SECOND", "FP32", [4, -1])
 NAMED = {"OUTPUT0": [1], "SECOND": [0, 2], "NOT_SERVED": [1]}

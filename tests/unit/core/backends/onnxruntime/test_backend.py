@@ -11,18 +11,25 @@ import numpy as np
 import onnx
 import pytest
 
-from core.backends.backend import LoadContext
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.registry import BackendRegistry
-from core.config.placement import DeviceKind, Placement
-from core.config.problem import TensorSignature
-from core.errors import ConfigInvalid, ErrorCode, ModelLoadFailed, RepositoryUnavailable, ServerError, Unsupported
-from core.repository.config import load_config, problems_of
-from core.repository.repository import ModelDirectory
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, config_of, spec_of, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving, usable_gpus
+from trident.core.backends.backend import LoadContext
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.problem import TensorSignature
+from trident.core.errors import (
+    ConfigInvalid,
+    ErrorCode,
+    ModelLoadFailed,
+    RepositoryUnavailable,
+    ServerError,
+    Unsupported,
+)
+from trident.core.repository.config import load_config, problems_of
+from trident.core.repository.repository import ModelDirectory
 
 EMPTY = config_of("")
 

@@ -11,19 +11,19 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
-from core.backends.onnxruntime.graph import signature_of
-from core.backends.registry import BackendRegistry
-from core.config.autocomplete import auto_complete
-from core.config.problem import InvalidModelConfig, Problem
-from core.config.schema import ModelConfig
-from core.repository.config import problems_of
-from core.repository.repository import ModelDirectory
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.onnx_models import Dims
 from tests.unit.onnx_serving import serving
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
+from trident.core.backends.onnxruntime.graph import signature_of
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.autocomplete import auto_complete
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.schema import ModelConfig
+from trident.core.repository.config import problems_of
+from trident.core.repository.repository import ModelDirectory
 
 
 def declared(shape: Sequence[int | str], datatype: str = "FP32") -> onnx.ModelProto:

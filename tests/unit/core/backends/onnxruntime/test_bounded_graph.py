@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from core.backends.onnxruntime.graph import has_bounded_graph
 from tests.unit import onnx_models
+from trident.core.backends.onnxruntime.graph import has_bounded_graph
 
 
 @pytest.mark.parametrize("model", [onnx_models.add_sub(), onnx_models.identity(), onnx_models.picky()])

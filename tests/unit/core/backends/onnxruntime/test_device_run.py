@@ -9,14 +9,14 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.in_process import BoundInput
-from core.backends.onnxruntime.runs import DeviceRun
-from core.cuda.driver import CudaDriver, DeviceMemory
-from core.inference.response import DevicePlace
-from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.onnx_serving import usable_gpus
+from trident.core.backends.in_process import BoundInput
+from trident.core.backends.onnxruntime.runs import DeviceRun
+from trident.core.cuda.driver import CudaDriver, DeviceMemory
+from trident.core.inference.response import DevicePlace
+from trident.core.inference.tensors import BY_NAME, Array
 
 NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.backends.onnxruntime.device_support import device_support, provider_states
+from trident.core.backends.onnxruntime.device_support import device_support, provider_states
 
 CUDA = "CUDAExecutionProvider"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.onnxruntime.session import failure_of, is_poison
-from core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
+from trident.core.backends.onnxruntime.session import failure_of, is_poison
+from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
 
 PREFIX = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Conv node. Status Message: "
 DEVICE = " ; GPU=0 ; hostname=box ; file=/x/cuda_call.cc ; line=129 ; expr=cudaStreamSynchronize(s); "

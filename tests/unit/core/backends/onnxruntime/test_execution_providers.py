@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.onnxruntime.providers import (
+from tests.unit.backend_serving import config_of
+from trident.core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
     OPENVINO,
@@ -14,9 +15,8 @@ from core.backends.onnxruntime.providers import (
     check_available,
     requested_providers,
 )
-from core.config.placement import DeviceKind, Placement
-from core.errors import ConfigInvalid, ModelLoadFailed
-from tests.unit.backend_serving import config_of
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 GPU = Placement("model_0", DeviceKind.GPU, 1)
 ON_CPU = Placement("model_0", DeviceKind.CPU)

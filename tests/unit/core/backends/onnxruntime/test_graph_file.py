@@ -11,13 +11,13 @@ import onnxruntime
 import pytest
 from onnx import helper, parser
 
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.graph_file import without_zip_maps
-from core.config.problem import TensorSignature
-from core.errors import ModelLoadFailed
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, serving_version, tensor_text
 from tests.unit.onnx_serving import serving
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.graph_file import without_zip_maps
+from trident.core.config.problem import TensorSignature
+from trident.core.errors import ModelLoadFailed
 
 ROWS = np.array([[1, 2, 3, 4], [-1, 5, -9, 0.5]], np.float32)
 

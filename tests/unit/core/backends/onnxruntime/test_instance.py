@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.errors import BackendFailed, OutOfMemory
-from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
 from tests.unit.backend_serving import strings, tensor_text
 from tests.unit.onnx_serving import add_sub_config, identity_config, serving
+from trident.core.errors import BackendFailed, OutOfMemory
+from trident.core.inference.tensors import BY_NAME, Array
 
 PICKY = (
     "max_batch_size: 8\n" + tensor_text("input", "INDEX", "INT64", [1]) + tensor_text("output", "VALUE", "FP32", [1])

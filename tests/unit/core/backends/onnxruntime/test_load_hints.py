@@ -9,11 +9,11 @@ from pathlib import Path
 import onnx
 import pytest
 
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.session import load_hint
-from core.errors import ModelLoadFailed
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.session import load_hint
+from trident.core.errors import ModelLoadFailed
 
 
 def too_new(part: str) -> onnx.ModelProto:

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.backends.backend import LoadContext
-from core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from core.backends.onnxruntime.model import OnnxModel
-from core.backends.onnxruntime.providers import CPU
-from core.config.placement import DeviceKind, Placement
-from core.errors import ConfigInvalid, ModelLoadFailed
 from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, Serving, config_of, spec_of, tensor_text
 from tests.unit.onnx_serving import add_sub_config, serving, usable_gpus
+from trident.core.backends.backend import LoadContext
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.model import OnnxModel
+from trident.core.backends.onnxruntime.providers import CPU
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
 
 
 def test_describe_names_device_provider_and_threads(tmp_path: Path) -> None:

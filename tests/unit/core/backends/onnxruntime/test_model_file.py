@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.onnxruntime.graph import library_path, model_path
-from core.errors import RepositoryUnavailable
 from tests.unit.backend_serving import config_of
+from trident.core.backends.onnxruntime.graph import library_path, model_path
+from trident.core.errors import RepositoryUnavailable
 
 
 def made(path: Path) -> Path:

@@ -7,9 +7,9 @@ from pathlib import Path
 import onnxruntime
 import pytest
 
-from core.backends.onnxruntime.graph import named_axes
 from tests.unit.bucket_configs import bucket_model, bucket_text
 from tests.unit.onnx_models import Dims, build, helper, tensor, write
+from trident.core.backends.onnxruntime.graph import named_axes
 
 
 @pytest.mark.parametrize(

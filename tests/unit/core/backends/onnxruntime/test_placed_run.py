@@ -11,9 +11,9 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from core.backends.onnxruntime.runs import PlacedRun
-from core.inference.tensors import Array
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
+from trident.core.backends.onnxruntime.runs import PlacedRun
+from trident.core.inference.tensors import Array
 
 LARGE = np.arange(1 << 18, dtype=np.float32).reshape(2, -1)
 

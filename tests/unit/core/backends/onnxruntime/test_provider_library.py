@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from core.backends.onnxruntime.providers import missing_library
+from trident.core.backends.onnxruntime.providers import missing_library
 
 
 def test_the_library_that_a_provider_lacks_is_named(tmp_path: Path) -> None:

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.onnxruntime.providers import (
+from trident.core.backends.onnxruntime.providers import (
     cuda_accelerator_options,
     cuda_parameter_options,
     tensorrt_options,
 )
-from core.errors import ConfigInvalid
+from trident.core.errors import ConfigInvalid
 
 
 @pytest.mark.parametrize(

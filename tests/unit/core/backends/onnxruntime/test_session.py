@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.backends.onnxruntime.session import FAILURES
+from trident.core.backends.onnxruntime.session import FAILURES
 
 
 def test_every_exception_of_onnx_runtime_is_known() -> None:

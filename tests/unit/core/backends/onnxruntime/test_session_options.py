@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.cpu_budget import Spinning
-from core.backends.onnxruntime.session import SessionSettings, global_pool_sizes, session_settings
-from core.errors import ConfigInvalid
 from tests.unit.backend_serving import config_of
+from trident.core.backends.cpu_budget import Spinning
+from trident.core.backends.onnxruntime.session import SessionSettings, global_pool_sizes, session_settings
+from trident.core.errors import ConfigInvalid
 
 
 def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> SessionSettings:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from core.backends.onnxruntime.graph import shape_of, signature_of
-from core.config.problem import TensorSignature
-from core.errors import Unsupported
+from trident.core.backends.onnxruntime.graph import shape_of, signature_of
+from trident.core.config.problem import TensorSignature
+from trident.core.errors import Unsupported
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.onnxruntime.runs import BLOCK, StringObjects, read_strings, to_bytes, to_text
 from tests.unit.backend_serving import strings
+from trident.core.backends.onnxruntime.runs import BLOCK, StringObjects, read_strings, to_bytes, to_text
 
 ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.backends.onnxruntime.runs import TextRun
-from core.inference.tensors import Array, bytes_array
+from trident.core.backends.onnxruntime.runs import TextRun
+from trident.core.inference.tensors import Array, bytes_array
 
 
 class Recorder:

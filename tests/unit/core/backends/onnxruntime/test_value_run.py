@@ -10,11 +10,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from core.backends.onnxruntime.runs import ValueRun, strings_work
-from core.errors import Unsupported
-from core.inference.tensors import BY_NAME, Array
 from tests.unit import onnx_models
 from tests.unit.backend_serving import strings
+from trident.core.backends.onnxruntime.runs import ValueRun, strings_work
+from trident.core.errors import Unsupported
+from trident.core.inference.tensors import BY_NAME, Array
 
 BYTES = BY_NAME["BYTES"]
 

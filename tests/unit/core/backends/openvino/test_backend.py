@@ -11,16 +11,16 @@ import openvino
 import pytest
 from openvino import opset13
 
-from core.backends.backend import BucketedExecution
-from core.backends.openvino.backend import OpenVinoBackend
-from core.config.autocomplete import auto_complete
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
-from core.inference.tensors import BY_NAME, Array
-from core.observability.statistics import BucketUse
 from tests.unit import onnx_models
 from tests.unit.backend_serving import Serving, config_of, serving_version, tensor_text
+from trident.core.backends.backend import BucketedExecution
+from trident.core.backends.openvino.backend import OpenVinoBackend
+from trident.core.config.autocomplete import auto_complete
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, ServerError
+from trident.core.inference.tensors import BY_NAME, Array
+from trident.core.observability.statistics import BucketUse
 
 NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name not in ("BYTES", "BF16")]
 OV_TYPES = {name: name.lower().replace("uint", "u").replace("int", "i").replace("fp", "f") for name in NUMERIC}

@@ -9,7 +9,7 @@ import openvino
 import pytest
 from openvino import opset13
 
-from core.backends.openvino.graph import has_bounded_graph
+from trident.core.backends.openvino.graph import has_bounded_graph
 
 FLOAT, WHOLE = openvino.Type.f32, openvino.Type.i64
 

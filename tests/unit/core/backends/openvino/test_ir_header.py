@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from core.backends import registry as framework
-from core.backends.openvino.backend import OpenVinoBackend
-from core.backends.openvino.model_file import signature_of_file
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.config.validate import validate_against_signature
-from core.errors import ModelLoadFailed, NotInstalled
 from tests.unit.core.backends.openvino.test_backend import NUMERIC, add_sub, identity, only_one_row, ov_config, save
+from trident.core.backends import registry as framework
+from trident.core.backends.openvino.backend import OpenVinoBackend
+from trident.core.backends.openvino.model_file import signature_of_file
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import validate_against_signature
+from trident.core.errors import ModelLoadFailed, NotInstalled
 
 NO_CONFIG = ModelConfig(name="model", backend="openvino")
 

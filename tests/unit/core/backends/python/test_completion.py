@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.backend import may_complete
+from trident.core.backends.python.backend import may_complete
 
 
 @pytest.mark.parametrize(

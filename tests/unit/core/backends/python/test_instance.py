@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from core.backends.backend import Execution
-from core.backends.python.channel import StubGone
-from core.backends.python.instance import PythonInstance
-from core.config.placement import DeviceKind, Placement
-from core.errors import BackendFailed, ServerError
-from core.inference.request import InferenceRequest
 from tests.unit.core.backends.python.test_wire import spec
 from tests.waiting import until
+from trident.core.backends.backend import Execution
+from trident.core.backends.python.channel import StubGone
+from trident.core.backends.python.instance import PythonInstance
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import BackendFailed, ServerError
+from trident.core.inference.request import InferenceRequest
 
 REQUEST = InferenceRequest("m", [])
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.python.settings import ModelLimits
-from core.errors import ConfigInvalid
+from trident.core.backends.python.settings import ModelLimits
+from trident.core.errors import ConfigInvalid
 
 
 def test_a_model_has_no_limits_unless_it_sets_them() -> None:

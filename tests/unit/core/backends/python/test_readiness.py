@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.backends.python.process import ReadinessQuestion
-from core.errors import ModelNotReady
 from tests.waiting import until
+from trident.core.backends.python.process import ReadinessQuestion
+from trident.core.errors import ModelNotReady
 
 
 class Stub:

@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from core.backends.python.settings import PythonSettings
-from core.errors import ConfigInvalid
+from trident.core.backends.python.settings import PythonSettings
+from trident.core.errors import ConfigInvalid
 
 
 def test_the_defaults() -> None:

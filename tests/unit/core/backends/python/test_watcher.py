@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.backends.python.watcher import Watched, Watcher
 from tests.waiting import until
+from trident.core.backends.python.watcher import Watched, Watcher
 
 THREAD = "trident-python-models"
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.backends.python.channel import Outcome, OutcomeReader, RequestWriter
-from core.backends.python.output_check import OutputCheck
-from core.backends.python.stub.trident_stub.wire import (
+from trident.core.backends.python.channel import Outcome, OutcomeReader, RequestWriter
+from trident.core.backends.python.output_check import OutputCheck
+from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     EMPTY,
     FINAL,
@@ -27,11 +27,11 @@ from core.backends.python.stub.trident_stub.wire import (
     write_mark,
     write_record,
 )
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.errors import InvalidRequest
-from core.inference import streaming as response_sender
-from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.tensors import BY_NAME, layout_of, wire_bytes
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.errors import InvalidRequest
+from trident.core.inference import streaming as response_sender
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.tensors import BY_NAME, layout_of, wire_bytes
 
 FP32 = BY_NAME["FP32"]
 

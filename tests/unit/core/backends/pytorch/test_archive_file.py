@@ -8,9 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.backends.pytorch.packages import arguments_in, arguments_of
-from core.backends.pytorch.torch_script import TorchScriptBackend
-from core.errors import BackendFailed, ConfigInvalid
 from tests.unit.core.backends.pytorch.test_torch_script import (
     AddSub,
     ByName,
@@ -20,6 +17,9 @@ from tests.unit.core.backends.pytorch.test_torch_script import (
     save,
     torch_config,
 )
+from trident.core.backends.pytorch.packages import arguments_in, arguments_of
+from trident.core.backends.pytorch.torch_script import TorchScriptBackend
+from trident.core.errors import BackendFailed, ConfigInvalid
 
 KINDS = ("TensorType", "ListType", "DictType")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.pytorch.packages import Argument, Forward
-from core.errors import BackendFailed, ConfigInvalid
+from trident.core.backends.pytorch.packages import Argument, Forward
+from trident.core.errors import BackendFailed, ConfigInvalid
 
 TENSOR = Argument("x", "TensorType", "Tensor")
 STRINGS = Argument("s", "ListType", "List[str]")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.pytorch.packages import check_package, package_path
-from core.errors import ModelLoadFailed, RepositoryUnavailable
 from tests.unit.backend_serving import config_of
+from trident.core.backends.pytorch.packages import check_package, package_path
+from trident.core.errors import ModelLoadFailed, RepositoryUnavailable
 
 
 def package(path: Path, metadata: dict[str, str] | None = None, *, complete: bool = True) -> Path:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from core.backends.pytorch.packages import tensors_of
 from tests.unit.backend_serving import config_of, tensor_text
+from trident.core.backends.pytorch.packages import tensors_of
 
 LEAF = {"type": None, "context": None, "children_spec": []}
 IN_SPEC = {

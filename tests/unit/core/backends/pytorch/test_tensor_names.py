@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.pytorch.torch_script import check_controls, input_positions, output_positions
-from core.errors import BackendFailed
 from tests.unit.backend_serving import config_of
+from trident.core.backends.pytorch.torch_script import check_controls, input_positions, output_positions
+from trident.core.errors import BackendFailed
 
 
 @pytest.mark.parametrize(

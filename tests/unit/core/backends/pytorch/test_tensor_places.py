@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from core.backends.pytorch.stub.tensor_places import named_leaves, places
+from trident.core.backends.pytorch.stub.tensor_places import named_leaves, places
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from core.backends.backend import BucketedExecution, LoadContext
-from core.backends.pytorch.torch_script import TorchScriptBackend
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, RepositoryUnavailable, ServerError
-from core.inference.tensors import BY_NAME
-from core.observability.statistics import BucketUse
 from tests.unit.backend_serving import config_of, serving_version, spec_of, strings, tensor_text
+from trident.core.backends.backend import BucketedExecution, LoadContext
+from trident.core.backends.pytorch.torch_script import TorchScriptBackend
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import (
+    BackendFailed,
+    ConfigInvalid,
+    ModelLoadFailed,
+    OutOfMemory,
+    RepositoryUnavailable,
+    ServerError,
+)
+from trident.core.inference.tensors import BY_NAME
+from trident.core.observability.statistics import BucketUse
 
 NUMERIC = ["BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
 

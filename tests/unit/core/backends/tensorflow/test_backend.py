@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.backends import registry as framework
-from core.backends.backend import LoadContext
-from core.backends.tensorflow.backend import TensorFlowBackend
-from core.config.autocomplete import auto_complete
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, ServerError
 from tests.unit.backend_serving import ON_CPU, config_of, serving_version, spec_of
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_graph, write_saved_model
+from trident.core.backends import registry as framework
+from trident.core.backends.backend import LoadContext
+from trident.core.backends.tensorflow.backend import TensorFlowBackend
+from trident.core.config.autocomplete import auto_complete
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, ServerError
 
 SAVED = 'platform: "tensorflow_savedmodel"\n'
 GRAPH = (

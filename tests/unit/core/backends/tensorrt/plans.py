@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from core.backends.tensorrt.backend import TensorRtBackend
-from core.backends.tensorrt.package import TensorRtPackage
-from core.backends.tensorrt.settings import BackendSettings
-from core.config.placement import DeviceKind, Placement
-from core.config.schema import ModelConfig
-from core.cuda.driver import CudaDriver
 from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.tensorrt import fake_tensorrt
 from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.backends.tensorrt.backend import TensorRtBackend
+from trident.core.backends.tensorrt.package import TensorRtPackage
+from trident.core.backends.tensorrt.settings import BackendSettings
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.schema import ModelConfig
+from trident.core.cuda.driver import CudaDriver
 
 ON_GPU = Placement("model_0", DeviceKind.GPU)
 

@@ -14,13 +14,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from core.backends.tensorrt.backend import TensorRtBackend
-from core.backends.tensorrt.package import TensorRtPackage
-from core.backends.tensorrt.settings import BackendSettings
-from core.config.problem import InvalidModelConfig
-from core.config.schema import ModelConfig
-from core.cuda.driver import CudaDriver
-from core.errors import (
+from tests.unit.backend_serving import Serving, serving_version
+from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
+from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
+from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.backends.tensorrt.backend import TensorRtBackend
+from trident.core.backends.tensorrt.package import TensorRtPackage
+from trident.core.backends.tensorrt.settings import BackendSettings
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.cuda.driver import CudaDriver
+from trident.core.errors import (
     BackendFailed,
     ConfigInvalid,
     ModelLoadFailed,
@@ -29,12 +33,8 @@ from core.errors import (
     ServerError,
     Unsupported,
 )
-from core.inference.request import InputTensor
-from core.inference.tensors import BY_NAME
-from tests.unit.backend_serving import Serving, serving_version
-from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
-from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
-from tests.unit.core.cuda.fake_cuda import FakeCuda
+from trident.core.inference.request import InputTensor
+from trident.core.inference.tensors import BY_NAME
 
 KINDS = {"FLOAT": "FP32", "HALF": "FP16", "BF16": "BF16", "INT8": "INT8", "INT32": "INT32", "INT64": "INT64"}
 KINDS |= {"UINT8": "UINT8", "BOOL": "BOOL"}

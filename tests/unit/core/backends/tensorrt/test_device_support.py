@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.tensorrt.package import device_support
+from trident.core.backends.tensorrt.package import device_support
 
 
 @pytest.mark.parametrize(

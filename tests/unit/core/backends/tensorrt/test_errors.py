@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.backends.tensorrt.package import EngineError, error_of, failure_of, is_poison
-from core.cuda.driver import CudaError
-from core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
+from trident.core.backends.tensorrt.package import EngineError, error_of, failure_of, is_poison
+from trident.core.cuda.driver import CudaError
+from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
 
 MEMORY = "[defaultAllocator.cpp::allocate::31] Error Code 1: Cuda Runtime (out of memory)"
 ACCESS = "[genericReformat.cu::execute::1] Error Code 1: Cuda Runtime (an illegal memory access was encountered)"

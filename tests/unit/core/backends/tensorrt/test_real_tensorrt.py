@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.backends.devices import gpu_ids
-from core.backends.tensorrt.backend import make_backend
 from tests.unit.backend_serving import serving_version
 from tests.unit.core.backends.tensorrt import fake_tensorrt
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, trt_config, write_plan
+from trident.core.backends.devices import gpu_ids
+from trident.core.backends.tensorrt.backend import make_backend
 
 pytestmark = pytest.mark.skipif(find_spec("tensorrt") is None, reason="TensorRT is not installed")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.tensors.gather import batch_inputs, input_named
-from core.errors import BackendFailed, ConfigInvalid
-from core.inference.request import InferenceRequest, InputTensor
 from tests.unit.backend_serving import config_of
+from trident.core.backends.tensors.gather import batch_inputs, input_named
+from trident.core.errors import BackendFailed, ConfigInvalid
+from trident.core.inference.request import InferenceRequest, InputTensor
 
 
 def request(*shape: int) -> InferenceRequest:

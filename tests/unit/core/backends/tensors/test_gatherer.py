@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.tensors.gather import Gatherer, batch_inputs, batch_total
-from core.config.request_check import RequestValidator
-from core.errors import BackendFailed
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import Array
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.packed_tensors import TWO, packed_request
+from trident.core.backends.tensors.gather import Gatherer, batch_inputs, batch_total
+from trident.core.config.request_check import RequestValidator
+from trident.core.errors import BackendFailed
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import Array
 
 VARIABLE = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
 FIXED = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])

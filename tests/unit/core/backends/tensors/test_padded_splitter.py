@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.backends.tensors.split import PaddedSplitter
-from core.errors import BackendFailed
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import Array
 from tests.unit.backend_serving import tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
+from trident.core.backends.tensors.split import PaddedSplitter
+from trident.core.errors import BackendFailed
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import Array
 
 
 def request(*shape: int, outputs: tuple[str, ...] = ()) -> InferenceRequest:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.backends.tensors.gather import PaddingGatherer, batch_inputs, lengths_of
-from core.errors import BackendFailed
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.tensors import Array, bytes_array
-from core.observability.statistics import BucketUse
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.bucket_configs import bucket_model, bucket_text
+from trident.core.backends.tensors.gather import PaddingGatherer, batch_inputs, lengths_of
+from trident.core.errors import BackendFailed
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import Array, bytes_array
+from trident.core.observability.statistics import BucketUse
 
 
 def gatherer(text: str) -> PaddingGatherer:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from core.backends.tensors.split import Splitter, scattered_outputs
-from core.errors import BackendFailed
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, Outputs, PackedOutputs
-from core.inference.tensors import Array
 from tests.unit.backend_serving import config_of, spec_of, tensor_text
 from tests.unit.packed_tensors import TWO, plain_requests, spec, two_results
+from trident.core.backends.tensors.split import Splitter, scattered_outputs
+from trident.core.errors import BackendFailed
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, Outputs, PackedOutputs
+from trident.core.inference.tensors import Array
 
 BATCHING = "max_batch_size: 8\n"
 

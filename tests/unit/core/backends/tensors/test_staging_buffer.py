@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.backends.tensors.gather import StagingBuffer
+from trident.core.backends.tensors.gather import StagingBuffer
 
 
 def test_the_owner_is_told_of_each_buffer_and_its_end() -> None:

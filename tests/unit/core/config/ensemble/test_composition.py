@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from core.config.ensemble import EnsembleStep
-from core.config.ensemble_check import compose, may_match
-from core.config.problem import Problem
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.inference.tensors import BY_NAME, Shape
+from trident.core.config.ensemble import EnsembleStep
+from trident.core.config.ensemble_check import compose, may_match
+from trident.core.config.problem import Problem
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.inference.tensors import BY_NAME, Shape
 
 Tensor = tuple[str, str, Shape]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, needed_steps, reachable
-from core.config.schema import ModelConfig
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, needed_steps, reachable
+from trident.core.config.schema import ModelConfig
 
 
 def step(sources: str, results: str) -> EnsembleStep:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from google.protobuf import text_format
 
-from core.config.ensemble_check import KnownModels
-from core.config.resolve import resolve_model_spec
-from core.config.schema import ModelConfig
+from trident.core.config.ensemble_check import KnownModels
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig
 
 TENSORS = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
 

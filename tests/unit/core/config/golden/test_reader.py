@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from core.config.golden import EXACT, FLOATING, MAX_FILE_BYTES, GoldenRequest, Tolerance, golden_requests
-from core.config.problem import InvalidModelConfig, Problem
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.inference.tensors import BY_NAME
+from trident.core.config.golden import EXACT, FLOATING, MAX_FILE_BYTES, GoldenRequest, Tolerance, golden_requests
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.inference.tensors import BY_NAME
 
 FP32, INT32, BYTES = BY_NAME["FP32"], BY_NAME["INT32"], BY_NAME["BYTES"]
 SPEC = ModelSpec(

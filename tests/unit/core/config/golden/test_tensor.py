@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.golden import TENSOR_FIELDS, as_numbers, golden_tensor
-from core.config.json_fields import Fields, Malformed
-from core.inference.tensors import BY_NAME, Array
+from trident.core.config.golden import TENSOR_FIELDS, as_numbers, golden_tensor
+from trident.core.config.json_fields import Fields, Malformed
+from trident.core.inference.tensors import BY_NAME, Array
 
 
 def array(datatype: str, shape: list[int], values: list[Any]) -> Array:

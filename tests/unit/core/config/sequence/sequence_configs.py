@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from core.config.autocomplete import normalize
-from core.config.parse import parse_model_config
-from core.config.schema import ModelConfig
+from trident.core.config.autocomplete import normalize
+from trident.core.config.parse import parse_model_config
+from trident.core.config.schema import ModelConfig
 
 
 def config_of(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:

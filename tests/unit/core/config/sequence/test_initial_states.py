@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.config.resolve import resolve_sequence_spec
-from core.config.warmup import initial_states
-from core.errors import ConfigInvalid
-from core.inference.tensors import Array
 from tests.unit.core.config.sequence.sequence_configs import normalized
+from trident.core.config.resolve import resolve_sequence_spec
+from trident.core.config.warmup import initial_states
+from trident.core.errors import ConfigInvalid
+from trident.core.inference.tensors import Array
 
 
 def read(folder: Path, initial: str = "", data_type: str = "TYPE_INT32", dims: str = "2, -1") -> Array:

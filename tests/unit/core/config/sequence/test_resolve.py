@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.resolve import backend_spec, own_inputs, own_outputs, resolve_model_spec, resolve_sequence_spec
-from core.config.schema import ModelConfig
-from core.config.spec import FlagControl, IdControl, SequenceSpec, StateSpec
-from core.inference.tensors import BY_NAME
 from tests.unit.core.config.sequence.sequence_configs import normalized
+from trident.core.config.resolve import backend_spec, own_inputs, own_outputs, resolve_model_spec, resolve_sequence_spec
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import FlagControl, IdControl, SequenceSpec, StateSpec
+from trident.core.inference.tensors import BY_NAME
 
 CONTROLS = """
 control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -1, 2.5 ] } }

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.validate import control_problems
 from tests.unit.core.config.sequence.sequence_configs import normalized
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.validate import control_problems
 
 START = 'control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
 

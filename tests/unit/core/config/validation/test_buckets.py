@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.validate import bucket_problems
 from tests.unit.backend_serving import config_of, tensor_text
 from tests.unit.bucket_configs import bucket_text
+from trident.core.config.validate import bucket_problems
 
 COUNTS = 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "C" data_type: TYPE_INT32 source_input: "INPUT0" }'
 SHAPES = COUNTS.replace("BATCH_ELEMENT_COUNT", "BATCH_ITEM_SHAPE")

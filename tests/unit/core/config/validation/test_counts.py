@@ -97,8 +97,8 @@ LOAD = """
 import json, os, resource, sys
 os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:2])  # stacks of threads count as memory
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
-from core.engine.in_process import make_engine
-from core.lifecycle.options import EngineOptions
+from trident.core.engine.in_process import make_engine
+from trident.core.lifecycle.options import EngineOptions
 engine = make_engine(EngineOptions(repositories=(sys.argv[1],), gpu_metrics=False))
 engine.start()
 engine.wait_loaded(3600)

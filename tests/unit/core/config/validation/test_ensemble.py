@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.schema import ModelConfig
-from core.config.validate import ensemble_problems
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import ensemble_problems
 
 IO = 'input { name: "IN" } output { name: "OUT" }'
 

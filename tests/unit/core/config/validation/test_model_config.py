@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.autocomplete import fill_identity, normalize
-from core.config.problem import InvalidModelConfig, Problem
-from core.config.schema import ModelConfig
-from core.config.validate import validate_model_config
-from core.errors import ConfigInvalid, ErrorCode
+from trident.core.config.autocomplete import fill_identity, normalize
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import validate_model_config
+from trident.core.errors import ConfigInvalid, ErrorCode
 
 GOOD = (
     'backend: "onnxruntime" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } '

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.schema import ModelConfig
-from core.config.validate import scheduling_problems
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import scheduling_problems
 
 
 def target(value: str) -> str:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.validate import sequence_problems
 from tests.unit.core.config.sequence.sequence_configs import config_of
+from trident.core.config.validate import sequence_problems
 
 ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
 START, ID = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_CORRID"

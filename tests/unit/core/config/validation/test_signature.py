@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from google.protobuf import text_format
 
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import ModelConfig
-from core.config.validate import validate_against_signature
-from core.inference.tensors import Shape
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import validate_against_signature
+from trident.core.inference.tensors import Shape
 
 UNABLE = "unable to load model 'm', "
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf import text_format
 
-from core.config.schema import ModelConfig
-from core.config.validate import batch_tensor_problems, tensor_problems
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import batch_tensor_problems, tensor_problems
 
 GOOD_IN = 'input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }'
 GOOD_OUT = 'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] }'

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from core.errors import BackendFailed, QueueFull
-from core.grpc.application import GrpcOptions
-from core.grpc.transport import inflate
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import Buffer, bytes_array, pack_bytes
 from tests.project import pure_python_only
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request, infer_response, numbers
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, QueueFull
+from trident.core.grpc.application import GrpcOptions
+from trident.core.grpc.transport import inflate
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Buffer, bytes_array, pack_bytes
 
 INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 4, 5, 8, 12, 13, 14
 

@@ -8,10 +8,10 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 
-from core.grpc.application import GrpcOptions
 from tests.unit.core.grpc.grpc_client import Client, frame, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
+from trident.core.grpc.application import GrpcOptions
 
 reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
 PATH = "/grpc.reflection.{}.ServerReflection/ServerReflectionInfo"

@@ -12,17 +12,17 @@ import gevent
 import numpy as np
 import pytest
 
-from core.config.spec import ModelSpec
-from core.errors import BackendFailed, InvalidRequest
-from core.grpc.application import GrpcOptions
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse
-from core.inference.streaming import StreamedRequest
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
 from tests.unit.core.grpc.infer_messages import echo, infer_request, numbers, stream_response
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.grpc.application import GrpcOptions
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
 
 CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
 

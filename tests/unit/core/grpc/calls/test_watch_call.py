@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.lifecycle.state import Phase, ServingPhase
 from tests.unit.core.grpc.grpc_client import Client, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
+from trident.core.lifecycle.state import Phase, ServingPhase
 
 WATCH = "/grpc.health.v1.Health/Watch"
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from core.grpc.schema import ModelInferRequest
+from trident.core.grpc.schema import ModelInferRequest
 
 names = st.sampled_from(["", "simple", "INPUT0", "a" * 130, "ä", "nope"])
 sizes = st.integers(0, 300)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.grpc.request import DecodedRequest, RequestDecoder
-from core.grpc.schema import ModelInferRequest
-from core.inference.tensors import BY_NAME, Buffer
 from tests.unit.fake_engine import FakeEngine
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.grpc.request import DecodedRequest, RequestDecoder
+from trident.core.grpc.schema import ModelInferRequest
+from trident.core.inference.tensors import BY_NAME, Buffer
 
 NAMES = ("INPUT0", "INPUT1")
 FIRST = np.arange(16, dtype=np.int32).tobytes()

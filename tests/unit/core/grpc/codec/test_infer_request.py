@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import InvalidRequest, ModelNotFound, Unsupported
-from core.grpc.request import RequestDecoder, ResponsePlan, request_id
-from core.grpc.status import MalformedMessage
-from core.inference.request import InferenceRequest
-from core.inference.response import RegionInput, RegionRequest
 from tests.unit.core.grpc.codec.messages import FIRST, NAMES, SECOND, decode, infer_message, spec
 from tests.unit.fake_engine import FakeEngine, FakeModel
+from trident.core.errors import InvalidRequest, ModelNotFound, Unsupported
+from trident.core.grpc.request import RequestDecoder, ResponsePlan, request_id
+from trident.core.grpc.status import MalformedMessage
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import RegionInput, RegionRequest
 
 
 class DecoupledEngine(FakeEngine):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferResponse
 
-from core.errors import BackendFailed, InvalidRequest
-from core.grpc.request import ResponsePlan
-from core.grpc.response import (
+from tests.unit.core.grpc.codec.messages import FIRST, SECOND, spec
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.grpc.request import ResponsePlan
+from trident.core.grpc.response import (
     Encoded,
     encode_empty_final,
     encode_parameters,
@@ -17,9 +18,8 @@ from core.grpc.response import (
     encode_stream_failure,
     encode_stream_response,
 )
-from core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
-from core.inference.tensors import Array, bytes_array, layout_of
-from tests.unit.core.grpc.codec.messages import FIRST, SECOND, spec
+from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.tensors import Array, bytes_array, layout_of
 
 PLAN = ResponsePlan()
 

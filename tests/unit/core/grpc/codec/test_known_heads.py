@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.grpc.request import KnownHeads, RequestDecoder
-from core.inference.request import PackedInputs
 from tests.unit.core.grpc.codec.messages import FIRST, SECOND, decode, infer_message
 from tests.unit.fake_engine import FakeEngine
+from trident.core.grpc.request import KnownHeads, RequestDecoder
+from trident.core.inference.request import PackedInputs
 
 
 def test_small_tensors_of_a_known_request_are_one_run_with_one_layout() -> None:

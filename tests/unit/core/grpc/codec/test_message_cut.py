@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.grpc.request import HeadSizes, head_of, tensors_from
 from tests.unit.core.grpc.codec.messages import FIRST, SECOND, infer_message
+from trident.core.grpc.request import HeadSizes, head_of, tensors_from
 
 TENSORS = 2 * (2 + 64)
 

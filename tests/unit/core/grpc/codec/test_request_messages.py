@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from core.errors import ServerError
-from core.grpc.request import RequestDecoder, request_id
-from core.grpc.schema import DecodeError, ModelInferRequest
-from core.inference.request import InferenceRequest
 from tests.unit.core.grpc.codec.any_messages import messages
 from tests.unit.core.grpc.codec.messages import infer_message
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.request_fields import FIELDS
+from trident.core.errors import ServerError
+from trident.core.grpc.request import RequestDecoder, request_id
+from trident.core.grpc.schema import DecodeError, ModelInferRequest
+from trident.core.inference.request import InferenceRequest
 
 UNKNOWN_FIELD = b"\x50\x01"
 DECODER = RequestDecoder(FakeEngine())

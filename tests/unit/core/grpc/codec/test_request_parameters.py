@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.grpc.request import classes_of, read_parameters, region_of
-from core.grpc.schema import InferParameter
-from core.inference.request import InferenceRequest
+from trident.core.errors import InvalidRequest
+from trident.core.grpc.request import classes_of, read_parameters, region_of
+from trident.core.grpc.schema import InferParameter
+from trident.core.inference.request import InferenceRequest
 
 
 def parameters(**values: dict[str, Any]) -> dict[str, Any]:

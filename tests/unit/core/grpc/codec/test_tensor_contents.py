@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.grpc.request import array_of_contents
-from core.grpc.schema import InferTensorContents
-from core.inference.tensors import BY_NAME
+from trident.core.errors import InvalidRequest
+from trident.core.grpc.request import array_of_contents
+from trident.core.grpc.schema import InferTensorContents
+from trident.core.inference.tensors import BY_NAME
 
 
 def array_of(datatype: str, **fields: Any) -> Any:

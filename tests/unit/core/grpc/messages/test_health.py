@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc.service_pb2 import ModelReadyResponse, ServerLiveResponse, ServerReadyResponse
 
-from core.grpc.admin_messages import flag_message, health_message
+from trident.core.grpc.admin_messages import flag_message, health_message
 
 
 @pytest.mark.parametrize("value", [True, False])

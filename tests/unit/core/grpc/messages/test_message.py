@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ErrorCode
-from core.grpc.messages import message_of
-from core.grpc.status import MalformedMessage
+from trident.core.errors import ErrorCode
+from trident.core.grpc.messages import message_of
+from trident.core.grpc.status import MalformedMessage
 
 
 def test_a_message_is_read_from_any_buffer() -> None:

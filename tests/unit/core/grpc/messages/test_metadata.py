@@ -3,9 +3,9 @@ from __future__ import annotations
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelConfigResponse, ModelMetadataResponse, ServerMetadataResponse
 
-from core.engine.protocol import ConfigMessage, ServerMetadata, model_metadata
-from core.grpc.admin_messages import model_config_message, model_metadata_message, server_metadata_message
 from tests.unit.core.grpc.codec.messages import spec
+from trident.core.engine.protocol import ConfigMessage, ServerMetadata, model_metadata
+from trident.core.grpc.admin_messages import model_config_message, model_metadata_message, server_metadata_message
 
 
 def test_the_metadata_of_the_server() -> None:

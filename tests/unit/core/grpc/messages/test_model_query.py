@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from core.grpc.admin_messages import ModelQuery, read_model_query
+from trident.core.grpc.admin_messages import ModelQuery, read_model_query
 
 
 @pytest.mark.parametrize("rpc", ["ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics"])

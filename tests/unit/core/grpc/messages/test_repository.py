@@ -10,8 +10,8 @@ from tritonclient.grpc.service_pb2 import (
     RepositoryModelUnloadRequest,
 )
 
-from core.errors import InvalidRequest, Unsupported
-from core.grpc.admin_messages import (
+from trident.core.errors import InvalidRequest, Unsupported
+from trident.core.grpc.admin_messages import (
     LoadCall,
     UnloadCall,
     index_message,
@@ -19,7 +19,7 @@ from core.grpc.admin_messages import (
     read_load_call,
     read_unload_call,
 )
-from core.lifecycle.state import IndexEntry, ModelState
+from trident.core.lifecycle.state import IndexEntry, ModelState
 
 
 def load_call(**fields: Any) -> LoadCall:

@@ -7,18 +7,18 @@ from tests.project import ROOT
 
 SCRIPT = """
 import sys
-import core.grpc.request, core.grpc.response
-import core.grpc.admin_messages, core.grpc.admin_messages, core.grpc.admin_messages
-import core.grpc.admin_messages, core.grpc.admin_messages
+import trident.core.grpc.request, trident.core.grpc.response
+import trident.core.grpc.admin_messages, trident.core.grpc.admin_messages, trident.core.grpc.admin_messages
+import trident.core.grpc.admin_messages, trident.core.grpc.admin_messages
 print("google.protobuf" in sys.modules)
-from core.grpc.schema import ModelInferRequest as ours
+from trident.core.grpc.schema import ModelInferRequest as ours
 print("grpc" in sys.modules, "tritonclient.grpc" in sys.modules)
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
 print(ours is theirs)
 """
 THE_OTHER_WAY_ROUND = """
 from tritonclient.grpc.service_pb2 import ModelInferRequest as theirs
-from core.grpc.schema import ModelInferRequest as ours
+from trident.core.grpc.schema import ModelInferRequest as ours
 print(ours is theirs)
 """
 

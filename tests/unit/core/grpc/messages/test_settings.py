@@ -7,10 +7,10 @@ from tritonclient.grpc.service_pb2 import (
     TraceSettingResponse,
 )
 
-from core.frontend.admin import shown_settings
-from core.grpc.admin_messages import TraceCall, log_message, read_log_call, read_trace_call, trace_message
-from core.observability.tracing.settings import TraceOptions
-from core.observability.tracing.tracer import Tracer
+from trident.core.frontend.admin import shown_settings
+from trident.core.grpc.admin_messages import TraceCall, log_message, read_log_call, read_trace_call, trace_message
+from trident.core.observability.tracing.settings import TraceOptions
+from trident.core.observability.tracing.tracer import Tracer
 
 
 def test_a_call_may_change_settings_or_only_read_them() -> None:

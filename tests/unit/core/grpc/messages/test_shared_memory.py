@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from core.grpc.admin_messages import (
+from trident.core.grpc.admin_messages import (
     cuda_status_message,
     read_cuda_register_call,
     read_region_name,
     read_system_register_call,
     system_status_message,
 )
-from core.shared_memory.regions import CudaRegion, SystemRegion
+from trident.core.shared_memory.regions import CudaRegion, SystemRegion
 
 MOST = 2**64 - 1
 

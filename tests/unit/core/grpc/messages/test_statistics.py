@@ -3,9 +3,9 @@ from __future__ import annotations
 from google.protobuf import json_format
 from tritonclient.grpc.service_pb2 import ModelStatisticsResponse
 
-from core.frontend.admin import model_statistics_json
-from core.grpc.admin_messages import model_statistics_message
-from core.observability.statistics import (
+from trident.core.frontend.admin import model_statistics_json
+from trident.core.grpc.admin_messages import model_statistics_message
+from trident.core.observability.statistics import (
     BatchStatistics,
     FailureReason,
     ResponseStatistics,

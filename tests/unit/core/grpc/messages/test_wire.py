@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelStatistics
 
-from core.grpc.messages import integer_field, packed_integers, read_length, string_field, varint
+from trident.core.grpc.messages import integer_field, packed_integers, read_length, string_field, varint
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 2**31 - 1, 2**35 - 1])

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.generate import load_metrics
-from core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics
+from trident.core.http.generate import load_metrics
+from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics
 
 
 def family(name: str = "nv_trt_llm_kv_cache_block_metrics", model: str = "", **blocks: float) -> CustomFamilyMetrics:

@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
-from core.config.spec import InputSpec, ModelSpec
-from core.errors import InvalidRequest
-from core.http.generate import decode_object
-from core.http.v2_json import NESTED_TOO_DEEP
-from core.inference.request import InferenceRequest
-from core.inference.tensors import BY_NAME
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.generate import decode_object
+from trident.core.http.v2_json import NESTED_TOO_DEEP
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.tensors import BY_NAME
 
 LIMIT = 1 << 20
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config.spec import InputSpec, ModelSpec
-from core.errors import InvalidRequest, RequestCancelled, ServerError
-from core.http.generate import decode_object
-from core.http.long_json import Slicing
-from core.inference.tensors import BY_NAME
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
+from trident.core.http.generate import decode_object
+from trident.core.http.long_json import Slicing
+from trident.core.inference.tensors import BY_NAME
 
 LIMIT = 1 << 20
 SPEC = ModelSpec(

@@ -6,11 +6,11 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.generate import ObjectEncoder, encode_object
-from core.inference.request import Parameter
-from core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
-from core.inference.tensors import BY_NAME, wire_bytes
+from trident.core.errors import InvalidRequest
+from trident.core.http.generate import ObjectEncoder, encode_object
+from trident.core.inference.request import Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
+from trident.core.inference.tensors import BY_NAME, wire_bytes
 
 
 def output(name: str, datatype: str, content: list[Any]) -> OutputTensor:

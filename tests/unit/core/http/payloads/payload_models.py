@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.http.payloads.payload import DecodeRules, OutputColumn
-from core.inference.tensors import BY_NAME, Array, Shape, bytes_array
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.http.payloads.payload import DecodeRules, OutputColumn
+from trident.core.inference.tensors import BY_NAME, Array, Shape, bytes_array
 
 RULES = DecodeRules()
 

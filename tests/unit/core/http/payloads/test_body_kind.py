@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.http.payloads.arrays import decode_octets, decode_raw
-from core.http.payloads.formats import (
+from tests.unit.core.http.payloads.payload_models import model, one
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.arrays import decode_octets, decode_raw
+from trident.core.http.payloads.formats import (
     CSV,
     JSON,
     JSONLINES,
@@ -20,8 +21,7 @@ from core.http.payloads.formats import (
     known_format,
     starts_as_v2,
 )
-from core.inference.tensors import Buffer
-from tests.unit.core.http.payloads.payload_models import model, one
+from trident.core.inference.tensors import Buffer
 
 V2 = b'{"inputs":[{"name":"IN"}]}'
 ONE = one("FP32", 2)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.golden import as_numbers
-from core.errors import InvalidRequest
-from core.http.payloads.payload import (
+from trident.core.config.golden import as_numbers
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.payload import (
     ErrorLocation,
     as_datatype,
     expected_text,
@@ -15,7 +15,7 @@ from core.http.payloads.payload import (
     string_array,
     wide_integers,
 )
-from core.inference.tensors import BY_NAME, DATATYPES
+from trident.core.inference.tensors import BY_NAME, DATATYPES
 
 LOCATION = ErrorLocation(instance_name, "IN")
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.http.payloads.payload import (
+from trident.core.http.payloads.payload import (
     CsvErrorLocation,
     ErrorLocation,
     instance_name,

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import InvalidRequest
-from core.http.payloads.formats import (
+from tests.unit.core.http.payloads.payload_models import RULES, model
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.formats import (
     FORMATS,
     JSON,
     NPY,
@@ -23,10 +24,9 @@ from core.http.payloads.formats import (
     format_for,
     format_of,
 )
-from core.http.payloads.payload import DecodedPayload, output_columns
-from core.inference.response import OutputTensor
-from core.inference.tensors import BY_NAME, DATATYPES, Array, bytes_array
-from tests.unit.core.http.payloads.payload_models import RULES, model
+from trident.core.http.payloads.payload import DecodedPayload, output_columns
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.tensors import BY_NAME, DATATYPES, Array, bytes_array
 
 
 def test_a_content_type_has_its_format() -> None:

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.http.payloads.inference import PayloadResult, infer_payload
-from core.http.payloads.payload import DecodedPayload
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import one
 from tests.unit.fake_engine import FakeEngine, FakeModel
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.payloads.inference import PayloadResult, infer_payload
+from trident.core.http.payloads.payload import DecodedPayload
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Array
 
 
 class Bench:

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.payload import check_names, instance_signature, single_input
 from tests.unit.core.http.payloads.payload_models import model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.payload import check_names, instance_signature, single_input
 
 
 def test_a_batching_model_stacks_its_dims() -> None:

@@ -8,17 +8,17 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import BackendFailed, InvalidRequest, ServerError
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.http.payloads.formats import NotAcceptable
-from core.http.payloads.request_lines import AnswerType, infer_lines
-from core.http.reply import Reply
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.core.http.payloads.payload_models import one
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, InvalidRequest, ServerError
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.payloads.formats import NotAcceptable
+from trident.core.http.payloads.request_lines import AnswerType, infer_lines
+from trident.core.http.reply import Reply
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
 
 SPEC = one("FP32", 2, batch=2)
 

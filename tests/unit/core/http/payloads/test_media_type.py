@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.formats import choose, parse_accept, parse_media_type
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.formats import choose, parse_accept, parse_media_type
 
 SUPPORTED = ("application/json", "text/csv", "application/x-npy")
 

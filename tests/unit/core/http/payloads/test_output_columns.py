@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.errors import BackendFailed, InvalidRequest
-from core.http.long_json import ELEMENTS
-from core.http.payloads.payload import DecodedPayload, OutputColumn, output_columns, row_slices
-from core.inference.response import OutputTensor
-from core.inference.tensors import BY_NAME, Array
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.http.long_json import ELEMENTS
+from trident.core.http.payloads.payload import DecodedPayload, OutputColumn, output_columns, row_slices
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.tensors import BY_NAME, Array
 
 
 def tensor(name: str, array: Array, datatype: str = "FP32") -> OutputTensor:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.http.payloads.payload import DecodedPayload, split_instances
-from core.inference.request import InputTensor
-from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
+from trident.core.http.payloads.payload import DecodedPayload, split_instances
+from trident.core.inference.request import InputTensor
+from trident.core.inference.tensors import Array
 
 
 def shapes_and_values(requests: list[list[InputTensor]]) -> list[list[tuple[tuple[int, ...], object]]]:

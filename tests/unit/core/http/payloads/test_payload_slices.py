@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest, RequestCancelled
-from core.http.long_json import Slicing
-from core.http.payloads.csv import decode_csv
-from core.http.payloads.json import decode_json, decode_jsonlines
-from core.http.payloads.payload import DecodeRules
-from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
 from tests.unit.core.http.slices.texts import damaged, json_text, numbers, sizes, sizes_parsed, strings, values
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest, RequestCancelled
+from trident.core.http.long_json import Slicing
+from trident.core.http.payloads.csv import decode_csv
+from trident.core.http.payloads.json import decode_json, decode_jsonlines
+from trident.core.http.payloads.payload import DecodeRules
+from trident.core.inference.tensors import Array
 
 SPECS = {
     "numbers": one("FP32", 2),

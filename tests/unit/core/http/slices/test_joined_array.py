@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.http.long_json import joined_array
-from core.inference.tensors import Array
+from trident.core.http.long_json import joined_array
+from trident.core.inference.tensors import Array
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import RequestCancelled
-from core.http.long_json import SlicedArray, Slicing, slice_array
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, sizes, values
+from trident.core.errors import RequestCancelled
+from trident.core.http.long_json import SlicedArray, Slicing, slice_array
 
 
 def sliced(text: bytes, size: int, *, whole_elements: bool) -> SlicedArray | None:

@@ -4,7 +4,7 @@ import numpy as np
 import orjson
 import pytest
 
-from core.http.long_json import ELEMENTS, LongAnswer
+from trident.core.http.long_json import ELEMENTS, LongAnswer
 
 
 def written(value: object) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 import simdjson
 from hypothesis import strategies as st
 
-from core.http import json as json_parser
+from trident.core.http import json as json_parser
 
 sizes = st.integers(1, 40)
 strings = st.text(alphabet='ab"\\,[]{}: \u00e9\U0001f600\n', max_size=8)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.v2_request import BinaryType
+from trident.core.http.v2_request import BinaryType
 
 BINARY = "application/vnd.some-triton.binary+json"
 TYPE = BinaryType(BINARY)

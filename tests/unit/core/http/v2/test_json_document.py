@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.v2_json import array_from_json, parse_document
-from core.inference.tensors import BY_NAME
+from trident.core.errors import InvalidRequest
+from trident.core.http.v2_json import array_from_json, parse_document
+from trident.core.inference.tensors import BY_NAME
 
 PADDING = b" " * 2000
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InvalidRequest
-from core.http import v2_request as request_codec
-from core.http.v2_known import JsonTemplates
-from core.http.v2_request import decode_request
-from core.inference.request import InferenceRequest, PackedInputs
-from core.inference.tensors import BY_NAME
 from tests.unit.packed_tensors import spec
+from trident.core.errors import InvalidRequest
+from trident.core.http import v2_request as request_codec
+from trident.core.http.v2_known import JsonTemplates
+from trident.core.http.v2_request import decode_request
+from trident.core.inference.request import InferenceRequest, PackedInputs
+from trident.core.inference.tensors import BY_NAME
 
 SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
 LIMIT = 1 << 20

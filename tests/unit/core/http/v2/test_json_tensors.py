@@ -6,9 +6,9 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.v2_json import array_from_json, json_datatype, json_values, parse_document
-from core.inference.tensors import BY_NAME, bytes_array
+from trident.core.errors import InvalidRequest
+from trident.core.http.v2_json import array_from_json, json_datatype, json_values, parse_document
+from trident.core.inference.tensors import BY_NAME, bytes_array
 
 
 def documents(value: str, datatype: str) -> list[Any]:

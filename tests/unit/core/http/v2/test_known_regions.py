@@ -4,10 +4,10 @@ from typing import Any
 
 import orjson
 
-from core.http.v2_known import RegionTexts
-from core.http.v2_request import decode_request
-from core.inference.response import RegionInput, RegionRequest
 from tests.unit.packed_tensors import spec
+from trident.core.http.v2_known import RegionTexts
+from trident.core.http.v2_request import decode_request
+from trident.core.inference.response import RegionInput, RegionRequest
 
 MODEL = spec(IN=("INT32", (2,)))
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from core.http.v2_known import HeaderCache
-from core.http.v2_response import ResponsePlan
-from core.inference.request import InferenceRequest, InputTensor
+from trident.core.http.v2_known import HeaderCache
+from trident.core.http.v2_response import ResponsePlan
+from trident.core.inference.request import InferenceRequest, InputTensor
 
 HEADER = b'{"id":"r","inputs":[]}'
 TAIL = memoryview(bytes(range(12)))

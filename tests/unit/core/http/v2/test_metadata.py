@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import orjson
 
-from core.engine.protocol import EXTENSIONS, ModelMetadata, ServerMetadata, TensorMetadata
-from core.http.admin import model_metadata_json, server_metadata_json
+from trident.core.engine.protocol import EXTENSIONS, ModelMetadata, ServerMetadata, TensorMetadata
+from trident.core.http.admin import model_metadata_json, server_metadata_json
 
 
 def test_server_metadata_lists_the_extensions() -> None:

@@ -6,11 +6,11 @@ import json
 
 from google.protobuf import text_format
 
-from core.config.autocomplete import auto_complete, fill_identity, normalize
-from core.config.problem import ModelSignature, TensorSignature
-from core.config.schema import ModelConfig
-from core.engine.protocol import ConfigMessage
-from core.http.admin import model_config_json
+from trident.core.config.autocomplete import auto_complete, fill_identity, normalize
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.engine.protocol import ConfigMessage
+from trident.core.http.admin import model_config_json
 
 SIMPLE = (
     '{"name":"simple","platform":"onnxruntime_onnx","backend":"onnxruntime","runtime":"",'

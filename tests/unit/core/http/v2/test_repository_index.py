@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from core.http.admin import repository_index_json
-from core.lifecycle.state import IndexEntry, ModelState
+from trident.core.http.admin import repository_index_json
+from trident.core.lifecycle.state import IndexEntry, ModelState
 
 
 def test_keys_without_a_value_are_left_out() -> None:

@@ -7,13 +7,13 @@ import numpy as np
 import orjson
 import pytest
 
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.errors import InvalidRequest
-from core.frontend.request import forward_header
-from core.http.v2_request import decode_request
-from core.inference.request import InferenceRequest
-from core.inference.response import RegionInput, RegionRequest
-from core.inference.tensors import BY_NAME
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.request import forward_header
+from trident.core.http.v2_request import decode_request
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import RegionInput, RegionRequest
+from trident.core.inference.tensors import BY_NAME
 
 LIMIT = 1 << 20
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.errors import InvalidRequest, RequestCancelled, ServerError
-from core.http.long_json import Slicing
-from core.http.v2_json import NotStrict
-from core.http.v2_request import decode_request
-from core.inference.tensors import BY_NAME
 from tests.unit.core.http.slices.texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
+from trident.core.http.long_json import Slicing
+from trident.core.http.v2_json import NotStrict
+from trident.core.http.v2_request import decode_request
+from trident.core.inference.tensors import BY_NAME
 
 LIMIT = 1 << 20
 SPEC = ModelSpec(

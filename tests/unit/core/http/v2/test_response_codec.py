@@ -7,12 +7,12 @@ import numpy as np
 import orjson
 import pytest
 
-from core.config.spec import ModelSpec, OutputSpec
-from core.errors import InvalidRequest
-from core.http.long_json import ELEMENTS
-from core.http.v2_response import ResponsePlan, encode_response
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import BY_NAME, Array, bytes_array
+from trident.core.config.spec import ModelSpec, OutputSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.long_json import ELEMENTS
+from trident.core.http.v2_response import ResponsePlan, encode_response
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BY_NAME, Array, bytes_array
 
 SPEC = ModelSpec(
     name="m",

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.http.v2_response import ResponsePlan, ResponseText, encode_response
-from core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
-from core.inference.tensors import BY_NAME, Array, TensorLayout, layout_of, wire_bytes
 from tests.unit.packed_tensors import TWO, packed_responses, spec
+from trident.core.http.v2_response import ResponsePlan, ResponseText, encode_response
+from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
+from trident.core.inference.tensors import BY_NAME, Array, TensorLayout, layout_of, wire_bytes
 
 SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
 NUMBERS = [name for name in BY_NAME if name not in ("FP16", "BF16", "BYTES", "BOOL")]

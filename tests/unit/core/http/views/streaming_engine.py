@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.config.spec import ModelSpec
-from core.errors import ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
 
 Script = Callable[[InferenceRequest], Iterable[InferenceResponse]]
 

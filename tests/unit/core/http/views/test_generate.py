@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from werkzeug.test import Client
 
-from core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.tensors import Array
-from core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics, MetricsSnapshot
 from tests.unit.core.http.views.streaming_engine import StreamingEngine, end, failed, said
 from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Array
+from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics, MetricsSnapshot
 
 JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"

@@ -10,12 +10,12 @@ import orjson
 import pytest
 from werkzeug.test import Client as HttpClient
 
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
 from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
 
 INFER = "/v2/models/simple/infer"
 BODY = orjson.dumps({"id": "r", "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "data": [1, 2]}]})

@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from werkzeug.test import Client
 
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
 from tests.unit.fake_engine import FakeEngine
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 
 
 @pytest.fixture

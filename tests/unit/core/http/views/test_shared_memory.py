@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.shared_memory_object import shared_memory_object
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 
 SHM_OFF = "Client shared memory is disabled. Start the server with '--allow-client-shm=true' to enable."
 NON_STRING = "attempt to access JSON non-string as string"

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.test import Client
 
-from core.frontend.bridge import ThreadBridge
-from core.http.application import V2Application
-from core.http.front_end import HttpOptions
 from tests.unit.fake_engine import FakeEngine
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 
 START = (
     b'{"trace_level":["OFF"],"trace_rate":"1000","trace_count":"-1","log_frequency":"0","trace_file":"",'

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.hardware import CpuMeter, CpuReading, cpu_ticks
 from tests.unit.core.observability.hardware.proc_files import Proc
+from trident.core.observability.hardware import CpuMeter, CpuReading, cpu_ticks
 
 
 @pytest.fixture

@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.hardware import CpuMeter, GpuMeter, GpuReading, HardwareGauges, HardwareReading, PinnedMemory
 from tests.unit.core.observability.hardware.proc_files import Proc
 from tests.waiting import until
+from trident.core.observability.hardware import (
+    CpuMeter,
+    GpuMeter,
+    GpuReading,
+    HardwareGauges,
+    HardwareReading,
+    PinnedMemory,
+)
 
 FOREVER_MS = 3_600_000.0
 

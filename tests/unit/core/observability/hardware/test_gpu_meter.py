@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from core.observability.hardware import GpuMeter, GpuReading, gpu_uuids
-from core.observability.nvml import load_library
 from tests.unit.core.observability.hardware.fake_nvml import NOT_SUPPORTED, FakeNvml, no_library
+from trident.core.observability.hardware import GpuMeter, GpuReading, gpu_uuids
+from trident.core.observability.nvml import load_library
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.hardware import MemoryRoom, host_room, resident_bytes, trim_heap
+from trident.core.observability.hardware import MemoryRoom, host_room, resident_bytes, trim_heap
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.hardware import memory_bytes
 from tests.unit.core.observability.hardware.proc_files import MEMINFO
+from trident.core.observability.hardware import memory_bytes
 
 
 def test_used_memory_is_total_less_available() -> None:

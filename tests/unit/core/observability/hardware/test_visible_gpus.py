@@ -4,9 +4,9 @@ import ctypes
 
 import pytest
 
-from core.observability.hardware import DriverReading, gpu_memory, gpu_uuids, read_driver, visible_gpus
-from core.observability.nvml import Gpu
 from tests.unit.core.observability.hardware.fake_nvml import NOT_SUPPORTED, UUIDS, FakeNvml, no_library
+from trident.core.observability.hardware import DriverReading, gpu_memory, gpu_uuids, read_driver, visible_gpus
+from trident.core.observability.nvml import Gpu
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.observability.latencies import Buckets, Exemplar
+from trident.core.observability.latencies import Buckets, Exemplar
 
 
 def filled() -> Buckets:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.pending_request import PendingRequest
-from core.observability.latencies import Exemplar, HistogramMetrics, LatencyMeters
-from core.observability.latency_options import COMPUTE, DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE, REQUEST, LatencyOptions
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
 from tests.unit.pending_requests import pending_request
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMeters
+from trident.core.observability.latency_options import (
+    COMPUTE,
+    DEFAULT_BUCKETS,
+    FIRST_RESPONSE,
+    QUEUE,
+    REQUEST,
+    LatencyOptions,
+)
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
 
 MS = 1_000_000
 BOUNDS = {**DEFAULT_BUCKETS, REQUEST: (0.1, 0.2), QUEUE: (0.01,), COMPUTE: (0.05,)}

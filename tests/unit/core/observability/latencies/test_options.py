@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.latency_options import DEFAULT_QUANTILES, LatencyOptions, parse_quantiles
+from trident.core.observability.latency_options import DEFAULT_QUANTILES, LatencyOptions, parse_quantiles
 
 
 @pytest.mark.parametrize(

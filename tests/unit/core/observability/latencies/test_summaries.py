@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, LatencyMeters, SummaryMetrics
-from core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
-from core.observability.model_statistics import ModelStatistics
 from tests.unit.pending_requests import pending_request
+from trident.core.observability.latencies import CACHE_SUMMARIES, SUMMARIES, LatencyMeters, SummaryMetrics
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
+from trident.core.observability.model_statistics import ModelStatistics
 
 US = 1000
 S = 1_000_000_000

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from core.observability.metrics.exposition import Sample
-from core.observability.metrics.families import bucket_families
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BucketUse
+from trident.core.observability.metrics.exposition import Sample
+from trident.core.observability.metrics.families import bucket_families
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BucketUse
 
 
 def test_a_series_has_the_sizes_that_the_model_pads_to() -> None:

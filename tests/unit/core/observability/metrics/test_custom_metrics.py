@@ -9,12 +9,12 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
-from core.errors import InvalidRequest, ServerError, Unsupported
-from core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
-from core.observability.metrics.exposition import render
-from core.observability.metrics.families import is_reserved, metric_families
-from core.observability.metrics.snapshot import MetricsOptions, MetricsSnapshot
-from core.remote.calls import from_plain, to_plain
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.observability.metrics.custom_metrics import CustomMetrics, MetricKind, OwnMetrics
+from trident.core.observability.metrics.exposition import render
+from trident.core.observability.metrics.families import is_reserved, metric_families
+from trident.core.observability.metrics.snapshot import MetricsOptions, MetricsSnapshot
+from trident.core.remote.calls import from_plain, to_plain
 
 COUNTER, GAUGE, HISTOGRAM = MetricKind.COUNTER, MetricKind.GAUGE, MetricKind.HISTOGRAM
 

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.observability.latencies import Exemplar
-from core.observability.metrics.exposition import MetricFamily, Sample, number, render
+from trident.core.observability.latencies import Exemplar
+from trident.core.observability.metrics.exposition import MetricFamily, Sample, number, render
 
 
 def lines(*families: MetricFamily) -> list[str]:

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from core.inference.pending_request import CancelCause
-from core.inference.request import CloseReason
-from core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
-from core.observability.metrics.exposition import render
-from core.observability.metrics.families import metric_families
-from core.observability.metrics.snapshot import (
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import CloseReason
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.metrics.exposition import render
+from trident.core.observability.metrics.families import metric_families
+from trident.core.observability.metrics.snapshot import (
     DownloadMetrics,
     LoadMetrics,
     MetricsOptions,
@@ -19,8 +19,8 @@ from core.observability.metrics.snapshot import (
     ModelMetrics,
     VersionStateMetrics,
 )
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason, StatisticsSnapshot
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason, StatisticsSnapshot
 
 STATISTICS = StatisticsSnapshot(
     request_success=5,

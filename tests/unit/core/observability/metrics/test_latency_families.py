@@ -7,7 +7,7 @@ from dataclasses import replace
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from core.observability.latencies import (
+from trident.core.observability.latencies import (
     CACHE_SUMMARIES,
     Exemplar,
     HistogramMetrics,
@@ -15,11 +15,11 @@ from core.observability.latencies import (
     LatencyMetrics,
     SummaryMetrics,
 )
-from core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
-from core.observability.metrics.exposition import render
-from core.observability.metrics.families import latency_families
-from core.observability.metrics.snapshot import ModelMetrics
-from core.observability.model_statistics import ModelStatistics
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
+from trident.core.observability.metrics.exposition import render
+from trident.core.observability.metrics.families import latency_families
+from trident.core.observability.metrics.snapshot import ModelMetrics
+from trident.core.observability.model_statistics import ModelStatistics
 
 EXEMPLAR = Exemplar(request_id="frame 7", value=0.09, timestamp=1_700_000_000.5)
 LATENCIES = LatencyMetrics(

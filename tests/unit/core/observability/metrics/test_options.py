@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from core.observability.metrics.snapshot import MetricsOptions
+from trident.core.observability.metrics.snapshot import MetricsOptions
 
 
 def test_distributions_are_off_unless_the_value_is_exactly_true() -> None:

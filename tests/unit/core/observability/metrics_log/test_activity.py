@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.latencies import LatencyMeters
-from core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
-from core.observability.metrics.snapshot import ModelMetrics
-from core.observability.metrics_log import Activity, quantile
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import FailureReason
 from tests.unit.pending_requests import pending_request
+from trident.core.observability.latencies import LatencyMeters
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
+from trident.core.observability.metrics.snapshot import ModelMetrics
+from trident.core.observability.metrics_log import Activity, quantile
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
 
 MS = 1_000_000
 INFINITE = float("inf")

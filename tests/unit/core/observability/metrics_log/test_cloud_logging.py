@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import json
 
-from core.observability.metrics_log import CloudLogging
-from core.observability.metrics_report import Figure, Report
+from trident.core.observability.metrics_log import CloudLogging
+from trident.core.observability.metrics_report import Figure, Report
 
 NOW_NS = 1_700_000_000_123_456_789
 FIGURES = (Figure("request_success", 7), Figure("request_failure", 2), Figure("request_duration_mean", 1.5))

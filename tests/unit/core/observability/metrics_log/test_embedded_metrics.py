@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from core.observability.metrics_log import EmbeddedMetrics
-from core.observability.metrics_report import FIGURES, Figure, Report
 from tests.unit.core.observability.metrics_log.embedded_metric_format import problems
+from trident.core.observability.metrics_log import EmbeddedMetrics
+from trident.core.observability.metrics_report import FIGURES, Figure, Report
 
 NOW_NS = 1_700_000_000_123_456_789
 EVERYTHING = tuple(Figure(name, 1.5) for name in FIGURES)

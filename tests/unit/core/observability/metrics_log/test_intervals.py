@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.observability.hardware import CpuReading, GpuReading, HardwareReading
-from core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
-from core.observability.metrics_log import Intervals
-from core.observability.metrics_report import FIGURES, OF_SERVER, Report
-from core.observability.model_statistics import ModelStatistics
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
+from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
+from trident.core.observability.metrics_log import Intervals
+from trident.core.observability.metrics_report import FIGURES, OF_SERVER, Report
+from trident.core.observability.model_statistics import ModelStatistics
 
 ZERO = ModelStatistics().snapshot()
 

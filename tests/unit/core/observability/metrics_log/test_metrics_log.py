@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from core.observability.metrics.snapshot import MetricsSnapshot
-from core.observability.metrics_log import CloudLogging, MetricsLog
 from tests.waiting import until
+from trident.core.observability.metrics.snapshot import MetricsSnapshot
+from trident.core.observability.metrics_log import CloudLogging, MetricsLog
 
 LONG_S = 3600.0
 SHORT_S = 0.01

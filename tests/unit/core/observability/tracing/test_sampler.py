@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from core.observability.tracing.settings import Sampler, TraceSettings
+from trident.core.observability.tracing.settings import Sampler, TraceSettings
 
 
 @pytest.mark.parametrize(

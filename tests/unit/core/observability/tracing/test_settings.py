@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.observability.tracing.settings import TraceSettings, TraceTable
+from trident.core.errors import InvalidRequest
+from trident.core.observability.tracing.settings import TraceSettings, TraceTable
 
 START = TraceSettings(levels=(), rate=1000, count=-1, frequency=0)
 TIMES = ("TIMESTAMPS",)

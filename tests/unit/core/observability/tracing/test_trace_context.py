@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.tracing.trace import parse_traceparent, traceparent_of
+from trident.core.observability.tracing.trace import parse_traceparent, traceparent_of
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

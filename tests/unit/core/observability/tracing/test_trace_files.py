@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from core.observability.tracing.files import TraceFiles
-from core.observability.tracing.settings import Setting
-from core.observability.tracing.trace import Loss, TraceCounts
 from tests.unit.core.observability.tracing.traces import setting_of, trace_of
+from trident.core.observability.tracing.files import TraceFiles
+from trident.core.observability.tracing.settings import Setting
+from trident.core.observability.tracing.trace import Loss, TraceCounts
 
 
 def numbers(path: Path) -> list[int]:

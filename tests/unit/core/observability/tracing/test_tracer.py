@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import BackendFailed, InvalidRequest
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InferenceTimes, InputTensor, RequestTrace
-from core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference
-from core.observability.tracing.settings import ExportOptions, TraceMode, TraceOptions, TraceSettings
-from core.observability.tracing.tracer import Tracer
 from tests.project import pure_python_only
 from tests.waiting import until
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, RequestTrace
+from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference
+from trident.core.observability.tracing.settings import ExportOptions, TraceMode, TraceOptions, TraceSettings
+from trident.core.observability.tracing.tracer import Tracer
 
 AHEAD, BEHIND = [("HTTP_RECV_START", 1)], [("HTTP_SEND_END", 2)]
 MODEL_EVENTS = [

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.inference.tensors import pack_bytes
-from core.observability.tracing.files import trace_text
-from core.observability.tracing.trace import Trace, TracedTensor
 from tests.unit.core.observability.tracing.traces import TIMES, child_of, setting_of, trace_of
+from trident.core.inference.tensors import pack_bytes
+from trident.core.observability.tracing.files import trace_text
+from trident.core.observability.tracing.trace import Trace, TracedTensor
 
 INPUT = TracedTensor("TENSOR_QUEUE_INPUT", "IN", "INT32", (1, 2), np.array([1, 2], "<i4").tobytes())
 

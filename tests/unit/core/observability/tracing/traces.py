@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from core.observability.tracing.settings import Setting, TraceSettings
-from core.observability.tracing.trace import Trace
+from trident.core.observability.tracing.settings import Setting, TraceSettings
+from trident.core.observability.tracing.trace import Trace
 
 TIMES = ("TIMESTAMPS",)
 

@@ -14,19 +14,21 @@ import numpy as np
 import orjson
 import pytest
 
-from core.config.spec import BatchingSpec, QueuePolicy
-from core.engine.in_process import InferenceEngine, make_engine
-from core.engine.protocol import Engine
-from core.errors import ErrorCode, InvalidRequest, ModelLoadFailed, ModelNotFound, ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import IndexEntry
-from core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
-from core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot
-from core.observability.statistics import FailureReason
-from core.remote.calls import (
+from tests.unit import onnx_models
+from tests.waiting import until
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.engine.protocol import Engine
+from trident.core.errors import ErrorCode, InvalidRequest, ModelLoadFailed, ModelNotFound, ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import IndexEntry
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot
+from trident.core.observability.statistics import FailureReason
+from trident.core.remote.calls import (
     CALLS,
     Call,
     decode_call,
@@ -36,8 +38,6 @@ from core.remote.calls import (
     encode_failure,
     encode_result,
 )
-from tests.unit import onnx_models
-from tests.waiting import until
 
 LIMIT_S = 60.0
 # Requests are frames of their own; the engine sends the others with its state.

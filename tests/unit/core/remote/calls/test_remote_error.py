@@ -10,12 +10,12 @@ from typing import Any
 import orjson
 import pytest
 
-import core
-from core import errors
-from core.config.problem import InvalidModelConfig, Problem
-from core.errors import ErrorCode, OutOfMemory, QueueFull, ServerError
-from core.remote.calls import EngineGone, error_of, error_to_plain
+import trident.core
 from tests.unit.product_modules import product_modules
+from trident.core import errors
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.errors import ErrorCode, OutOfMemory, QueueFull, ServerError
+from trident.core.remote.calls import EngineGone, error_of, error_to_plain
 
 
 def over_the_wire(error: BaseException) -> ServerError:
@@ -24,8 +24,8 @@ def over_the_wire(error: BaseException) -> ServerError:
 
 def engine_errors() -> Iterator[type[ServerError]]:
     """Every error class that the rooms of the engine define."""
-    for module in product_modules(core):
-        if module.__name__.split(".")[1] in ("frontend", "http", "grpc", "remote"):
+    for module in product_modules(trident.core):
+        if module.__name__.split(".")[2] in ("frontend", "http", "grpc", "remote"):
             continue
         for kind in vars(module).values():
             if inspect.isclass(kind) and issubclass(kind, ServerError) and kind.__module__ == module.__name__:

@@ -8,13 +8,13 @@ import numpy as np
 import orjson
 import pytest
 
-from core.inference.request import InferenceRequest, InputTensor, PackedInputs
-from core.inference.response import RegionInput, RegionReference, RegionRequest
-from core.inference.tensors import BY_NAME, Buffer, pack_bytes
-from core.interprocess.frames import HEADER, BadFrame, FrameReader
-from core.remote.infer_frames import RequestReader, RequestWriter, Share
-from core.remote.wire import LARGE, REQUEST, TIMED, TO_ENGINE, block_head, write_block
 from tests.unit.packed_tensors import packed_request
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
+from trident.core.inference.tensors import BY_NAME, Buffer, pack_bytes
+from trident.core.interprocess.frames import HEADER, BadFrame, FrameReader
+from trident.core.remote.infer_frames import RequestReader, RequestWriter, Share
+from trident.core.remote.wire import LARGE, REQUEST, TIMED, TO_ENGINE, block_head, write_block
 
 SHARED = bytearray(1 << 20)
 

@@ -8,14 +8,14 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import DeadlineExceeded, ErrorCode
-from core.inference.request import CloseReason, InferenceTimes
-from core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
-from core.inference.tensors import BY_NAME, Array, Buffer
-from core.interprocess.frames import BadFrame, FrameReader
-from core.remote.infer_frames import ResponseReader, ResponseWriter, failed_response
-from core.remote.wire import FINAL, LARGE, RESPONSE, TO_FRONT_END, block_head, write_block
 from tests.unit.packed_tensors import packed_responses
+from trident.core.errors import DeadlineExceeded, ErrorCode
+from trident.core.inference.request import CloseReason, InferenceTimes
+from trident.core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.tensors import BY_NAME, Array, Buffer
+from trident.core.interprocess.frames import BadFrame, FrameReader
+from trident.core.remote.infer_frames import ResponseReader, ResponseWriter, failed_response
+from trident.core.remote.wire import FINAL, LARGE, RESPONSE, TO_FRONT_END, block_head, write_block
 
 SHARED = np.zeros(1 << 20, np.uint8)
 

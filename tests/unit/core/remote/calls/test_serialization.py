@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.inference.tensors import BY_NAME, DATATYPES, Datatype
-from core.remote.calls import from_plain, read_plain, to_plain, write_plain
+from trident.core.inference.tensors import BY_NAME, DATATYPES, Datatype
+from trident.core.remote.calls import from_plain, read_plain, to_plain, write_plain
 
 
 class Colour(Enum):

@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from core.remote.connection import ThreadLink
-from core.remote.engine_server import EngineServer
-from core.remote.pool import EnginePool
 from tests.unit.core.remote.remote_parts import SHARED, served
 from tests.waiting import until
+from trident.core.remote.connection import ThreadLink
+from trident.core.remote.engine_server import EngineServer
+from trident.core.remote.pool import EnginePool
 
 
 class Served:

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest, ModelLoadFailed
-from core.observability.log import LogLevels
-from core.remote.calls import CALLS, EngineGone
-from core.remote.control_log import Change, ControlLog, Restoration
-from core.remote.pool import EnginePool
-from core.shared_memory.regions import RegionKind
 from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import ServedEngine
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
+from trident.core.errors import InvalidRequest, ModelLoadFailed
+from trident.core.observability.log import LogLevels
+from trident.core.remote.calls import CALLS, EngineGone
+from trident.core.remote.control_log import Change, ControlLog, Restoration
+from trident.core.remote.pool import EnginePool
+from trident.core.shared_memory.regions import RegionKind
 
 LEVELS = LogLevels(verbose=0)
 

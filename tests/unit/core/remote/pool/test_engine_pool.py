@@ -12,15 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.spec import BatchingSpec, ModelSpec
-from core.engine.in_process import InferenceEngine, make_engine
-from core.errors import InvalidRequest, ModelNotFound
-from core.lifecycle.engine_place import EnginePlace
-from core.lifecycle.options import EngineOptions
-from core.lifecycle.state import ModelState, Phase, ServingPhase
-from core.observability.tracing.settings import TraceOptions
-from core.remote.calls import EngineGone
-from core.remote.pool import EnginePool
 from tests.unit import onnx_models
 from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import (
@@ -33,6 +24,15 @@ from tests.unit.core.remote.remote_parts import (
     numbers,
 )
 from tests.waiting import until
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.errors import InvalidRequest, ModelNotFound
+from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
+from trident.core.observability.tracing.settings import TraceOptions
+from trident.core.remote.calls import EngineGone
+from trident.core.remote.pool import EnginePool
 
 
 class Named(ServedEngine):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.lifecycle.state import IndexEntry, ModelState
-from core.remote.merged import merged_index
+from trident.core.lifecycle.state import IndexEntry, ModelState
+from trident.core.remote.merged import merged_index
 
 READY = IndexEntry(name="m", version=1, state=ModelState.READY)
 

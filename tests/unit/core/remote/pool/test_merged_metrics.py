@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
-from core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
-from core.observability.metrics.snapshot import (
+from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
+from trident.core.observability.metrics.snapshot import (
     CustomFamilyMetrics,
     CustomSeriesMetrics,
     DownloadMetrics,
@@ -20,9 +20,9 @@ from core.observability.metrics.snapshot import (
     ResponseCacheMetrics,
     VersionStateMetrics,
 )
-from core.observability.model_statistics import ModelStatistics
-from core.observability.tracing.trace import Loss, TraceMetrics
-from core.remote.merged import merged_metrics
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.tracing.trace import Loss, TraceMetrics
+from trident.core.remote.merged import merged_metrics
 
 MODEL = ModelMetrics(
     model="m",

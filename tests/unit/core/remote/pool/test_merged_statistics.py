@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
-from core.inference.pending_request import CancelCause
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import (
+from trident.core.inference.pending_request import CancelCause
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import (
     BatchStatistics,
     BatchTuning,
     BucketStatistics,
@@ -15,7 +15,7 @@ from core.observability.statistics import (
     StatisticsSnapshot,
     VersionStatistics,
 )
-from core.remote.merged import merged_statistics, merged_version_statistics
+from trident.core.remote.merged import merged_statistics, merged_version_statistics
 
 EMPTY = ModelStatistics().snapshot()
 

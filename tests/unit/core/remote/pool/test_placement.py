@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelLoadFailed, ModelNotFound
-from core.remote.calls import EngineGone
-from core.remote.control_log import ControlLog, Restoration, own_changes
-from core.remote.pool import EnginePool
 from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import SMALL, ServedEngine, ask, numbers
 from tests.waiting import until
+from trident.core.errors import ModelLoadFailed, ModelNotFound
+from trident.core.remote.calls import EngineGone
+from trident.core.remote.control_log import ControlLog, Restoration, own_changes
+from trident.core.remote.pool import EnginePool
 
 
 class Models(ServedEngine):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from core.remote.pool import home_of, least_busy
+from trident.core.remote.pool import home_of, least_busy
 
 
 def test_the_less_busy_of_two_engines_gets_the_request() -> None:

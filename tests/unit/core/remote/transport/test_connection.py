@@ -11,16 +11,16 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import InvalidRequest, OutOfMemory
-from core.inference.request import InferenceRequest, InputTensor
-from core.interprocess.frames import BadFrame, FrameReader, frame
-from core.lifecycle.state import Phase, ServingPhase
-from core.remote.calls import EngineGone, to_plain, write_plain
-from core.remote.connection import ENOUGH, LOST, Connection, NoRoom, gone
-from core.remote.engine_server import EngineState
-from core.remote.wire import CALL, CANCEL, HELLO, LARGE, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
 from tests.unit.core.remote.connection_ends import HALF, MEMORY, Ends
 from tests.unit.core.remote.remote_parts import SMALL, Answer, descriptors, filled, numbers
+from trident.core.errors import InvalidRequest, OutOfMemory
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.interprocess.frames import BadFrame, FrameReader, frame
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.remote.calls import EngineGone, to_plain, write_plain
+from trident.core.remote.connection import ENOUGH, LOST, Connection, NoRoom, gone
+from trident.core.remote.engine_server import EngineState
+from trident.core.remote.wire import CALL, CANCEL, HELLO, LARGE, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
 
 
 @pytest.fixture

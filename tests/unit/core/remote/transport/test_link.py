@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.remote.connection import ThreadLink
-from core.waiting.waiting import ThreadWaiter
 from tests.unit.core.remote.remote_parts import LIMIT_S
 from tests.waiting import until
+from trident.core.remote.connection import ThreadLink
+from trident.core.waiting.waiting import ThreadWaiter
 
 
 class Driven:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from core.interprocess.frames import ALIGNMENT, HEADER, BadFrame, FrameReader
-from core.remote.wire import REQUEST, TO_ENGINE, BlockReader, block_head, write_block
+from trident.core.interprocess.frames import ALIGNMENT, HEADER, BadFrame, FrameReader
+from trident.core.remote.wire import REQUEST, TO_ENGINE, BlockReader, block_head, write_block
 
 META = b'["m",1]'
 

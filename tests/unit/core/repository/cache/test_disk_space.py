@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.disk import disk_failure, free_bytes
+from trident.core.repository.disk import disk_failure, free_bytes
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

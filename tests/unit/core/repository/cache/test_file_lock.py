@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from core.repository.disk import lock_shared, try_lock_exclusive
+from trident.core.repository.disk import lock_shared, try_lock_exclusive
 
 
 def test_shared_lock_excludes_the_exclusive_one(tmp_path: Path) -> None:

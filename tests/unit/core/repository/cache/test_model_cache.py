@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import ModelCache, Snapshot
-from core.repository.disk import try_lock_exclusive
-from core.repository.stores.object_store import StoredObject
 from tests.unit.core.repository.memory_store import MemoryStore
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache, Snapshot
+from trident.core.repository.disk import try_lock_exclusive
+from trident.core.repository.stores.object_store import StoredObject
 
 HERE = "memory://bucket"
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.repository.cache import Snapshot, snapshot_id
-from core.repository.stores.object_store import StoredObject
+from trident.core.repository.cache import Snapshot, snapshot_id
+from trident.core.repository.stores.object_store import StoredObject
 
 CONTENTS = {"1/model.onnx": StoredObject("m/1/model.onnx", 5, "1"), "2/": StoredObject("m/2/", 0, "1")}
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import ModelCache, Snapshot
-from core.repository.download import Downloader
-from core.repository.progress import DownloadProgress
-from core.repository.stores.object_store import Checksum, StoredObject
 from tests.unit.core.repository.memory_store import PIECE, MemoryStore, downloader
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache, Snapshot
+from trident.core.repository.download import Downloader
+from trident.core.repository.progress import DownloadProgress
+from trident.core.repository.stores.object_store import Checksum, StoredObject
 
 LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
 DAMAGED = bytes(len(LARGE))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.download import Backoff, GivenUp
-from core.repository.stores.object_store import TransientError
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.download import Backoff, GivenUp
+from trident.core.repository.stores.object_store import TransientError
 
 
 def failing(times: int) -> Callable[[], str]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.repository.partial_file import ContentHash, digest_checksum
-from core.repository.stores.object_store import Checksum
+from trident.core.repository.partial_file import ContentHash, digest_checksum
+from trident.core.repository.stores.object_store import Checksum
 
 
 def md5(content: bytes) -> bytes:

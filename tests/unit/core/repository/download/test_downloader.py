@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.cache import Snapshot
-from core.repository.download import Downloader
-from core.repository.stores.object_store import StoredObject
 from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, downloader, lost
 from tests.waiting import until
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import Snapshot
+from trident.core.repository.download import Downloader
+from trident.core.repository.stores.object_store import StoredObject
 
 LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
 SMALL = b"small"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.disk import try_lock_exclusive
-from core.repository.partial_file import PartialFile, journal_path
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.disk import try_lock_exclusive
+from trident.core.repository.partial_file import PartialFile, journal_path
 
 CONTENT = bytes(range(95))
 

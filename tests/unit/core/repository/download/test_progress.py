@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from core.repository.progress import DownloadProgress, DownloadSnapshot, size_text
+from trident.core.repository.progress import DownloadProgress, DownloadSnapshot, size_text
 
 
 class Clock:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from core.repository.download import FetchSlots, GivenUp, RequestSlots
+from trident.core.repository.download import FetchSlots, GivenUp, RequestSlots
 
 
 def refused(slots: FetchSlots, stop: threading.Event) -> bool:

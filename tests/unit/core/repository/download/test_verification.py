@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.disk import try_lock_exclusive
-from core.repository.download import Damaged, Verification
-from core.repository.partial_file import PartialFile
-from core.repository.stores.object_store import Checksum, StoredObject
 from tests.unit.core.repository.memory_store import md5
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.disk import try_lock_exclusive
+from trident.core.repository.download import Damaged, Verification
+from trident.core.repository.partial_file import PartialFile
+from trident.core.repository.stores.object_store import Checksum, StoredObject
 
 CONTENT = random.Random(5).randbytes(100_003)
 

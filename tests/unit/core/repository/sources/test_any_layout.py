@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.lifecycle.state import Phase
-from core.repository.cloud_sources import ObjectStoreSource
-from core.repository.sources import AnyLayoutSource, LocalSource, SourceOpener, SourceOptions
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from trident.core.errors import RepositoryUnavailable
+from trident.core.lifecycle.state import Phase
+from trident.core.repository.cloud_sources import ObjectStoreSource
+from trident.core.repository.sources import AnyLayoutSource, LocalSource, SourceOpener, SourceOptions
 
 
 def local(root: Path) -> AnyLayoutSource:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.repository.sources import FolderShape, can_be_model, folder_shape
+from trident.core.repository.sources import FolderShape, can_be_model, folder_shape
 
 
 @pytest.mark.parametrize(

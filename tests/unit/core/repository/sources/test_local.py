@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.sources import LocalSource, Source
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.sources import LocalSource, Source
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import RepositoryUnavailable
-from core.repository.cloud_sources import ObjectStoreSource
-from core.repository.repository import detection_files, version_directories
-from core.repository.sources import Fetched, Source, SourceFile
-from core.repository.stores.object_store import TransientError
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cloud_sources import ObjectStoreSource
+from trident.core.repository.repository import detection_files, version_directories
+from trident.core.repository.sources import Fetched, Source, SourceFile
+from trident.core.repository.stores.object_store import TransientError
 
 CONTENTS = {
     "readme.txt": b"at the top",

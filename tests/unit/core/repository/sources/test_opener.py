@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigInvalid, RepositoryUnavailable, Unsupported
-from core.repository.cloud_sources import ObjectStoreSource
-from core.repository.sources import LocalSource, SourceOpener, SourceOptions
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable, Unsupported
+from trident.core.repository.cloud_sources import ObjectStoreSource
+from trident.core.repository.sources import LocalSource, SourceOpener, SourceOptions
 
 
 def opener(folder: Path, credential_path: str = "") -> SourceOpener:

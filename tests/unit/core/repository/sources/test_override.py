@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import InvalidRequest, RepositoryUnavailable
-from core.repository.sources import OverrideSource, Source
+from trident.core.errors import InvalidRequest, RepositoryUnavailable
+from trident.core.repository.sources import OverrideSource, Source
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from core.lifecycle.state import UNLOADED, ModelState
-from core.repository.sources import LocalSource, SingleModelSource
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
+from trident.core.lifecycle.state import UNLOADED, ModelState
+from trident.core.repository.sources import LocalSource, SingleModelSource
 
 
 def test_folder_is_served_under_another_name(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.repository.sources import UsableNames
+from trident.core.repository.sources import UsableNames
 
 
 def test_folders_of_other_programs_are_passed_over_with_one_line(caplog: pytest.LogCaptureFixture) -> None:

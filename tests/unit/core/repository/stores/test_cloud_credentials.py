@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ConfigInvalid, RepositoryUnavailable
-from core.repository.location import parse_location
-from core.repository.stores.object_store import (
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable
+from trident.core.repository.location import parse_location
+from trident.core.repository.stores.object_store import (
     CloudCredentials,
     GcsCredential,
     S3Credential,

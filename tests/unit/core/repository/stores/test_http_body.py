@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import urllib3
 
-from core.repository.stores.http_body import body_pieces
-from core.repository.stores.object_store import TransientError
+from trident.core.repository.stores.http_body import body_pieces
+from trident.core.repository.stores.object_store import TransientError
 
 HOST = "127.0.0.1"
 CONTENT = bytes(range(256)) * 4096

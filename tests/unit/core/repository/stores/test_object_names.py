@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.repository.stores.object_store import name_problem, path_problem, paths_problem
+from trident.core.repository.stores.object_store import name_problem, path_problem, paths_problem
 
 
 @pytest.mark.parametrize(

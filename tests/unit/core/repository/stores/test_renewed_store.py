@@ -6,8 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from core.errors import ConfigInvalid, RepositoryUnavailable
-from core.repository.stores.object_store import Checksum, ObjectStore, RenewedStore, StoredObject, TransientError
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable
+from trident.core.repository.stores.object_store import (
+    Checksum,
+    ObjectStore,
+    RenewedStore,
+    StoredObject,
+    TransientError,
+)
 
 OBJECT = StoredObject("a", 1, "t")
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from core.response_cache.redis_cache import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_LATE, CircuitBreaker
+from trident.core.response_cache.redis_cache import FIRST_PAUSE_S, LONGEST_PAUSE_S, MOST_LATE, CircuitBreaker
 
 
 class Clock:

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from core.response_cache.redis_cache import LookUps
-from core.response_cache.response_cache import CachedResponse
 from tests.waiting import until
+from trident.core.response_cache.redis_cache import LookUps
+from trident.core.response_cache.response_cache import CachedResponse
 
 Ends = list[tuple[str, CachedResponse | None]]
 

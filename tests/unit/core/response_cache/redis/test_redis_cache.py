@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from core.inference.response import InferenceResponse, OutputTensor
-from core.response_cache.redis_options import RedisOptions
-from core.response_cache.response_cache import CachedResponse
 from tests.certificates import Authority
 from tests.contract.servers.ports import HOST
 from tests.redis_server import RedisServer
 from tests.waiting import until
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.response_cache.redis_options import RedisOptions
+from trident.core.response_cache.response_cache import CachedResponse
 
 if TYPE_CHECKING:
-    from core.response_cache.redis_cache import RedisCache
+    from trident.core.response_cache.redis_cache import RedisCache
 
 IDENTITY = b"files and configuration"
 
@@ -34,7 +34,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 
 @contextmanager
 def cache_at(redis: RedisServer, *, connected: bool = True, **options: Any) -> Iterator[RedisCache]:
-    from core.response_cache.redis_cache import RedisCache
+    from trident.core.response_cache.redis_cache import RedisCache
 
     options = {"lookup_timeout": 5000, **options}
     cache = RedisCache(RedisOptions(host=HOST, port=redis.port, **options))

@@ -8,10 +8,10 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from core.inference.request import InferenceRequest
-from core.inference.response import InferenceResponse, OutputTensor
-from core.response_cache.redis_cache import LARGEST, BadFrame, decode, encode
-from core.response_cache.response_cache import CachedResponse
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.response_cache.redis_cache import LARGEST, BadFrame, decode, encode
+from trident.core.response_cache.response_cache import CachedResponse
 
 NAME = b"trident:1:m:1:abc"
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from core.config.ensemble import EnsembleStep
-from core.config.spec import InputSpec, ModelSpec, OutputSpec
-from core.errors import ServerError
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.streaming import StreamedRequest
-from core.inference.tensors import BY_NAME, Shape
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import StatisticsSnapshot
-from core.scheduling.ensemble import EnsembleScheduler
+from trident.core.config.ensemble import EnsembleStep
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.errors import ServerError
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.streaming import StreamedRequest
+from trident.core.inference.tensors import BY_NAME, Shape
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import StatisticsSnapshot
+from trident.core.scheduling.ensemble import EnsembleScheduler
 
 
 def model_spec(

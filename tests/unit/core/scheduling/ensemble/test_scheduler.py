@@ -7,7 +7,9 @@ import threading
 
 import pytest
 
-from core.errors import (
+from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step
+from tests.waiting import until
+from trident.core.errors import (
     BackendFailed,
     InvalidRequest,
     QueueFull,
@@ -15,14 +17,12 @@ from core.errors import (
     ServerError,
     ServerStopping,
 )
-from core.inference.request import InferenceRequest, InferenceTimes
-from core.inference.response import InferenceResponse, ReceivedOutput
-from core.observability.latencies import LatencyMeters
-from core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
-from core.observability.statistics import FailureReason
-from core.observability.switches import SWITCHES
-from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step
-from tests.waiting import until
+from trident.core.inference.request import InferenceRequest, InferenceTimes
+from trident.core.inference.response import InferenceResponse, ReceivedOutput
+from trident.core.observability.latencies import LatencyMeters
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
+from trident.core.observability.statistics import FailureReason
+from trident.core.observability.switches import SWITCHES
 
 CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.tensors import Shape
-from core.scheduling.ensemble import shape_change
+from trident.core.inference.tensors import Shape
+from trident.core.scheduling.ensemble import shape_change
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.config.placement import DeviceKind, InstanceLimit, Placement, ResourceNeed
+from trident.core.config.placement import DeviceKind, InstanceLimit, Placement, ResourceNeed
 
 
 def limit(priority: int = 1, *, everywhere: bool = False, **needs: int) -> InstanceLimit:

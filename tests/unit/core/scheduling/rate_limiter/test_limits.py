@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.placement import Placement
-from core.errors import ConfigInvalid
-from core.scheduling.rate_limiter import Resource, check_limits, explicit_limit, needs_of, resource_limits
-from core.scheduling.resource_limit import ResourceLimit
 from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
+from trident.core.config.placement import Placement
+from trident.core.errors import ConfigInvalid
+from trident.core.scheduling.rate_limiter import Resource, check_limits, explicit_limit, needs_of, resource_limits
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 ON_0, ON_1, GLOBAL = Resource("r", 0), Resource("r", 1), Resource("r", None)
 

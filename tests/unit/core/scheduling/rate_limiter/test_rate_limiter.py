@@ -7,12 +7,12 @@ from collections import Counter
 
 import pytest
 
-from core.config.placement import InstanceLimit
-from core.errors import ConfigInvalid
-from core.observability.metrics.snapshot import ResourceMetrics
-from core.scheduling.rate_limiter import HELD, IDLE, WAITING, Claim, RateLimiter
-from core.scheduling.resource_limit import ResourceLimit
 from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
+from trident.core.config.placement import InstanceLimit
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.metrics.snapshot import ResourceMetrics
+from trident.core.scheduling.rate_limiter import HELD, IDLE, WAITING, Claim, RateLimiter
+from trident.core.scheduling.resource_limit import ResourceLimit
 
 
 def entered(limiter: RateLimiter, name: str, of: InstanceLimit, gpu: int | None = None) -> Claim:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.scheduling.rate_limiter import Bid, Resource, admitted
+from trident.core.scheduling.rate_limiter import Bid, Resource, admitted
 
 R, S = Resource("r", 0), Resource("s", None)
 

@@ -9,22 +9,22 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from core.backends.backend import BackendInstance, Execution
-from core.config.autocomplete import normalize
-from core.config.parse import parse_model_config
-from core.config.placement import DeviceKind, Placement
-from core.config.resolve import resolve_model_spec
-from core.config.spec import ModelSpec
-from core.config.warmup import initial_states
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest, InputTensor
-from core.inference.response import InferenceResponse, OutputTensor
-from core.inference.streaming import ResponseSender
-from core.observability.model_statistics import ModelStatistics
-from core.scheduling.factory import make_scheduler
-from core.scheduling.sequence_batcher import SequenceScheduler
 from tests.project import ROOT
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.autocomplete import normalize
+from trident.core.config.parse import parse_model_config
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.spec import ModelSpec
+from trident.core.config.warmup import initial_states
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.streaming import ResponseSender
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.scheduling.factory import make_scheduler
+from trident.core.scheduling.sequence_batcher import SequenceScheduler
 
 CONTROLS = """
 control_input { name: "START" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }

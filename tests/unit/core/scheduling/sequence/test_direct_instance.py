@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.observability.statistics import BatchStatistics
 from tests.unit.core.scheduling.later_bench import LaterStub, text
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
 from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, HOUR, SUM, Bench, MakeBench
+from trident.core.observability.statistics import BatchStatistics
 
 DIRECT = HOUR + "direct {} "
 

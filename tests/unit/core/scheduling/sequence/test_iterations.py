@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from core.backends.backend import Execution
-from core.config.placement import DeviceKind, Placement
-from core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerStopping
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.inference.response import Outputs, OutputTensor
-from core.inference.streaming import AGAIN, LATER, Later, ResponseSender, StreamedRequest
-from core.inference.window_limits import DEFAULT_WINDOW
-from core.observability.statistics import FailureReason
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
 from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, HOUR, Bench, MakeBench
 from tests.waiting import until
+from trident.core.backends.backend import Execution
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import Outputs, OutputTensor
+from trident.core.inference.streaming import AGAIN, LATER, Later, ResponseSender, StreamedRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW
+from trident.core.observability.statistics import FailureReason
 
 OLDEST = HOUR + "iterative_sequence: true oldest { max_candidate_sequences: 2 } "
 DIRECT = HOUR + "iterative_sequence: true direct {} "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.config.spec import ModelSpec
-from core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
-from core.inference.response import OutputTensor, PackedOutputs
-from core.inference.tensors import layout_of
-from core.scheduling.sequence_requests import Controls, Placing, States
 from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, SUM, spec_of
+from trident.core.config.spec import ModelSpec
+from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
+from trident.core.inference.response import OutputTensor, PackedOutputs
+from trident.core.inference.tensors import layout_of
+from trident.core.scheduling.sequence_requests import Controls, Placing, States
 
 OTHER = 'state { input_name: "N_IN" output_name: "N" data_type: TYPE_INT8 dims: [ 1 ] }'
 X = np.array([[5]], np.int32)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.inference.pending_request import PendingRequest
-from core.inference.request import InferenceRequest
-from core.scheduling.sequence_batcher import place_problem
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.scheduling.sequence_batcher import place_problem
 
 MISSING = (
     "inference request for sequence 7 to model 'm' must specify the START flag on the first request of the sequence"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import (
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
+from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, HOUR, SUM, MakeBench, Summing
+from tests.waiting import until
+from trident.core.errors import (
     DeadlineExceeded,
     InvalidRequest,
     RequestCancelled,
     ServerStopping,
 )
-from core.observability.statistics import FailureReason
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
-from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, HOUR, SUM, MakeBench, Summing
-from tests.waiting import until
+from trident.core.observability.statistics import FailureReason
 
 OLDEST = HOUR + "oldest { max_candidate_sequences: 2 } "
 DIRECT = HOUR + "direct {} "

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from core.scheduling.latency_target import BatchController, BatchSetting, Window
 from tests.unit.pending_requests import pending_request
+from trident.core.scheduling.latency_target import BatchController, BatchSetting, Window
 
 MS = 1_000_000
 WINDOW_NS = 500 * MS

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.scheduling.latency_target import ExecutionCost, Window
 from tests.unit.pending_requests import pending_request
+from trident.core.scheduling.latency_target import ExecutionCost, Window
 
 
 def window_of(sizes: list[int], fixed_ns: int, item_ns: int) -> Window:

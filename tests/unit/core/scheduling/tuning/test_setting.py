@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.scheduling.latency_target import BatchSetting
-from core.scheduling.limits import BatchLimits
+from trident.core.scheduling.latency_target import BatchSetting
+from trident.core.scheduling.limits import BatchLimits
 
 MS = 1_000_000
 

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.spec import BatchingSpec, ModelSpec
-from core.observability.model_statistics import ModelStatistics
-from core.observability.statistics import BatchTuning
-from core.scheduling.latency_target import BatchSetting, BatchTuner
-from core.scheduling.limits import LimitsInForce, limits_of
 from tests.unit.pending_requests import pending_request
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BatchTuning
+from trident.core.scheduling.latency_target import BatchSetting, BatchTuner
+from trident.core.scheduling.limits import LimitsInForce, limits_of
 
 MS = 1_000_000
 SPEC = ModelSpec(

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from core.scheduling.latency_target import Window
 from tests.unit.pending_requests import pending_request
+from trident.core.scheduling.latency_target import Window
 
 
 def window_of(latencies: list[int]) -> Window:

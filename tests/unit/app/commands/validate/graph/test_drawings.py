@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
 
-from app.commands.graph import GraphLayout, dot_drawing, layout_graph, svg_drawing, text_drawing
-from core.config.ensemble import EnsembleStep
+from trident.app.commands.graph import GraphLayout, dot_drawing, layout_graph, svg_drawing, text_drawing
+from trident.core.config.ensemble import EnsembleStep
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.environment import extracted
-from core.errors import ModelLoadFailed, RepositoryUnavailable
 from tests.unit.core.backends.python.environment.environment_parts import archive_of, conda_folder
+from trident.core.backends.python.environment import extracted
+from trident.core.errors import ModelLoadFailed, RepositoryUnavailable
 
 
 @pytest.fixture

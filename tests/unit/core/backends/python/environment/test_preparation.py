@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.environment import EnvironmentSettings, StubEnvironment, prepare
-from core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 from tests.unit.core.backends.python.environment.environment_parts import (
     FAKE_NUMPY,
     archive_of,
     conda_folder,
     virtual_environment,
 )
+from trident.core.backends.python.environment import EnvironmentSettings, StubEnvironment, prepare
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 
 Prepare = Callable[..., StubEnvironment]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from core.backends.python.environment import EnvironmentSettings, installed, prepare
-from core.errors import ModelLoadFailed
 from tests.unit.core.backends.python.environment.environment_parts import FAKE_NUMPY, wheel
+from trident.core.backends.python.environment import EnvironmentSettings, installed, prepare
+from trident.core.errors import ModelLoadFailed
 
 pytestmark = pytest.mark.slow
 

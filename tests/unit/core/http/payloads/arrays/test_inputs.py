@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.http.payloads.payload import common_count, decode_arrays, fits_dims
-from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import model, one
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.payload import common_count, decode_arrays, fits_dims
+from trident.core.inference.tensors import Array
 
 
 def test_arrays_with_rows_are_a_batch() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.arrays import decode_npy, encode_npy, read_npy, write_npy
-from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.arrays import decode_npy, encode_npy, read_npy, write_npy
+from trident.core.inference.tensors import Array
 
 
 def saved(array: Any, **options: Any) -> bytes:

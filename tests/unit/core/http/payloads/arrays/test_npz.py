@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import InvalidRequest
-from core.http.payloads.arrays import decode_npz, encode_npz, write_npy
-from core.http.payloads.payload import DecodeRules
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.arrays import decode_npz, encode_npz, write_npy
+from trident.core.http.payloads.payload import DecodeRules
 
 SPEC = model({"A": ("FP32", (2,)), "B": ("INT64", (1,))}, optional="B")
 

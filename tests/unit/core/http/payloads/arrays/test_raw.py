@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.http.payloads.arrays import decode_octets, decode_raw
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.arrays import decode_octets, decode_raw
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.arrays import decode_npz, dense_matrix, is_sparse
-from core.http.payloads.payload import DecodeRules
-from core.inference.tensors import Array
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.arrays import decode_npz, dense_matrix, is_sparse
+from trident.core.http.payloads.payload import DecodeRules
+from trident.core.inference.tensors import Array
 
 MATRIX = [[0, 0, 3], [4, 5, 0]]
 COMPRESSED = {"data": np.array([3, 4, 5.0]), "indices": np.array([2, 0, 1], np.int32), "shape": np.array([2, 3])}

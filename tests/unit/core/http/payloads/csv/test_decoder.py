@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.spec import ModelSpec
-from core.errors import InvalidRequest
-from core.http.payloads.csv import decode_csv
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.csv import decode_csv
 
 
 def decode(text: bytes | str, spec: ModelSpec) -> dict[str, Any]:

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.csv import encode_csv
-from core.http.payloads.payload import OutputColumn
-from core.inference.tensors import BY_NAME
 from tests.unit.core.http.payloads.payload_models import column
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.csv import encode_csv
+from trident.core.http.payloads.payload import OutputColumn
+from trident.core.inference.tensors import BY_NAME
 
 
 def test_each_instance_is_a_row() -> None:

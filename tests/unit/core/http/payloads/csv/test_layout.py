@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.csv import CsvLayout
-from core.http.payloads.payload import InstanceSignature, instance_signature
 from tests.unit.core.http.payloads.payload_models import Signature, model
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.csv import CsvLayout
+from trident.core.http.payloads.payload import InstanceSignature, instance_signature
 
 
 def signature(inputs: Signature, optional: str = "") -> InstanceSignature:

@@ -6,10 +6,10 @@ import numpy as np
 import orjson
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.json import decode_json
-from core.http.payloads.payload import DecodedPayload, DocumentForm
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.json import decode_json
+from trident.core.http.payloads.payload import DecodedPayload, DocumentForm
 
 
 def decode(document: Any, spec: Any) -> DecodedPayload:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from core.http.payloads.payload import DocumentForm, document_form
+from trident.core.http.payloads.payload import DocumentForm, document_form
 
 
 @pytest.mark.parametrize(

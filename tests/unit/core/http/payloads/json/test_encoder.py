@@ -6,11 +6,11 @@ import numpy as np
 import orjson
 import pytest
 
-from core.http.long_json import ELEMENTS
-from core.http.payloads.json import encode_json, encode_predictions
-from core.http.payloads.payload import DocumentForm, OutputColumn
-from core.inference.tensors import BY_NAME
 from tests.unit.core.http.payloads.payload_models import column
+from trident.core.http.long_json import ELEMENTS
+from trident.core.http.payloads.json import encode_json, encode_predictions
+from trident.core.http.payloads.payload import DocumentForm, OutputColumn
+from trident.core.inference.tensors import BY_NAME
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.json import decode_instances
-from core.http.payloads.payload import DecodeRules, instance_name
 from tests.unit.core.http.payloads.payload_models import RULES, model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.json import decode_instances
+from trident.core.http.payloads.payload import DecodeRules, instance_name
 
 TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")
 

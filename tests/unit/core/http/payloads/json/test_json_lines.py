@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.long_json import ELEMENTS
-from core.http.payloads.json import decode_jsonlines, encode_jsonlines
 from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
+from trident.core.errors import InvalidRequest
+from trident.core.http.long_json import ELEMENTS
+from trident.core.http.payloads.json import decode_jsonlines, encode_jsonlines
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from core.http.payloads.json import parse_number_array, wide_kind
-from core.inference.tensors import BY_NAME
+from trident.core.http.payloads.json import parse_number_array, wide_kind
+from trident.core.inference.tensors import BY_NAME
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.config.spec import ModelSpec
-from core.http.payloads.request_lines import may_be_request_lines, request_lines
-from core.inference.tensors import Buffer
 from tests.unit.core.http.payloads.payload_models import model, one
+from trident.core.config.spec import ModelSpec
+from trident.core.http.payloads.request_lines import may_be_request_lines, request_lines
+from trident.core.inference.tensors import Buffer
 
 ONE = one("FP32", 2)
 V2 = b'{"inputs":[{"name":"IN"}]}'

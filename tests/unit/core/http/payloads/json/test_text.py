@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from core.errors import InvalidRequest
-from core.http.payloads.payload import parse_json
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.payload import parse_json
 
 
 def test_nan_and_infinity_are_numbers() -> None:

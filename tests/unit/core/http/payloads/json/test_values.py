@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.config.spec import InputSpec
-from core.errors import InvalidRequest
-from core.http.payloads.json import column_array, is_b64, rank_of, raw_row
-from core.http.payloads.payload import ErrorLocation, instance_name
-from core.inference.tensors import BY_NAME, Array
+from trident.core.config.spec import InputSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.json import column_array, is_b64, rank_of, raw_row
+from trident.core.http.payloads.payload import ErrorLocation, instance_name
+from trident.core.inference.tensors import BY_NAME, Array
 
 LOCATION = ErrorLocation(instance_name, "IN")
 

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from core.observability.tracing.opentelemetry import spans_of
-from core.observability.tracing.trace import Trace, TraceSpanContext
 from tests.unit.core.observability.tracing.traces import child_of, setting_of, trace_of
+from trident.core.observability.tracing.opentelemetry import spans_of
+from trident.core.observability.tracing.trace import Trace, TraceSpanContext
 
 CONTEXT = TraceSpanContext(trace=1, root_span=10, parent_span=9, state="")
 

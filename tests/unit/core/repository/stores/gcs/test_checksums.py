@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from core.repository.stores.gcs import content_digest, crc32c_checksum, md5_checksum
+from trident.core.repository.stores.gcs import content_digest, crc32c_checksum, md5_checksum
 
 CONTENT = b"123456789"
 # The check value of CRC-32C (Castagnoli) for this content.

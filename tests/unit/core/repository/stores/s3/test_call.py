@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from core.repository.stores.s3 import S3Call, safe_text
+from trident.core.repository.stores.s3 import S3Call, safe_text
 
 READ = S3Call("s3:GetObject", "s3://b/models/m/1/model.onnx", "b", "models/m/1/model.onnx")
 

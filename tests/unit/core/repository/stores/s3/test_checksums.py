@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from core.repository.stores.object_store import Checksum, Hash
-from core.repository.stores.s3 import content_digest, object_checksum
+from trident.core.repository.stores.object_store import Checksum, Hash
+from trident.core.repository.stores.s3 import content_digest, object_checksum
 
 CONTENT = b"content of an object" * 3
 SIZE = len(CONTENT)
