@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, get_type_hints
 
 import pytest
 
+import trident
 from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
 from trident.app.version import BUILD, IS_COMPILED
