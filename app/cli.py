@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from trident.adapters.common.options import BadOption
 from trident.app.process.end import end_at_stop_signals, pass_over_stray_signals
-from trident.app.settings.option import BadOption
 from trident.app.version import BUILD, VERSION
 from trident.core.errors import ServerError
 

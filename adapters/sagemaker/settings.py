@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from trident.adapters.common.settings import OptionText, SettingRow
+from trident.adapters.common.options import OptionText, SettingRow
 from trident.core.errors import ConfigInvalid
 
 PREFIX = "SAGEMAKER_"

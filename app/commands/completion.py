@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import shtab
 
+from trident.adapters.common.options import FILE, FLAG, REPOSITORY, TEXT, BadOption, Kind, Option, Paths
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
 from trident.app.commands import trace as trace_command
 from trident.app.commands import validate as validate_options
 from trident.app.commands.doctor import JSON
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import FILE, FLAG, REPOSITORY, TEXT, BadOption, Kind, Option, Paths
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.usage import HELP_TOPIC
 

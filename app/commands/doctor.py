@@ -22,11 +22,11 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener, urlopen
 
+from trident.adapters.common.options import FLAG, Option, Service, is_unix, spell_endpoint
 from trident.app.commands.validate import ValidateOptions, examine, make_check
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, connection_places, temporary_directory
 from trident.app.process.port_owner import owner_of
-from trident.app.settings.option import FLAG, Option, Service, is_unix, spell_endpoint
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import ServerSettings
 from trident.app.supervisor.start import Topology, choose_topology

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 _PLATFORMS = ("sagemaker", "vertex")
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from trident.app.settings.option import BadOption, BadValue, Kind, Option
+from trident.adapters.common.options import BadOption, BadValue, Kind, Option
 from trident.app.settings.sources import CommandLine
 
 # -P keeps a folder `app` in the working directory from being imported.

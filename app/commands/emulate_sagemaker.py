@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
+from trident.adapters.common.options import FLAG, PORT, BadOption
 from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
@@ -15,7 +16,6 @@ from trident.app.commands.emulate_options import (
 )
 from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
 from trident.app.process.environment import process_environment
-from trident.app.settings.option import FLAG, PORT, BadOption
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
 from trident.core.observability.log import print_line
 

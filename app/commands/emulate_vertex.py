@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from trident.adapters.common.options import FILE, FOLDER, PORT, TEXT, BadOption, BadValue, Kind, choice, integer, number
 from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
@@ -41,7 +42,6 @@ from trident.app.emulators.vertex.limits import (
     online_limits,
 )
 from trident.app.process.environment import process_environment
-from trident.app.settings.option import FILE, FOLDER, PORT, TEXT, BadOption, BadValue, Kind, choice, integer, number
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
 from trident.core.observability.log import print_line
 

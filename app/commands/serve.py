@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trident.adapters.common.options import Service
 from trident.app.process.environment import announce_metrics_directory
-from trident.app.settings.option import Service
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.credentials import Credentials
 from trident.app.supervisor.configuration import ServerConfiguration

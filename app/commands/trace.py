@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from trident.app.settings.option import TEXT, BadOption, BadValue, Option, integer
+from trident.adapters.common.options import TEXT, BadOption, BadValue, Option, integer
 from trident.app.settings.sources import CommandLine
 from trident.core.observability.log import escaped
 

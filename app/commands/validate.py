@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from trident.adapters.common.options import FLAG, BadOption, BadValue, Option, choice, integer
 from trident.app.commands.graph import DRAWINGS, layout_graph
 from trident.app.commands.validate_cloud import CloudRepository
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
-from trident.app.settings.option import FLAG, BadOption, BadValue, Option, choice, integer
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import CommandLine

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from trident.adapters.common.options import Option
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import Option
 from trident.app.settings.server import SERVER_OPTIONS
 
 _HEAD = """\

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trident.adapters.common.options import BadOption, Option
 from trident.adapters.sagemaker.settings import SageMakerSettings
 from trident.adapters.vertex.settings import VertexSettings
 from trident.app.platforms.sagemaker import SAGEMAKER, on_sagemaker, sagemaker_evidence, sagemaker_settings
 from trident.app.platforms.vertex import VERTEX, on_vertex, vertex_evidence, with_vertex_variables
-from trident.app.settings.option import BadOption, Option
 from trident.app.settings.sources import Given, collect
 from trident.core.errors import ServerError
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trident.adapters.common.options import Option
 from trident.adapters.sagemaker.settings import (
     ADDITIONAL_ARGS,
     PLATFORM,
@@ -23,7 +24,6 @@ from trident.adapters.sagemaker.settings import (
     variables_without_effect,
 )
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import Option
 from trident.app.settings.sources import Given, PlatformText, collect, parse_arguments
 
 SAGEMAKER = "sagemaker"

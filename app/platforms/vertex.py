@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trident.adapters.common.options import Option
 from trident.adapters.vertex.settings import (
     MODE,
     PREDICTION,
@@ -19,7 +20,6 @@ from trident.adapters.vertex.settings import (
     server_options,
 )
 from trident.app.settings.groups import split_groups
-from trident.app.settings.option import Option
 from trident.app.settings.sources import Given, PlatformText, collect
 
 VERTEX = "vertex"

@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from trident.adapters.sagemaker.settings import parse_port_range
-from trident.adapters.vertex.settings import KEY_FIELD, PayloadKind
-from trident.app.settings.option import (
+from trident.adapters.common.options import (
     ADDRESS,
     BOOLEAN,
     FILE,
@@ -42,6 +40,8 @@ from trident.app.settings.option import (
     repeated,
     setting,
 )
+from trident.adapters.sagemaker.settings import parse_port_range
+from trident.adapters.vertex.settings import KEY_FIELD, PayloadKind
 from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.response_cache.redis_options import RedisOptions
 from trident.core.scheduling.resource_limit import ResourceLimit

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trident.adapters.common.options import BadOption, BadValue
 from trident.app.platforms.detect import find_platform
 from trident.app.process.environment import process_environment
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import BadOption, BadValue
 from trident.app.settings.rules import check, deprecations, overridden_trace_options, without_tls, without_tokens
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
 from trident.app.settings.sources import CommandLine

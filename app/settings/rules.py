@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trident.app.settings.option import BadOption, Service, is_unix, spell_endpoint
+from trident.adapters.common.options import BadOption, Service, is_unix, spell_endpoint
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.settings.sources import ENVIRONMENT, FLAG
 from trident.core.errors import ConfigInvalid

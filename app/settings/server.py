@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trident.adapters.common.settings import SettingRow
+from trident.adapters.common.options import Option, Service, SettingRow, is_unix, options_by_field
 from trident.adapters.sagemaker.settings import SageMakerSettings
 from trident.adapters.vertex.settings import VertexSettings
 from trident.app.process.files import temporary_directory
@@ -32,7 +32,6 @@ from trident.app.settings.groups import (
     SuiteSettings,
     TracingSettings,
 )
-from trident.app.settings.option import Option, Service, is_unix, options_by_field
 from trident.app.settings.sources import DEFAULT
 
 if TYPE_CHECKING:

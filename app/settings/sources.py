@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from trident.adapters.common.options import PREFIX, BadOption, BadValue, Option
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import PREFIX, BadOption, BadValue, Option
 
 # Kubernetes sets these in every pod in the namespace of a service named `trident` or `trident-…`. They are no settings.
 _SERVICE_LINK = re.compile(r"TRIDENT_(\w+_)?(SERVICE_(HOST|PORT\w*)|PORT_\d+_(TCP|UDP|SCTP)\w*)", re.ASCII)

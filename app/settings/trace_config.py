@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from trident.app.settings.option import INT32_MAX, BadOption, BadValue, integer
+from trident.adapters.common.options import INT32_MAX, BadOption, BadValue, integer
 from trident.core.observability.tracing.settings import (
     DEFAULT_RESOURCE,
     LEVELS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from itertools import groupby
 
+from trident.adapters.common.options import BadOption, Kind, Option
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import BadOption, Kind, Option
 from trident.app.settings.server import SERVER_OPTIONS
 
 _WIDTH = 100

@@ -10,7 +10,7 @@ from wsgiref.types import WSGIApplication
 import gevent
 from prometheus_client.registry import Collector
 
-from trident.app.settings.option import Service
+from trident.adapters.common.options import Service
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.bridges import MakeBridge
 from trident.app.sites.credentials import Credentials

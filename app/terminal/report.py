@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from trident.app.settings.option import Service, spell_endpoint
+from trident.adapters.common.options import Service, spell_endpoint
 from trident.app.settings.server import ServerSettings
 from trident.app.settings.sources import DEFAULT
 from trident.core.config.spec import ModelSpec

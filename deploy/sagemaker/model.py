@@ -12,6 +12,7 @@ from typing import Any
 
 from deploy.sagemaker.errors import BadSettings, Kind
 from deploy.sagemaker.plan import VARIANT, Call, content_name, tagged
+from trident.adapters.common.options import BadOption
 from trident.adapters.sagemaker.settings import (
     BATCH,
     BIND_TO_PORT,
@@ -21,7 +22,6 @@ from trident.adapters.sagemaker.settings import (
     SAFE_PORT_RANGE,
     WITHOUT_EFFECT,
 )
-from trident.app.settings.option import BadOption
 from trident.app.settings.reading import read_settings
 
 # The listed types are captured as text, all others as base64. Those are npy, npz and the binary tensors, whose type

@@ -26,7 +26,7 @@ from google.protobuf.struct_pb2 import Value
 from deploy.vertex.container import add_machine_options, batch_resources
 from deploy.vertex.options import labels
 from deploy.vertex.plan import Call, CheckFailed, Place, Steps
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 FORMATS = ("jsonl", "csv", "file-list", "tf-record", "tf-record-gzip", "bigquery")
 _TABLE = "bq://"

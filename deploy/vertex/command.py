@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, NoReturn, TextIO
 
 from deploy.vertex.plan import CallFailed, CheckFailed, Place, Plan, Steps, shown
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 from trident.app.settings.sources import nearest
 
 PROGRAM = "python -m deploy.vertex"

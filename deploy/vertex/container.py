@@ -27,6 +27,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from deploy.vertex.options import labels, pairs, parse_probe
 from deploy.vertex.plan import Call, Place, Steps, new_model_id
+from trident.adapters.common.options import PREFIX, BadOption
 from trident.app.emulators.vertex.container import (
     RESERVED_PREFIX,
     container_arguments,
@@ -34,7 +35,6 @@ from trident.app.emulators.vertex.container import (
     platform_variables,
 )
 from trident.app.emulators.vertex.limits import Deployment
-from trident.app.settings.option import PREFIX, BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.settings.sources import nearest

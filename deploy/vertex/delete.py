@@ -23,7 +23,7 @@ from google.cloud.aiplatform_v1 import (
 
 from deploy.vertex.options import LABEL, expiry_labels, expiry_of
 from deploy.vertex.plan import Call, Place, Steps
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 _SOME_ENDPOINT = "ENDPOINT"
 _SOME_MODEL = "DEPLOYED_MODEL"

@@ -26,7 +26,7 @@ from google.protobuf.duration_pb2 import Duration
 from deploy.vertex.container import add_machine_options, add_online_options, dedicated_resources
 from deploy.vertex.options import LABEL, expiry_labels, labels, parse_ttl
 from deploy.vertex.plan import Call, Place, Steps, new_endpoint_id
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 _LONGEST_INFERENCE_S = 3600
 

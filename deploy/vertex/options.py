@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from google.cloud.aiplatform_v1 import Probe
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 # Source: the documentation of the field `labels` of Model.
 _KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")

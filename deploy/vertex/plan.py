@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TextIO
 
 from google.protobuf import json_format
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 _SERVICE = re.compile(r"google\.cloud\.aiplatform_v1\.types\.(\w+)_service")
 _MAPS = frozenset({"labels", "trafficSplit"})

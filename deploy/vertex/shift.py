@@ -19,7 +19,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from deploy.vertex.options import pairs
 from deploy.vertex.plan import Call, CheckFailed, Place, Steps
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 
 _ALL = 100
 _DRAIN_S = 60.0

@@ -24,7 +24,7 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf.json_format import ParseError
 
 from deploy.vertex.plan import Call, CheckFailed, EndpointCall, Place, Reply, Steps
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 from trident.app.settings.sources import nearest
 from trident.core.inference.tensors import BY_NAME, element_count, pack_bytes
 

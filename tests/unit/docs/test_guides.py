@@ -23,12 +23,12 @@ from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
+from trident.adapters.common.options import Option
 from trident.app.cli import main
 from trident.app.commands import trace as trace_command
 from trident.app.commands.validate import read_validate_options
 from trident.app.docs.metrics_page import metric_rows
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import Option
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import CommandLine

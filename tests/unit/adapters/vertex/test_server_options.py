@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.adapters.common.settings import OptionText
+from trident.adapters.common.options import OptionText
 from trident.adapters.vertex.settings import server_options
 from trident.app.settings.server import SERVER_OPTIONS
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.adapters.common.settings import SettingRow
+from trident.adapters.common.options import SettingRow
 from trident.adapters.vertex.settings import VertexSettings, read_routes
 from trident.core.errors import ConfigInvalid
 

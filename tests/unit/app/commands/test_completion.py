@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.cli import COMMANDS
 from trident.app.commands import completion
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import BadOption
 from trident.app.settings.server import SERVER_OPTIONS
 
 

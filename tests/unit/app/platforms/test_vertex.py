@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trident.adapters.common.settings import SettingRow
+from trident.adapters.common.options import BadOption, SettingRow
 from trident.adapters.vertex.settings import VertexSettings
-from trident.app.settings.option import BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 

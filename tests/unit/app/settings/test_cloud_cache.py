@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import CloudCache, read_cloud_cache
 
 VARIABLES = {"TRIDENT_MODEL_CACHE_DIRECTORY": "/cache", "TRIDENT_MODEL_CACHE_BYTES": "5"}

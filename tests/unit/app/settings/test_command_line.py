@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.settings.option import FLAG, INTEGER, TEXT, BadOption, Kind, Option
+from trident.adapters.common.options import FLAG, INTEGER, TEXT, BadOption, Kind, Option
 from trident.app.settings.sources import CommandLine
 
 

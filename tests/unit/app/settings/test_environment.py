@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.settings.option import INTEGER, TEXT, BadOption, Option
+from trident.adapters.common.options import INTEGER, TEXT, BadOption, Option
 from trident.app.settings.sources import given_variables
 
 OPTIONS = [

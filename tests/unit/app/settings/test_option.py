@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.settings.option import (
+from trident.adapters.common.options import (
     BOOLEAN,
     FLAG,
     TEXT,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trident.app.settings.option import (
+from trident.adapters.common.options import (
     ADDRESS,
     BOOLEAN,
     INTEGER,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.app.settings.option import BadOption, Service
+from trident.adapters.common.options import BadOption, Service
 from trident.app.settings.reading import read_settings
 from trident.app.settings.rules import deprecations, tls_files
 

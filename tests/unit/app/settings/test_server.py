@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.adapters.common.settings import SettingRow
+from trident.adapters.common.options import SettingRow
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 

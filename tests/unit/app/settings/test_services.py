@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trident.app.settings.option import Service
+from trident.adapters.common.options import Service
 
 
 def test_a_service_is_its_name_in_messages() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 from trident.core.observability.tracing.settings import TraceMode, TraceOptions, TraceSettings

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadValue
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import BadValue
 from trident.app.settings.server import SERVER_OPTIONS
 
 BY_FLAG = {each.flag: each for each in UNUSED_OPTIONS}

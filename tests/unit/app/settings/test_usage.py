@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.settings.groups import UNUSED_OPTIONS
-from trident.app.settings.option import BadOption
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.usage import EMULATE_USAGE, HELP_TOPIC, USAGE, serve_usage
 

@@ -5,7 +5,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
 from tests.unit.fake_engine import FakeEngine
-from trident.app.settings.option import Service
+from trident.adapters.common.options import Service
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.applications import Applications

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.settings.option import BadOption
+from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 from trident.app.supervisor.start import Topology, choose_topology

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from trident.adapters.common.options import Service
 from trident.app.commands.doctor import Level, PortReading, port_lines, read_ports
-from trident.app.settings.option import Service
 
 
 @pytest.fixture

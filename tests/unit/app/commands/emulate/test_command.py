@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.cli import main
 from trident.app.commands.emulate import platform_of
-from trident.app.settings.option import BadOption
 
 
 @pytest.mark.parametrize(

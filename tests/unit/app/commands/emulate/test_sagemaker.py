@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.commands.emulate_sagemaker import read_sagemaker_options
 from trident.app.emulators.sagemaker.emulator import EmulatorOptions
-from trident.app.settings.option import BadOption
 
 
 def read(*arguments: str) -> EmulatorOptions:

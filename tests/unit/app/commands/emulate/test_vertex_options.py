@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.commands.emulate_vertex import ACCEPTED, example, read_vertex_options
 from trident.app.emulators.vertex.batch import BatchOptions, InstanceConfig, InstancesFormat, InstanceType
 from trident.app.emulators.vertex.emulator import EmulatorOptions
 from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits, batch_limits
-from trident.app.settings.option import BadOption
 from trident.app.settings.reading import CACHE_OPTIONS
 from trident.app.settings.usage import usage
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.commands.trace import Span, read_requests
-from trident.app.settings.option import BadOption
 
 
 def names(span: Span) -> list[Any]:

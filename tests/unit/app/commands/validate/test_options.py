@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadOption
 from trident.app.commands.validate import ValidateOptions, read_validate_options
-from trident.app.settings.option import BadOption
 from trident.app.settings.reading import CloudCache
 
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadValue
 from trident.app.settings.groups import BACKEND_SETTING, BackendSettings, split_backend_settings
-from trident.app.settings.option import BadValue
 
 
 def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> None:

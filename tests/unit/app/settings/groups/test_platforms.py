@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadValue
 from trident.app.settings.groups import split_groups
-from trident.app.settings.option import BadValue
 from trident.app.settings.server import SERVER_OPTIONS
 
 PUBLIC_ROUTES = SERVER_OPTIONS["public_routes"].kind

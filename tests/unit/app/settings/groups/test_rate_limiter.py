@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from trident.adapters.common.options import BadOption, BadValue
 from trident.app.settings.groups import resource_limit
-from trident.app.settings.option import BadOption, BadValue
 from trident.app.settings.reading import read_settings
 from trident.core.scheduling.resource_limit import ResourceLimit
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from trident.adapters.common.options import BadOption, BadValue
 from trident.app.settings.groups import split_cache_setting
-from trident.app.settings.option import BadOption, BadValue
 from trident.app.settings.reading import read_settings
 from trident.core.response_cache.redis_options import RedisOptions
 

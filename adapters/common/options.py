@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, StrEnum
-from typing import Any, Generic, TypeVar, cast, dataclass_transform
+from typing import Any, Generic, NamedTuple, TypeVar, cast, dataclass_transform
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -294,6 +294,22 @@ def group(section: str) -> Callable[[type[C]], type[C]]:
 def options_by_field(settings: Any) -> dict[str, Option]:
     """The options of a dataclass by the name of their field, in the order of declaration."""
     return {each.name: each.metadata[_METADATA] for each in fields(settings) if _METADATA in each.metadata}
+
+
+class OptionText(NamedTuple):
+    """The flag of the option, the text of its value, and the source: a variable's name, or `platform` for a default."""
+
+    flag: str
+    text: str
+    source: str
+
+
+class SettingRow(NamedTuple):
+    """The flag or variable that sets the value, the value as a person reads it, and where the value was set."""
+
+    name: str
+    value: str
+    source: str
 
 
 class Service(StrEnum):
