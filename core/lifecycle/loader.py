@@ -448,20 +448,7 @@ class ModelLoader:
 
     def _load_once(self, prepared: Prepared, version: ModelVersion, find_steps: FindSteps) -> None:
         located = prepared.located
-        while True:
-            fetched = located.source.fetch(version.name, located.files, version.version)
-            try:
-                self._load_from(fetched, prepared, version, find_steps)
-            except _Replaced:
-                fetched.release()
-            except BaseException:
-                fetched.release()
-                raise
-            else:
-                return
-
-    def _load_from(self, fetched: Fetched, prepared: Prepared, version: ModelVersion, find_steps: FindSteps) -> None:
-        """Raises _Replaced, or the failure; then the caller releases `fetched`."""
+        fetched = located.source.fetch(version.name, located.files, version.version)
         try:
             others = set(prepared.available) - {version.version}
             check_checksums(fetched.directory, prepared.config, without=others)
@@ -472,11 +459,8 @@ class ModelLoader:
                 self._serve_ensemble(fetched, version, find_steps)
             else:
                 self._serve(fetched, version, was_inspected=not is_complete(prepared.config))
-        except _Replaced:
-            raise
-        except Exception:
-            # The reason may be a file that is not verified yet.
-            _check_verified(fetched)
+        except BaseException:
+            fetched.release()
             raise
 
     def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
@@ -488,7 +472,6 @@ class ModelLoader:
             golden = golden_requests(fetched.directory.path, version.spec, version.version)
             if golden:
                 check_golden(EnsembleProbe(version.name, scheduler), version.spec, version.check, golden)
-            _check_verified(fetched)
         except BaseException:
             model.close()
             raise
@@ -523,7 +506,6 @@ class ModelLoader:
             for instance in _one_per_device(instances):
                 with version.claims.turn(instance):
                     check_golden(_probe(version, instance, states), version.spec, version.check, golden)
-            _check_verified(fetched)
         except BaseException:
             for instance in instances:
                 version.claims.leave(instance)
@@ -609,16 +591,6 @@ class ModelLoader:
                 except ServerError as error:
                     kind = OutOfMemory if isinstance(error, OutOfMemory) else ConfigInvalid
                     raise kind(sample.failure(error.message), hint=error.hint) from error
-
-
-class _Replaced(Exception):
-    """A file from which a version was made had arrived damaged, and was replaced."""
-
-
-def _check_verified(fetched: Fetched) -> None:
-    """Raise _Replaced, or what `Fetched.verify` raises."""
-    if not fetched.verify():
-        raise _Replaced
 
 
 def _samples(config: ModelConfig, spec: ModelSpec, directory: ModelDirectory) -> list[WarmupSample]:

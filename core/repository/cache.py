@@ -73,23 +73,21 @@ class Snapshot:
             return False
 
     @contextmanager
-    def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Staging]:
-        """A folder for `contents`, which becomes the snapshot when the block ends, or before if the block says so.
+    def staged(self, contents: Mapping[str, StoredObject]) -> Iterator[Path]:
+        """A folder for `contents`, which becomes the snapshot when the block ends, and is removed if the block fails.
 
-        It is removed if the block fails. Raises RepositoryUnavailable for a disk failure.
+        Raises RepositoryUnavailable for a disk failure.
         """
         aside = self._aside()
-        staging = Staging(aside / self._model, self.path, lambda: self._publish(aside, contents))
-        complete = False
+        folder = aside / self._model
         try:
-            staging.make()
-            yield staging
-            staging.publish()
-            complete = True
+            with self._disk_failures():
+                folder.mkdir(parents=True, mode=0o700)
+            yield folder
+            with self._disk_failures():
+                self._publish(aside, contents)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-            if staging.is_published and not complete and not self.holds(contents):
-                shutil.rmtree(self._folder, ignore_errors=True)
 
     def release(self) -> None:
         """End this use of the snapshot; a second call does nothing."""
@@ -108,39 +106,12 @@ class Snapshot:
     def _aside(self) -> Path:
         return self._folder.with_name(f"{self._folder.name}.{secrets.token_hex(8)}")
 
-
-class Staging:
-    """A folder that is being filled. Methods, called by one thread at a time, raise RepositoryUnavailable."""
-
-    def __init__(self, folder: Path, published: Path, publish: Callable[[], None]) -> None:
-        self.folder = folder
-        self.is_published = False
-        self._published = published
-        self._publish = publish
-        self._cache = published.parent.parent.parent
-
-    def make(self) -> None:
-        with self._disk_failures():
-            self.folder.mkdir(parents=True, mode=0o700)
-
-    def publish(self) -> None:
-        """Make the folder the snapshot, once: `folder` is that from now on, and what changes in it changes there."""
-        if not self.is_published:
-            with self._disk_failures():
-                self._publish()
-            self.folder, self.is_published = self._published, True
-
-    def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
-        with self._disk_failures():
-            (self.folder / path).unlink(missing_ok=True)
-
     @contextmanager
     def _disk_failures(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise disk_failure(error, self._cache, 0) from error
+            raise disk_failure(error, self._folder.parent.parent, 0) from error
 
 
 def _is_verified(path: Path, size: int) -> bool:
@@ -332,26 +303,14 @@ class ModelCache:
             raise disk_failure(error, self.directory, stored.size) from error
         return None if lock is None else PartialFile(lock, stored.size, part_bytes)
 
-    def link_part(self, part: PartialFile, target: Path) -> bool:
-        """Put `part`, which has all bytes and is not verified yet, at `target`; False on a disk without hard links."""
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._link(part.path, target)
-        except OSError:  # `admit` finds the same fault, and says so
-            return False
-        return True
-
-    def admit(
-        self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool, linked: bool = False
-    ) -> None:
-        """Turn a complete `part` into a blob and put it at `target`, unless it is `linked` there already.
+    def admit(self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
+        """Turn a complete `part` into a blob and put it at `target`.
 
         `named`: its content was verified against the digest of `stored`.
         """
         names = _names(location, stored)
         try:
-            if not linked:  # before it becomes a blob, because one with a single link may be evicted
-                self._place(part.path, target)
+            self._place(part.path, target)  # before it becomes a blob, because one with a single link may be evicted
             part.move_to(self._blobs / (names[0] if named else names[-1]))
         except OSError as error:
             raise disk_failure(error, self.directory, stored.size) from error

@@ -113,9 +113,8 @@ class ObjectStoreSource:
         if problem:
             raise RepositoryUnavailable(f"model '{model}' in {self.location} cannot be stored: {problem}", model=model)
         wanted = [file for file in files if _version_of(file.path) in (None, version)]
-        arrival = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
-        directory = ModelDirectory(model, arrival.snapshot.path, _folders(files))
-        return Fetched(directory, arrival.release, arrival.verify)
+        snapshot = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
+        return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
 
     def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
         """The objects of the last listing that are `files`. Raises RepositoryUnavailable if it lacks one."""
@@ -186,7 +185,7 @@ class ObjectFolder:
         problem = paths_problem(list(objects))
         if problem:
             raise RepositoryUnavailable(f"the objects in {self.location} cannot be stored: {problem}")
-        return self._downloader.fetch(self._store, name, None, objects).verified()
+        return self._downloader.fetch(self._store, name, None, objects)
 
 
 class CloudOpener:

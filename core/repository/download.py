@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.cache import ModelCache, Snapshot, Staging
+from trident.core.repository.cache import ModelCache, Snapshot
 from trident.core.repository.partial_file import ContentHash, PartialFile, digest_checksum
 from trident.core.repository.progress import DownloadProgress, ModelDownload
 from trident.core.repository.stores.object_store import Checksum, ObjectStore, StoredObject, TransientError
@@ -20,18 +21,15 @@ from trident.core.repository.stores.object_store import Checksum, ObjectStore, S
 _LOOK_EVERY = 0.2
 
 
-class RequestSlots:
-    """`count` shared slots, plus one for each fetch, so that a very slow storage does not stop the other fetches."""
-
-    def __init__(self, count: int) -> None:
-        self._shared = threading.BoundedSemaphore(count)
-
-    def of_fetch(self, stop: threading.Event) -> FetchSlots:
-        return FetchSlots(self._shared, stop)
+class GivenUp(Exception):
+    """The work was told to stop. The caller that stopped it knows why."""
 
 
 class FetchSlots:
-    """The slots that one fetch may use; its threads take them."""
+    """The reads that one fetch may run at once: as many as `shared` slots are free, and one of its own.
+
+    So a very slow storage does not stop the other fetches.
+    """
 
     def __init__(self, shared: threading.BoundedSemaphore, stop: threading.Event) -> None:
         self._shared = shared
@@ -57,10 +55,6 @@ class FetchSlots:
 
 
 T = TypeVar("T")
-
-
-class GivenUp(Exception):
-    """The work was told to stop. The caller that stopped it knows why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,63 +91,6 @@ class Backoff:
                 if failures >= self.attempts:
                     raise RepositoryUnavailable(f"failed to {what} in {failures} attempts: {error}") from error
             self.wait(failures, stop)
-
-
-# Hashing 1 GB takes more than a second of one core, and one hash cannot be divided. So a framework may open the files
-# meanwhile, as long as nothing is answered from them before `verify`.
-
-
-class Arrival:
-    """A snapshot that is held until `release`; any thread."""
-
-    def __init__(self, snapshot: Snapshot, download: Future[bool] | None = None) -> None:
-        """`download`: what still verifies the files; its result is that of `verify`. None: they are verified."""
-        self.snapshot = snapshot
-        self._download = download
-
-    @classmethod
-    def of(cls, snapshot: Snapshot, download: Callable[[Callable[[], None]], bool]) -> Arrival:
-        """Run `download` on a thread of its own until it calls its argument, when all bytes are there, or ends.
-
-        Blocks. Raises what `download` raises before that; then the snapshot is released.
-        """
-        arrived = threading.Event()
-        thread = ThreadPoolExecutor(1, "fetch")
-        future = thread.submit(download, arrived.set)
-        thread.shutdown(wait=False)
-        future.add_done_callback(lambda _: arrived.set())
-        arrived.wait()
-        arrival = cls(snapshot, future)
-        if future.done():
-            try:
-                future.result()
-            except BaseException:
-                arrival.release()
-                raise
-        return arrival
-
-    def verify(self) -> bool:
-        """Wait until all files are verified. False if one has arrived damaged and was replaced: open the files again.
-
-        Raises RepositoryUnavailable if one cannot be had undamaged, or if the download was stopped.
-        """
-        return self._download is None or self._download.result()
-
-    def verified(self) -> Snapshot:
-        """The snapshot, after `verify`; it is released if that fails."""
-        try:
-            self.verify()
-        except BaseException:
-            self.release()
-            raise
-        return self.snapshot
-
-    def release(self) -> None:
-        """End this use of the snapshot, as soon as its files are verified; a second call does nothing."""
-        if self._download is None:
-            self.snapshot.release()
-        else:
-            self._download.add_done_callback(lambda _: self.snapshot.release())
 
 
 class Damaged(Exception):
@@ -343,34 +280,24 @@ class ModelFetch:
         self,
         downloader: Downloader,
         store: ObjectStore,
-        staging: Staging,
+        folder: Path,
         report: ModelDownload,
         stop: threading.Event,
-        arrived: Callable[[], None],
     ) -> None:
         self._downloader = downloader
         self._cache = downloader.cache
         self._store = store
-        self._staging = staging
+        self._folder = folder
         self._report = report
-        self._arrived = arrived
         self._stop = stop
-        self._slots = downloader.slots.of_fetch(stop)
+        self._slots = FetchSlots(downloader.shared_slots, stop)
         # Limits the open files and the number of objects that are incomplete when the process ends.
         self._open_slots = threading.Semaphore(2 * downloader.parallel)
         self._open: dict[str, Transfer] = {}
         self._again: dict[str, StoredObject] = {}
         self._damaged: set[str] = set()
-        # The objects that lack bytes, or the verification that those of one part get at once; and those that are linked
-        # into the folder before they are verified.
-        self._lock = threading.Lock()
-        self._missing: set[str] = set()
-        self._linked: set[str] = set()
-        self._replaced = False
 
-    def run(self, missing: Mapping[str, StoredObject]) -> bool:
-        """Fetch the objects. False if one was replaced after all had arrived."""
-        self._missing = set(missing)
+    def run(self, missing: Mapping[str, StoredObject]) -> None:
         pending = missing
         pause = _FIRST_LOOK
         while pending:
@@ -380,7 +307,6 @@ class ModelFetch:
                 raise stopping()
             pause = min(_LAST_LOOK, 2 * pause) if len(self._again) == len(pending) else _FIRST_LOOK
             pending = self._again
-        return not self._replaced
 
     def _run_once(self, pending: Mapping[str, StoredObject]) -> None:
         """Try each object once. `_again` then has those that another download holds and those that were damaged."""
@@ -424,10 +350,9 @@ class ModelFetch:
             return None
         begun = False
         try:
-            if self._cache.take(self._store.location, stored, self._staging.folder / path):
+            if self._cache.take(self._store.location, stored, self._folder / path):
                 self._report.found(stored.size)
                 partial.discard()
-                self._arrive(path)
                 return None
             transfer = Transfer(
                 self._store, stored, partial, self._report, self._downloader.backoff, self._slots, self._stop
@@ -446,9 +371,6 @@ class ModelFetch:
             if self._stop.is_set():
                 raise GivenUp
             if transfer.run(task):
-                if transfer.partial.parts > 1 and self._cache.link_part(transfer.partial, self._staging.folder / path):
-                    self._linked.add(path)
-                    self._arrive(path)
                 self._settle(path, transfer)
                 del self._open[path]
                 self._open_slots.release()
@@ -456,25 +378,6 @@ class ModelFetch:
         finally:
             if not complete:
                 self._stop.set()
-
-    def _arrive(self, path: str) -> None:
-        """Note that an object is in the folder. The last one publishes it, if there is something left to verify."""
-        with self._lock:
-            self._missing.discard(path)
-            if self._missing or not self._linked or self._staging.is_published:
-                return
-            self._staging.publish()
-        self._arrived()
-
-    def _withdraw(self, path: str) -> None:
-        """Take an object out of the folder."""
-        with self._lock:
-            self._linked.discard(path)
-            self._staging.remove(path)
-            if self._staging.is_published:
-                self._replaced = True
-            else:
-                self._missing.add(path)
 
     def _settle(self, path: str, transfer: Transfer) -> None:
         wanted = transfer.wanted
@@ -489,17 +392,12 @@ class ModelFetch:
                 "'%s' arrived damaged from %s, downloading it again: %s", wanted.key, self._store.location, damage
             )
             self._damaged.add(path)
-            self._withdraw(path)
             self._again[path] = wanted
             self._report.have(-wanted.size)
             transfer.partial.discard()
         else:
-            target = self._staging.folder / path
-            linked = path in self._linked
-            self._cache.admit(transfer.partial, self._store.location, wanted, target, named=named, linked=linked)
+            self._cache.admit(transfer.partial, self._store.location, wanted, self._folder / path, named=named)
             self._report.finished()
-            self._linked.discard(path)
-            self._arrive(path)
         transfer.partial.close()
 
 
@@ -539,33 +437,32 @@ class Downloader:
         self.parallel = parallel
         self.part_bytes = part_bytes
         self.backoff = backoff or Backoff()
-        self.slots = RequestSlots(parallel)
+        self.shared_slots = threading.BoundedSemaphore(parallel)
         self._lock = threading.Lock()
         self._running: set[threading.Event] = set()
         self._stopped = False
 
     def fetch(
         self, store: ObjectStore, model: str, version: int | None, contents: Mapping[str, StoredObject]
-    ) -> Arrival:
+    ) -> Snapshot:
         """A snapshot with `contents`, held until its `release`; a path that ends with `/` is a folder.
 
-        Blocks until all bytes are on the disk, and all objects of one part are verified; `Arrival.verify` waits for the
-        others. Both raise RepositoryUnavailable as the store does, and if an object fails too often, is damaged twice
-        or does not fit on the disk. The other objects stay in the cache for the next attempt.
+        Raises RepositoryUnavailable as the store does, and if an object fails too often, is damaged twice or does not
+        fit on the disk. The other objects stay in the cache for the next attempt.
         """
         title = f"model '{model}'" + ("" if version is None else f" version {version}")
         snapshot = self.cache.snapshot(store.location, model, contents)
         if snapshot.holds(contents):
             self.progress.found(title, len(contents))
-            return Arrival(snapshot)
-
-        def download(arrived: Callable[[], None]) -> bool:
-            with snapshot.staged(contents) as staging:
-                unchanged = self._fill(store, model, title, contents, staging, arrived)
-            self.cache.trim()
-            return unchanged
-
-        return Arrival.of(snapshot, download)
+            return snapshot
+        try:
+            with snapshot.staged(contents) as folder:
+                self._fill(store, model, title, contents, folder)
+        except BaseException:
+            snapshot.release()
+            raise
+        self.cache.trim()
+        return snapshot
 
     def stop(self) -> None:
         """Make the running downloads fail soon, with RepositoryUnavailable; none starts again."""
@@ -580,14 +477,9 @@ class Downloader:
         model: str,
         title: str,
         contents: Mapping[str, StoredObject],
-        staging: Staging,
-        arrived: Callable[[], None],
-    ) -> bool:
-        """Put `contents` into `staging`, from the cache or from `store`. False if a file was replaced after `arrived`.
-
-        As soon as all bytes are there, `staging` is published and `arrived` called.
-        """
-        folder = staging.folder
+        folder: Path,
+    ) -> None:
+        """Put `contents` into `folder`, from the cache or from `store`."""
         missing: dict[str, StoredObject] = {}
         # Large objects first: the small ones then keep all threads busy until the end.
         for path, stored in sorted(contents.items(), key=lambda item: -item[1].size):
@@ -597,13 +489,13 @@ class Downloader:
                 missing[path] = stored
         if not missing:
             self.progress.found(title, len(contents))
-            return True
+            return
         with self.progress.download(model, title, len(contents) - len(missing)) as report:
             report.want(len(missing), sum(stored.size for stored in missing.values()))
             self.cache.make_room(store.location, missing)
             stop = self._begin()
             try:
-                return ModelFetch(self, store, staging, report, stop, arrived).run(missing)
+                ModelFetch(self, store, folder, report, stop).run(missing)
             finally:
                 with self._lock:
                     self._running.discard(stop)

@@ -145,10 +145,7 @@ class PartialFile:
             start += size
 
     def discard(self) -> None:
-        """Remove the file; what other threads still write to it is lost.
-
-        It is not truncated: a framework may have mapped a link to it into memory, and would end the process.
-        """
+        """Remove the file; what other threads still write to it is lost."""
         try:
             self._journal_path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
@@ -195,7 +192,7 @@ class PartialFile:
         failure = disk_failure(error, self.path.parent.parent, self.size - self.finished_bytes())
         if is_full(error):
             self.discard()
-            os.ftruncate(self._lock.fd, 0)  # the room is needed now, and the file is not complete: nobody has mapped it
+            os.ftruncate(self._lock.fd, 0)  # frees the space now, not when the last descriptor is closed
         return failure
 
 

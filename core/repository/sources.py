@@ -53,16 +53,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A model on the local disk. It stays there, unchanged, until `release` is called; a second call does nothing.
-
-    Large files from an object store may still be compared with its checksum. `verify` waits for that, and whoever
-    answers from such files calls it before. It returns False if a file was damaged and has been replaced: what was made
-    from the files has to be made again from another fetch. It raises RepositoryUnavailable as `fetch` does.
-    """
+    """A model on the local disk. It stays there, unchanged, until `release` is called; a second call does nothing."""
 
     directory: ModelDirectory
     release: Callable[[], None]
-    verify: Callable[[], bool] = lambda: True
 
 
 class Source(Protocol):
@@ -371,9 +365,7 @@ class SingleModelSource:
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
         if not self._bare:
             fetched = self._inner.fetch(self._folder, files, version)
-            return Fetched(
-                replace(fetched.directory, name=self._name, is_renamed=True), fetched.release, fetched.verify
-            )
+            return Fetched(replace(fetched.directory, name=self._name, is_renamed=True), fetched.release)
         inner = [replace(file, path=file.path.removeprefix(f"{_VERSION}/")) for file in files]
         fetched = self._inner.fetch(self._folder, inner, None)
         try:
@@ -388,7 +380,7 @@ class SingleModelSource:
             shutil.rmtree(around, ignore_errors=True)
             fetched.release()
 
-        return Fetched(ModelDirectory(self._name, around, is_renamed=True), release, fetched.verify)
+        return Fetched(ModelDirectory(self._name, around, is_renamed=True), release)
 
 
 def _model_directory_around(directory: Path, files: Sequence[SourceFile]) -> Path:

@@ -75,7 +75,7 @@ def main(cache: str, content: str, log: str, gate: str, hold_at: str) -> None:
     store = FileStore(Path(content), Path(log), Path(gate), int(hold_at))
     downloader = Downloader(ModelCache(Path(cache)), DownloadProgress(), parallel=4, part_bytes=PART_BYTES)
     print("fetching", flush=True)
-    snapshot = downloader.fetch(store, "m", 1, {"1/model.onnx": next(store.list())}).verified()
+    snapshot = downloader.fetch(store, "m", 1, {"1/model.onnx": next(store.list())})
     print(hashlib.sha256((snapshot.path / "1" / "model.onnx").read_bytes()).hexdigest(), flush=True)
     sys.stdin.read()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from tests.waiting import until
 from trident.core.backends.backend import LoadContext
-from trident.core.errors import ConfigInvalid, ModelNotFound, RepositoryUnavailable, ServerError
+from trident.core.errors import ConfigInvalid, ModelNotFound, ServerError
 from trident.core.inference.request import InputTensor
 from trident.core.lifecycle.loader import ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
@@ -47,24 +46,6 @@ class CountingSource(LocalSource):
 
     def _release(self) -> None:
         self.held -= 1
-
-
-class LateSource(CountingSource):
-    """Its first fetches have the next of `verdicts`, which is known when the files are verified."""
-
-    def __init__(self, path: Path, *verdicts: bool | Exception) -> None:
-        super().__init__(path)
-        self._verdicts = list(verdicts)
-
-    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
-        fetched = super().fetch(model, files, version)
-        return replace(fetched, verify=self._verify) if version is not None else fetched
-
-    def _verify(self) -> bool:
-        verdict = self._verdicts.pop(0) if self._verdicts else True
-        if isinstance(verdict, Exception):
-            raise verdict
-        return verdict
 
 
 class Flaky(FakeBackend):
@@ -168,30 +149,6 @@ def test_a_load_is_retried_as_often_as_the_options_allow(source: CountingSource)
         version = load(loader, loader.prepare(located(source)))
         assert version.state.reason == reason
         assert len(backend.loads) == retries + 1
-
-
-def test_a_version_is_made_again_from_a_file_that_was_replaced(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    for backend in (FakeBackend(), Flaky(RuntimeError("the file is damaged"))):
-        source = LateSource(tmp_path, False)
-        loader = loader_of(backend)
-        version = load(loader, loader.prepare(located(source)))
-        assert version.state.reason == UNLOADED
-        assert len(backend.loads) == 2
-        assert all(model.is_closed for model in backend.models)
-        assert source.held == 0
-
-
-def test_a_version_does_not_serve_from_files_that_cannot_be_verified(tmp_path: Path) -> None:
-    write(tmp_path, "m", 1)
-    source = LateSource(tmp_path, RepositoryUnavailable("arrived damaged, twice"))
-    backend = FakeBackend()
-    loader = loader_of(backend)
-    version = load(loader, loader.prepare(located(source)))
-    assert version.state.reason == "Unavailable: arrived damaged, twice"
-    (model,) = backend.models
-    assert model.is_closed
-    assert source.held == 0
 
 
 def test_no_more_versions_load_at_once_than_there_are_load_threads(source: CountingSource) -> None:

@@ -23,8 +23,8 @@ def fill(cache: ModelCache, model: str, content: bytes, *, location: str = HERE,
     stored = MemoryStore({f"{model}/1/model.onnx": content}).object(f"{model}/1/model.onnx")
     contents = {"1/model.onnx": stored}
     snapshot = cache.snapshot(location, model, contents)
-    with snapshot.staged(contents) as staging:
-        target = staging.folder / "1" / "model.onnx"
+    with snapshot.staged(contents) as folder:
+        target = folder / "1" / "model.onnx"
         if not cache.take(location, stored, target):
             cache.make_room(location, contents)
             part = cache.try_part(location, stored, 1 << 20)

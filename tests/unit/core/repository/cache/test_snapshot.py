@@ -26,8 +26,8 @@ def snapshot(tmp_path: Path) -> Snapshot:
 
 def test_snapshot_appears_complete(snapshot: Snapshot, tmp_path: Path) -> None:
     assert not snapshot.holds(CONTENTS)
-    with snapshot.staged(CONTENTS) as staging:
-        write(staging.folder)
+    with snapshot.staged(CONTENTS) as folder:
+        write(folder)
         assert not snapshot.path.exists()
     assert snapshot.holds(CONTENTS)
     assert snapshot.path == tmp_path / "abc" / "m"
@@ -44,9 +44,9 @@ def test_failed_block_leaves_no_snapshot(snapshot: Snapshot, tmp_path: Path) -> 
 def test_second_publisher_keeps_the_first_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
     with snapshot.staged(CONTENTS) as second:
         with snapshot.staged(CONTENTS) as first:
-            write(first.folder)
+            write(first)
         inode = snapshot.path.stat().st_ino
-        write(second.folder)
+        write(second)
     assert snapshot.path.stat().st_ino == inode
     assert sorted(path.name for path in tmp_path.iterdir()) == ["abc", "abc.lock"]
     snapshot.release()
@@ -54,37 +54,11 @@ def test_second_publisher_keeps_the_first_snapshot(snapshot: Snapshot, tmp_path:
 
 @pytest.mark.parametrize("damage", ["1/model.onnx", "2"])
 def test_damaged_snapshot_does_not_hold_its_contents(snapshot: Snapshot, damage: str) -> None:
-    with snapshot.staged(CONTENTS) as staging:
-        write(staging.folder)
+    with snapshot.staged(CONTENTS) as folder:
+        write(folder)
     path = snapshot.path / damage
     path.rmdir() if path.is_dir() else path.write_bytes(b"grap")
     assert not snapshot.holds(CONTENTS)
-    snapshot.release()
-
-
-def test_file_that_is_not_verified_yet_is_not_held(snapshot: Snapshot) -> None:
-    """It is published for the thread that verifies it, and nobody else finds it."""
-    with snapshot.staged(CONTENTS) as staging:
-        write(staging.folder)
-        (staging.folder / "1" / "model.onnx").chmod(0o600)
-        staging.publish()
-        assert staging.folder == snapshot.path
-        assert snapshot.path.exists()
-        assert not snapshot.holds(CONTENTS)
-        (snapshot.path / "1" / "model.onnx").chmod(0o400)
-    assert snapshot.holds(CONTENTS)
-    snapshot.release()
-
-
-def test_failed_block_removes_what_it_published(snapshot: Snapshot, tmp_path: Path) -> None:
-    def publish_and_fail() -> None:
-        with snapshot.staged(CONTENTS) as staging:
-            staging.publish()
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        publish_and_fail()
-    assert [path.name for path in tmp_path.iterdir()] == ["abc.lock"]
     snapshot.release()
 
 

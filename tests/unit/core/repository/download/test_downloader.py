@@ -28,7 +28,7 @@ def listed(store: MemoryStore) -> dict[str, StoredObject]:
 
 
 def fetch(over: Downloader, store: MemoryStore) -> Snapshot:
-    return over.fetch(store, "m", 1, listed(store)).verified()
+    return over.fetch(store, "m", 1, listed(store))
 
 
 def contents(snapshot: Snapshot) -> dict[str, bytes]:
@@ -119,7 +119,7 @@ def test_object_that_changed_after_the_listing_fails_the_download(tmp_path: Path
     old = listed(store)
     store.put("m/1/model.onnx", b"new")
     with pytest.raises(RepositoryUnavailable, match="has changed since"):
-        downloader(tmp_path).fetch(store, "m", 1, old).verified()
+        downloader(tmp_path).fetch(store, "m", 1, old)
     assert [path.suffix for path in (tmp_path / "models").iterdir()] == [".lock"]
 
 
@@ -146,11 +146,9 @@ def test_wrong_digest_does_not_identify_the_content(tmp_path: Path, store: Memor
     other = MemoryStore({"m/config.pbtxt": b"smelt"}, location="memory://other", checksums=False)
     claimed = {"config.pbtxt": StoredObject("m/config.pbtxt", 5, "1", store.object("m/config.pbtxt").digest)}
     over = downloader(tmp_path)
-    assert contents(over.fetch(other, "m", 1, claimed).verified()) == {"config.pbtxt": b"smelt"}
+    assert contents(over.fetch(other, "m", 1, claimed)) == {"config.pbtxt": b"smelt"}
     assert contents(fetch(over, store)) == WHOLE
-    assert contents(over.fetch(other, "n", 1, claimed).verified()) == {
-        "config.pbtxt": b"small"
-    }  # the object that has this digest
+    assert contents(over.fetch(other, "n", 1, claimed)) == {"config.pbtxt": b"small"}  # the object that has this digest
     assert len(other.reads) == 1
 
 
@@ -166,7 +164,7 @@ def test_surplus_bytes_fail_the_download(tmp_path: Path, store: MemoryStore) -> 
     small = {"config.pbtxt": StoredObject("m/config.pbtxt", 3, "1")}
     store.read = lambda wanted, start, stop: iter([SMALL])  # type: ignore[method-assign]
     with pytest.raises(RepositoryUnavailable, match="the storage sent more bytes than requested"):
-        downloader(tmp_path).fetch(store, "m", 1, small).verified()
+        downloader(tmp_path).fetch(store, "m", 1, small)
 
 
 def test_later_start_resumes_after_the_complete_parts(tmp_path: Path, store: MemoryStore) -> None:

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from trident.core.repository.download import FetchSlots, GivenUp, RequestSlots
+from trident.core.repository.download import FetchSlots, GivenUp
 
 
 def refused(slots: FetchSlots, stop: threading.Event) -> bool:
@@ -24,9 +24,8 @@ def refused(slots: FetchSlots, stop: threading.Event) -> bool:
 
 
 def test_each_fetch_has_its_own_slot() -> None:
-    slots = RequestSlots(2)
-    stop = threading.Event()
-    first, second = slots.of_fetch(threading.Event()), slots.of_fetch(stop)
+    shared, stop = threading.BoundedSemaphore(2), threading.Event()
+    first, second = FetchSlots(shared, threading.Event()), FetchSlots(shared, stop)
     with ExitStack() as held:
         for _ in range(3):
             held.enter_context(first.one())
@@ -40,5 +39,5 @@ def test_each_fetch_has_its_own_slot() -> None:
 def test_stopped_fetch_gets_no_slot() -> None:
     stop = threading.Event()
     stop.set()
-    with pytest.raises(GivenUp), RequestSlots(1).of_fetch(stop).one():
+    with pytest.raises(GivenUp), FetchSlots(threading.BoundedSemaphore(1), stop).one():
         pass
