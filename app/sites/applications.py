@@ -20,7 +20,7 @@ from trident.app.worker.http2.frames import Http2Limits
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
-from trident.core.frontend.bridge import Turns
+from trident.core.frontend.bridge import TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import Allocate
 from trident.core.http.application import V2Application
@@ -135,7 +135,7 @@ class Applications:
         def page(openmetrics: bool) -> bytes:
             own = front_end()
             families = (*metric_families(self._engine.metrics(), self._metrics_options), log_family())
-            pause = Turns(own.bridge.give_way)
+            pause = TimeSlice(own.bridge.give_way)
             return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
 
         return MetricsPage(page)

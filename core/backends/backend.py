@@ -22,7 +22,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import Defer, PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OnResponse, Outputs
-from trident.core.inference.streaming import Later, ResponseSender
+from trident.core.inference.streaming import DeferredOutcome, ResponseSender
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 from trident.core.observability.statistics import BucketUse
@@ -38,7 +38,7 @@ class Execution:
     unless an instance knows of more than those of the requests.
     """
 
-    outputs: Sequence[Outputs | Exception | Later]
+    outputs: Sequence[Outputs | Exception | DeferredOutcome]
     input_end_ns: int
     output_start_ns: int
     start_ns: int = 0
@@ -68,7 +68,7 @@ class LoadContext:
     spec: ModelSpec
     placements: tuple[Placement, ...]
     threads: int = 0
-    models: ModelDoor | None = None
+    models: BlsClient | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
     was_inspected: bool = False
 
@@ -228,7 +228,7 @@ class CompletingBackend(Backend, Protocol):
 # Triton calls this business logic scripting. Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 
 
-class ModelDoor(Protocol):
+class BlsClient(Protocol):
     """Any thread may call any method, and none blocks unless its docstring says so."""
 
     def infer(

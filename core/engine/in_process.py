@@ -15,7 +15,7 @@ from trident.core.backends.backend import BackendInstance
 from trident.core.backends.devices import gpu_ids
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
-from trident.core.engine.model_door import EngineDoor
+from trident.core.engine.bls import EngineBlsClient
 from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServedModel, ServerMetadata, model_metadata
 from trident.core.errors import InvalidRequest
 from trident.core.lifecycle.lifecycle import Lifecycle, VersionOverview, overview
@@ -119,7 +119,7 @@ class InferenceEngine:
     def model(self, name: str, version: int = -1) -> ServedModel:
         return self._models.find(name, version)
 
-    def model_at_hand(self, name: str, version: int = -1) -> ServedModel | None:
+    def model_nowait(self, name: str, version: int = -1) -> ServedModel | None:
         return self._models.find(name, version)
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
@@ -333,7 +333,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     )
     open_source = partial(sources.open, any_layout=options.any_layout, single_model=options.single_model)
     lifecycle = Lifecycle(options, loader, open_source)
-    loader.models = EngineDoor(lifecycle, rate_limiter)
+    loader.models = EngineBlsClient(lifecycle, rate_limiter)
     return InferenceEngine(
         options, lifecycle, hardware, sources, custom_metrics, response_cache, rate_limiter, regions, tracer
     )

@@ -40,7 +40,7 @@ class ModelsAtHand(ModelLookup):
 
     def model(self, name: str, version: int = -1) -> ServedModel:
         """Raises ModelNotAtHand where `Engine.model` would have to wait, and its errors otherwise."""
-        found = self._engine.model_at_hand(name, version)
+        found = self._engine.model_nowait(name, version)
         if found is None:
             raise ModelNotAtHand(name, version)
         return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.response import AnswerAtHand
+from trident.core.inference.response import CachedAnswer
 from trident.core.inference.tensors import Shape
 from trident.core.lifecycle.state import IndexEntry, ServingPhase
 from trident.core.observability.log import LogLevels
@@ -191,7 +191,7 @@ class ServedModel(Protocol):
     def handover(self) -> int: ...
 
     @property
-    def answer_at_hand(self) -> AnswerAtHand | None:
+    def cached_answer(self) -> CachedAnswer | None:
         """Answers requests from the response cache of this process, without a wait. Any thread; never raises.
 
         None for a model without one; decided when it is loaded.
@@ -214,7 +214,7 @@ class Engine(Protocol):
         """Find the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady with Triton's text."""
         ...
 
-    def model_at_hand(self, name: str, version: int = -1) -> ServedModel | None:
+    def model_nowait(self, name: str, version: int = -1) -> ServedModel | None:
         """As `model`, but never waits, not even for the engine's process: None if that has to be asked first."""
         ...
 

@@ -224,7 +224,7 @@ def refuse_patched_threading(modules: Mapping[str, ModuleType] = sys.modules) ->
 _LONGEST_S = 0.0002
 
 
-class Turns:
+class TimeSlice:
     """Call it between the steps of the work: it gives way when the work has taken 0.2 ms since it did."""
 
     def __init__(self, give_way: Callable[[], None], *, now: Callable[[], float] = time.perf_counter) -> None:

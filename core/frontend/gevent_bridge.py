@@ -107,9 +107,9 @@ class GeventBridge:
         *,
         is_slow: bool = False,
     ) -> InferenceResponse:
-        at_hand = model.answer_at_hand
-        if at_hand is not None:
-            answer = at_hand(request)
+        cached_answer = model.cached_answer
+        if cached_answer is not None:
+            answer = cached_answer(request)
             if answer is not None:
                 return answer
         waiting = _WaitingForResponse(self._waiters, model, client_gone)

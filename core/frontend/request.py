@@ -5,17 +5,17 @@ Source: docs/spec/http.md section 4 (`parameters`) and section 6 (forwarded head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
 
+from trident.core.buffer_pool import BufferPool
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import ConfigInvalid, InvalidRequest, ModelLoading, ModelNotReady, ServerError
 from trident.core.frontend.access import HEADER
 from trident.core.frontend.bridge import Bridge
 from trident.core.inference.request import InferenceRequest, Parameter
-from trident.core.kept_memory import KeptMemory
 from trident.core.lifecycle.state import Phase
 from trident.core.memo import Memo
 
@@ -32,7 +32,7 @@ _MIN_SHARED = 32768
 # pieces that do not fit: of a gRPC message of 16 MB, clearing fresh pages took a tenth of the server's time.
 _MIN_KEPT = 1 << 18
 # The bodies of 64 images as JSON and their first steps; the worker releases what is unused when it is idle.
-_kept = KeptMemory(256 << 20)
+_kept = BufferPool(256 << 20)
 
 
 def allocate_body(size: int, offset: int, allocate: Allocate | None = None) -> memoryview:
@@ -48,7 +48,7 @@ def allocate_body(size: int, offset: int, allocate: Allocate | None = None) -> m
     return raw.data[start : start + size]
 
 
-def release_kept() -> None:
+def release_buffers() -> None:
     """Return the memory that no body uses to the system. Any thread."""
     _kept.drop()
 
@@ -207,42 +207,6 @@ def version_number(text: str) -> int:
     if not significant:
         raise InvalidRequest(f"invalid model version specified '{text}' , version should be an integral value > 0")
     return int(significant)
-
-
-T = TypeVar("T")
-
-_MOST_TEXTS = 512
-# After a time in which less than half as many texts arrived again as were learned, this many chances to learn pass.
-_PAUSE = 16 * _MOST_TEXTS
-
-
-class KnownTexts(Memo[Hashable, T]):
-    """A memo that stops learning for a while when it was filled without use. Its users count `hits`.
-
-    Learning a text costs more than twice as much as parsing it, and clients that never repeat themselves must not pay
-    for it each time. Any thread: a lost entry, or count, is only learned again.
-    """
-
-    __slots__ = ("_pause", "hits")
-
-    def __init__(self) -> None:
-        super().__init__(_MOST_TEXTS)
-        self.hits = 0
-        self._pause = 0
-
-    def is_learning(self) -> bool:
-        """Whether one more text is wanted. Asked once for each text that could be learned."""
-        if self._pause:
-            self._pause -= 1
-            return False
-        return True
-
-    def __setitem__(self, key: Hashable, known: T) -> None:
-        if len(self) >= self.limit:
-            if 2 * self.hits < self.limit:
-                self._pause = _PAUSE
-            self.hits = 0
-        super().__setitem__(key, known)
 
 
 # Source: docs/spec/sagemaker.md sections B1 and B2; docs/spec/vertex.md section B2.

@@ -19,7 +19,6 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.frontend.request import (
     RESERVED_PREFIX,
-    KnownTexts,
     check_rank,
     forward_header,
     set_parameter,
@@ -30,7 +29,7 @@ from trident.core.grpc.status import MalformedMessage
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import BY_NAME, Array, Buffer, Shape, bytes_array, layout_of
-from trident.core.memo import Memo
+from trident.core.memo import AdaptiveMemo, Memo
 
 if TYPE_CHECKING:
     from trident.core.grpc.schema import InferParameter, InferTensorContents, ModelInferRequest
@@ -400,7 +399,7 @@ class KnownHeads:
     """What stands before the tensors, up to 2 KB each and without the id. Any thread."""
 
     def __init__(self) -> None:
-        self._known: KnownTexts[_KnownHead] = KnownTexts()
+        self._known: AdaptiveMemo[_KnownHead] = AdaptiveMemo()
         self._sizes = HeadSizes()
         self._offsets: Memo[int, int] = Memo(_MOST_OFFSETS)
 

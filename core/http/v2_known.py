@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 import orjson
 
-from trident.core.frontend.request import KnownTexts
 from trident.core.http.v2_json import MAX_DEPTH
 from trident.core.http.v2_response import ResponsePlan
 from trident.core.inference.request import InferenceRequest, PackedInputs
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import NUMBER_CODES, Buffer, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.memo import AdaptiveMemo
 
 # The parser for many numbers reads larger texts.
 _MAX_SIZE: Final = 2048
@@ -66,7 +66,7 @@ class JsonTemplates:
     """Templates of texts up to 2 KB. Any thread."""
 
     def __init__(self) -> None:
-        self._known: KnownTexts[_Template] = KnownTexts()
+        self._known: AdaptiveMemo[_Template] = AdaptiveMemo()
 
     def recall(
         self, model: str, version: int, text: bytes, max_input_size: int
@@ -140,7 +140,7 @@ class HeaderCache:
     """The JSON headers, up to 2 KB each, of binary requests, by their bytes without the id. Any thread."""
 
     def __init__(self) -> None:
-        self._known: KnownTexts[KnownRequest] = KnownTexts()
+        self._known: AdaptiveMemo[KnownRequest] = AdaptiveMemo()
 
     def recall(
         self, model: str, version: int, header: bytes, tail: memoryview
@@ -218,7 +218,7 @@ class RegionTexts:
     """Texts up to 2 KB. Any thread."""
 
     def __init__(self) -> None:
-        self._known: KnownTexts[_KnownText] = KnownTexts()
+        self._known: AdaptiveMemo[_KnownText] = AdaptiveMemo()
 
     def recall(self, model: str, version: int, text: bytes) -> tuple[InferenceRequest, ResponsePlan] | None:
         """The request in `text`; None if it is unknown."""

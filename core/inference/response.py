@@ -143,7 +143,7 @@ class InferenceResponse:
 
 OnResponse = Callable[[InferenceResponse], None]
 # Gives the whole response to a request, or None: then it has to be submitted.
-AnswerAtHand = Callable[[InferenceRequest], InferenceResponse | None]
+CachedAnswer = Callable[[InferenceRequest], InferenceResponse | None]
 
 
 # A front end knows only where they are: the regions belong to the engine, which reads and writes them. Source:

@@ -19,16 +19,16 @@ from trident.core.inference.response import InferenceResponse, OnResponse, Outpu
 from trident.core.inference.window_limits import WindowLimits
 
 
-class Later(Enum):
+class DeferredOutcome(Enum):
     """The type of LATER and AGAIN."""
 
     LATER = "the request is answered through its sender"
     AGAIN = "the request is to be executed again"
 
 
-LATER: Final = Later.LATER
+LATER: Final = DeferredOutcome.LATER
 """An outcome of an execution: the request is answered through its sender, or has been already."""
-AGAIN: Final = Later.AGAIN
+AGAIN: Final = DeferredOutcome.AGAIN
 """An outcome of an execution: the request is to be executed again. Its sender sends nothing any more."""
 
 

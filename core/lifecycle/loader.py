@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trident.core.backends.backend import BackendInstance, BackendModel, Execution, LoadContext, ModelDoor
+from trident.core.backends.backend import BackendInstance, BackendModel, BlsClient, Execution, LoadContext
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import instance_group_problems, is_complete, normalize
@@ -330,7 +330,7 @@ class ModelLoader:
         self._threads = 0
         self.slots = LoadSlots(options.load_threads)
         self._on_poisoned = on_poisoned
-        self.models: ModelDoor | None = None
+        self.models: BlsClient | None = None
         self._metrics = metrics or CustomMetrics()
         self._response_cache = response_cache
         self._rate_limiter = rate_limiter

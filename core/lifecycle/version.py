@@ -21,7 +21,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.errors import ConfigInvalid, ModelNotReady, OutOfMemory, QueueFull, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import AnswerAtHand, InferenceResponse, RegionRequest
+from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.latency_options import LatencyOptions
@@ -249,7 +249,7 @@ class ModelVersion:
         self._model = model
         self._instances = list(instances)
         self._scheduler = scheduler
-        if isinstance(scheduler, CachingScheduler) and scheduler.has_answers_at_hand:
+        if isinstance(scheduler, CachingScheduler) and scheduler.has_cached_answers:
             self._answers = scheduler
         self._fetched = fetched
         self.description = model.describe()
@@ -309,11 +309,11 @@ class ModelVersion:
         return self._validator.check(request)
 
     @property
-    def answer_at_hand(self) -> AnswerAtHand | None:
+    def cached_answer(self) -> CachedAnswer | None:
         """See ServedModel."""
-        return self._answer_at_hand if self._answers is not None else None
+        return self._cached_answer if self._answers is not None else None
 
-    def _answer_at_hand(self, request: InferenceRequest) -> InferenceResponse | None:
+    def _cached_answer(self, request: InferenceRequest) -> InferenceResponse | None:
         answers, validator = self._answers, self._validator
         if answers is None or validator is None:
             return None
@@ -323,7 +323,7 @@ class ModelVersion:
             batch_size, _ = validator.check(request)
         except ServerError:
             return None  # `submit` answers it
-        return answers.answer_at_hand(request, batch_size)
+        return answers.cached_answer(request, batch_size)
 
     def submit(self, pending: PendingRequest) -> None:
         """Check and queue a request. Never raises: an error is a response. See ServedModel."""

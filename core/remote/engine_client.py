@@ -94,7 +94,7 @@ class RemoteModel(NamedTuple):
     spec: ModelSpec
     submit: Callable[[PendingRequest], None]
     handover: int = ENOUGH
-    answer_at_hand: None = None
+    cached_answer: None = None
 
 
 class RemoteEngine:
@@ -276,7 +276,7 @@ class RemoteEngine:
                 models[name, version] = found  # into the models of the generation in which it was asked for
         return found
 
-    def model_at_hand(self, name: str, version: int = -1) -> RemoteModel | None:
+    def model_nowait(self, name: str, version: int = -1) -> RemoteModel | None:
         return self._models.get((name, version))
 
     def _submit(self, pending: PendingRequest) -> None:

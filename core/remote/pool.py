@@ -264,7 +264,7 @@ class PooledModel:
     the fewest in flight.
     """
 
-    answer_at_hand: None = None
+    cached_answer: None = None
 
     def __init__(self, candidates: Sequence[Candidate], *, is_pinned: bool) -> None:
         """`candidates` is not empty. With `is_pinned` one of them gets all requests."""
@@ -467,7 +467,7 @@ class EnginePool:
         is_pinned = spec.preserves_ordering or (self._keeps_answers and spec.response_cache)
         return PooledModel(candidates, is_pinned=is_pinned)
 
-    def model_at_hand(self, name: str, version: int = -1) -> PooledModel | None:
+    def model_nowait(self, name: str, version: int = -1) -> PooledModel | None:
         return self._models.get((name, version))
 
     def hold_version(self, name: str, version: int = -1) -> int:

@@ -12,7 +12,7 @@ from trident.core.errors import BackendFailed
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason, InferenceRequest
 from trident.core.inference.response import Outputs, OutputTensor
-from trident.core.inference.streaming import AGAIN, Later
+from trident.core.inference.streaming import AGAIN, DeferredOutcome
 from trident.core.inference.tensors import BYTES
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
@@ -160,13 +160,13 @@ def run_once(
     for answer, outcome in pairs:
         if outcome is AGAIN:
             answer.note(None, True)
-    return [_outputs(answer.wait() if isinstance(outcome, Later) else outcome) for answer, outcome in pairs]
+    return [_outputs(answer.wait() if isinstance(outcome, DeferredOutcome) else outcome) for answer, outcome in pairs]
 
 
-def _outputs(outcome: Outputs | Exception | Later) -> list[OutputTensor]:
+def _outputs(outcome: Outputs | Exception | DeferredOutcome) -> list[OutputTensor]:
     """Raises an outcome that is an error."""
     if isinstance(outcome, Exception):
         raise outcome
-    if isinstance(outcome, Later):
+    if isinstance(outcome, DeferredOutcome):
         raise BackendFailed("the backend answers later, which it did not announce")
     return list(outcome)

@@ -112,7 +112,7 @@ class CachingScheduler:
     ) -> None:
         self._scheduler = scheduler
         self._cache = cache
-        self.has_answers_at_hand = not cache.answers_later
+        self.has_cached_answers = not cache.answers_later
         self._spec = spec
         self._may_expire = spec.batching is not None and spec.batching.may_expire
         self._statistics = statistics
@@ -146,7 +146,7 @@ class CachingScheduler:
     def remove(self, instance: BackendInstance) -> None:
         self._scheduler.remove(instance)
 
-    def answer_at_hand(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
+    def cached_answer(self, request: InferenceRequest, batch_size: int | None) -> InferenceResponse | None:
         """The answer to a validated request, if this process has it: on the calling thread, without a wait."""
         if self._stopped or request.nbytes >= LARGE:
             return None

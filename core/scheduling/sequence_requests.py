@@ -15,7 +15,7 @@ from trident.core.config.spec import FlagControl, ModelSpec, SequenceSpec
 from trident.core.errors import InvalidRequest
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs
-from trident.core.inference.streaming import Later, ResponseSender
+from trident.core.inference.streaming import DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import (
     BY_NAME,
     BYTES,
@@ -313,7 +313,9 @@ class SequenceProbe:
         if states is not None:
             pairs = zip(requests, execution.outputs, strict=True)
             execution.outputs = [
-                outcome if isinstance(outcome, Later | Exception) else states.for_client(outcome, request.outputs)
+                outcome
+                if isinstance(outcome, DeferredOutcome | Exception)
+                else states.for_client(outcome, request.outputs)
                 for request, outcome in pairs
             ]
         return execution

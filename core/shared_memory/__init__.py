@@ -10,7 +10,7 @@ their descriptors, which fails with an error instead.
             ├── SystemMemory   an object of POSIX shared memory
             └── CudaMemory     an allocation on a GPU, through the handles of CUDA IPC (CudaDriver)
     Attachment         the regions that one request uses
-    KeptMemory         memory into which inputs are copied (core/kept_memory.py)
+    BufferPool         memory into which inputs are copied (core/buffer_pool.py)
 
 Source: docs/spec/shared-memory.md.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from trident.core.buffer_pool import BufferPool
 from trident.core.errors import OutOfMemory, RegionFailed, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.response import (
@@ -18,7 +19,6 @@ from trident.core.inference.response import (
     RegionInput,
     RegionRequest,
 )
-from trident.core.kept_memory import KeptMemory
 from trident.core.shared_memory.regions import Region, Regions
 
 # The region of an output, where the output begins in the region's memory, and the size that the client has given it.
@@ -88,7 +88,7 @@ class Attachment:
         return placed
 
 
-def _read(buffers: KeptMemory, region: Region, start: int, size: int) -> memoryview:
+def _read(buffers: BufferPool, region: Region, start: int, size: int) -> memoryview:
     try:
         content = buffers.take(size)
     except MemoryError:

@@ -19,11 +19,11 @@ from typing import Protocol
 
 import numpy as np
 
+from trident.core.buffer_pool import BufferPool
 from trident.core.cuda.driver import CudaDriver, CudaError
 from trident.core.errors import InvalidRequest, RegionExists, RegionFailed, RegionNotFound
 from trident.core.inference.response import DevicePlace, RegionReference
 from trident.core.inference.tensors import Buffer
-from trident.core.kept_memory import KeptMemory
 
 _LARGEST = 0xFFFF_FFFF_FFFF_FFFF
 
@@ -326,7 +326,7 @@ class Regions:
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
         # Each object is opened once, however many regions are in it.
-        self.buffers = KeptMemory()
+        self.buffers = BufferPool()
         self._objects: weakref.WeakValueDictionary[tuple[int, int], SystemMemory] = weakref.WeakValueDictionary()
 
     # --- clients register regions

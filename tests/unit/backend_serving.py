@@ -18,7 +18,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import OutputTensor
-from trident.core.inference.streaming import Later
+from trident.core.inference.streaming import DeferredOutcome
 from trident.core.inference.tensors import BY_NAME, Array
 
 ON_CPU = Placement("model_0", DeviceKind.CPU)
@@ -66,7 +66,7 @@ class Serving:
         for outcome in self.run(requests).outputs:
             if isinstance(outcome, Exception):
                 raise outcome
-            assert not isinstance(outcome, Later), "a response that is sent later has no place here"
+            assert not isinstance(outcome, DeferredOutcome), "a response that is sent later has no place here"
             answers.append({checked(tensor).name: tensor.array for tensor in outcome})
         return answers
 

@@ -12,7 +12,7 @@ from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMet
 from trident.core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import AnswerAtHand, InferenceResponse, OnResponse
+from trident.core.inference.response import CachedAnswer, InferenceResponse, OnResponse
 from trident.core.inference.tensors import BY_NAME
 from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.log import LogLevels
@@ -41,7 +41,7 @@ def identity_spec(name: str, version: int = 1) -> ModelSpec:
 class FakeModel:
     """A ServedModel whose requests its engine answers."""
 
-    answer_at_hand: AnswerAtHand | None = None
+    cached_answer: CachedAnswer | None = None
 
     def __init__(self, engine: FakeEngine, spec: ModelSpec) -> None:
         self._engine = engine
@@ -62,7 +62,7 @@ class FakeEngine:
 
     `holds` lists the names and versions that were asked to be held; the numbers of the holds are -2, -3 and so on.
     `released` lists the names and numbers of those that ended.
-    `at_hand` is whether `model_at_hand` knows the models.
+    `knows_models` is whether `model_nowait` knows the models.
     `respond` makes the response to a request, on the caller's thread; None leaves it unanswered until it is cancelled.
     """
 
@@ -80,7 +80,7 @@ class FakeEngine:
         self.cancelled: list[InferenceRequest] = []
         self.holds: list[tuple[str, int]] = []
         self.released: list[tuple[str, int]] = []
-        self.at_hand = True
+        self.knows_models = True
         self.regions = Regions()
         self._pending: dict[int, OnResponse] = {}
         self._tracer = Tracer(TraceOptions())
@@ -113,8 +113,8 @@ class FakeEngine:
     def model(self, name: str, version: int = -1) -> FakeModel:
         return FakeModel(self, self.model_spec(name, version))
 
-    def model_at_hand(self, name: str, version: int = -1) -> FakeModel | None:
-        return self.model(name, version) if self.at_hand else None
+    def model_nowait(self, name: str, version: int = -1) -> FakeModel | None:
+        return self.model(name, version) if self.knows_models else None
 
     def model_spec(self, name: str, version: int = -1) -> ModelSpec:
         return identity_spec(name, self._version(name, version))

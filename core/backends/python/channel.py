@@ -76,7 +76,7 @@ from trident.core.errors import (
 from trident.core.inference.flushing import OneFlush
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
-from trident.core.inference.streaming import AGAIN, LATER, Later, ResponseSender
+from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
 from trident.core.interprocess.frames import Outbox, wait_readable, wait_writable
 from trident.core.interprocess.page_allocator import PageAllocator
@@ -154,7 +154,7 @@ class StubChannel:
         self._senders: Sequence[ResponseSender] = ()
         self._first = 0
         self._finished: set[int] = set()
-        self._result: list[Outcome | Later] | None = None
+        self._result: list[Outcome | DeferredOutcome] | None = None
         self._open: dict[int, _OpenRequest] = {}
         self._started: tuple[bool, Any] | None = None
         self._on_frame: Mapping[int, OnFrame] = {}
@@ -195,7 +195,7 @@ class StubChannel:
         batch_sizes: Sequence[int],
         senders: Sequence[ResponseSender],
         limit_s: float | None,
-    ) -> list[Outputs | Exception | Later]:
+    ) -> list[Outputs | Exception | DeferredOutcome]:
         """Execute a batch, and block until the outcome of each request is known.
 
         Raises StubSilent after `limit_s` seconds without it, and StubGone; `lose` must follow.
@@ -215,7 +215,7 @@ class StubChannel:
             self._finished.clear()
             self._watched.arm()
 
-    def _next_result(self, limit_s: float | None) -> list[Outcome | Later]:
+    def _next_result(self, limit_s: float | None) -> list[Outcome | DeferredOutcome]:
         end = None if limit_s is None else monotonic() + limit_s
         while True:
             self._read(None if end is None else max(0.0, end - monotonic()))
@@ -223,8 +223,8 @@ class StubChannel:
             if result is not None:
                 return result
 
-    def _outcomes_of(self, result: list[Outcome | Later]) -> list[Outputs | Exception | Later]:
-        found: list[Outputs | Exception | Later] = []
+    def _outcomes_of(self, result: list[Outcome | DeferredOutcome]) -> list[Outputs | Exception | DeferredOutcome]:
+        found: list[Outputs | Exception | DeferredOutcome] = []
         for index, outcome in enumerate(result):
             if outcome is LATER:
                 self._keep_open(index)
@@ -618,13 +618,13 @@ class OutcomeReader:
         self._check = check
         self._table = LayoutTable(_Outputs)
 
-    def result(self, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | Later]:
+    def result(self, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | DeferredOutcome]:
         """The outcome of each request of a batch, of which these are the sizes. Raises BadFrame."""
         records, at = self._table.read_head(content)
         if records != len(batch_sizes):
             raise BadFrame(f"{records} outcomes for {len(batch_sizes)} requests")
         layouts, unpack = self._table.layouts, RECORD.unpack_from
-        found: list[Outcome | Later] = []
+        found: list[Outcome | DeferredOutcome] = []
         end = len(content)
         for batch_size in batch_sizes:
             if end - at < 32:

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from trident.core.backends.backend import ModelDoor
+from trident.core.backends.backend import BlsClient
 from trident.core.backends.python.channel import OnFrame, StubChannel
 from trident.core.backends.python.stub.trident_stub.wire import (
     ANSWER,
@@ -87,7 +87,7 @@ class ModelAsks:
         self,
         channel: StubChannel,
         log: ModelLog,
-        models: ModelDoor | None,
+        models: BlsClient | None,
         metrics: OwnMetrics,
         name: str,
         placement: Placement,
@@ -216,7 +216,7 @@ def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumber
     return frame_of(REPLY, number, [numbers.head(1), *records])
 
 
-def _load(models: ModelDoor, asker: str, fields: Fields) -> Fields:
+def _load(models: BlsClient, asker: str, fields: Fields) -> Fields:
     parameters: dict[str, str | bytes] = {"config": fields["config"]} if fields["config"] else {}
     for path, content in fields["files"].items():
         parameters[path] = base64.b64decode(content)
@@ -224,12 +224,12 @@ def _load(models: ModelDoor, asker: str, fields: Fields) -> Fields:
     return {}
 
 
-def _unload(models: ModelDoor, asker: str, fields: Fields) -> Fields:
+def _unload(models: BlsClient, asker: str, fields: Fields) -> Fields:
     models.unload(fields["model_name"], fields["unload_dependents"], asker=asker)
     return {}
 
 
-def _is_ready(models: ModelDoor, asker: str, fields: Fields) -> Fields:
+def _is_ready(models: BlsClient, asker: str, fields: Fields) -> Fields:
     return {"ready": models.is_ready(fields["model_name"], int(fields["model_version"] or -1))}
 
 
@@ -266,7 +266,7 @@ def _delete(metrics: OwnMetrics, fields: Fields) -> Fields:
     return {}
 
 
-_MODEL_CALLS: dict[str, Callable[[ModelDoor, str, Fields], Fields]] = {
+_MODEL_CALLS: dict[str, Callable[[BlsClient, str, Fields], Fields]] = {
     "load_model": _load,
     "unload_model": _unload,
     "is_model_ready": _is_ready,

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import orjson
 
-from trident.core.backends.backend import Execution, ModelDoor
+from trident.core.backends.backend import BlsClient, Execution
 from trident.core.backends.python.channel import StubChannel
 from trident.core.backends.python.model_asks import ModelAsks, ModelLog
 from trident.core.backends.python.output_check import OutputCheck
@@ -289,7 +289,7 @@ class LaunchPlan:
     outputs: OutputCheck
     limits: ModelLimits = field(default_factory=ModelLimits)
     finalize_limit_s: float = 30.0
-    models: ModelDoor | None = None
+    models: BlsClient | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
 
     def arguments(self, placement: Placement) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""A dict of bounded size."""
+"""Dicts of bounded size."""
 
 from __future__ import annotations
 
-from trident.core.memo import Memo
+from trident.core.memo import AdaptiveMemo, Memo
 
 
 def test_memo_remembers_up_to_its_limit() -> None:
@@ -18,3 +18,51 @@ def test_full_memo_starts_again_with_the_new_entry() -> None:
     for number in range(4):
         memo[number] = number
     assert memo == {3: 3}
+
+
+def learn(memo: AdaptiveMemo[int], count: int, first: int = 0, *, again: bool = False) -> int:
+    """How many of `count` new texts were wanted; with `again` each of them is repeated once."""
+    wanted = 0
+    for number in range(first, first + count):
+        if memo.is_learning():
+            memo[number] = number
+            wanted += 1
+        if again:
+            memo.hits += number in memo
+    return wanted
+
+
+def test_adaptive_memo_returns_what_it_learned() -> None:
+    memo: AdaptiveMemo[int] = AdaptiveMemo()
+    assert memo.get("a") is None
+    memo["a"] = 7
+    assert memo.get("a") == 7
+
+
+def test_adaptive_memo_stays_bounded() -> None:
+    memo: AdaptiveMemo[int] = AdaptiveMemo()
+    for number in range(5000):
+        memo[number] = number
+        assert len(memo) <= 512
+    assert memo.get(4999) == 4999
+
+
+def test_adaptive_memo_pauses_while_no_text_is_repeated() -> None:
+    memo: AdaptiveMemo[int] = AdaptiveMemo()
+    assert learn(memo, 100_000) < 10_000
+    assert learn(memo, 10_000, first=200_000) > 0
+
+
+def test_adaptive_memo_goes_on_learning_while_texts_are_repeated() -> None:
+    memo: AdaptiveMemo[int] = AdaptiveMemo()
+    assert learn(memo, 10_000, again=True) == 10_000
+
+
+def test_adaptive_memo_learns_again_after_a_pause() -> None:
+    memo: AdaptiveMemo[int] = AdaptiveMemo()
+    learn(memo, 600)
+    assert not memo.is_learning()
+    while not memo.is_learning():
+        pass
+    memo["a"] = 1
+    assert memo.get("a") == 1

@@ -44,8 +44,8 @@ from trident.core.config.autocomplete import instance_group_problems
 from trident.core.config.schema import ModelConfig, ModelInstanceGroup
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.config.validate import count_problems
+from trident.core.engine.bls import waits_for_itself
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.engine.model_door import waits_for_itself
 from trident.core.errors import ServerStopping
 from trident.core.frontend.access import GRPC, AuthTokens, Scope, parse_restricted
 from trident.core.frontend.bridge import ThreadBridge

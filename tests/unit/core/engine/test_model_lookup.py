@@ -18,7 +18,7 @@ def test_an_unknown_one_is_the_engines_error() -> None:
 
 def test_one_that_another_process_has_to_tell_is_not_at_hand() -> None:
     engine = FakeEngine()
-    engine.at_hand = False
+    engine.knows_models = False
     with pytest.raises(ModelNotAtHand) as missing:
         ModelsAtHand(engine).model("simple", 3)
     assert (missing.value.name, missing.value.version) == ("simple", 3)

@@ -139,7 +139,7 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
     on_a_hub(test)
 
 
-def test_an_answer_at_hand_is_given_without_a_switch() -> None:
+def test_a_cached_answer_is_given_without_a_switch() -> None:
     submitted: list[str] = []
 
     class Engine(FakeEngine):
@@ -149,7 +149,7 @@ def test_an_answer_at_hand_is_given_without_a_switch() -> None:
 
     def test(bridge: GeventBridge) -> None:
         model = Engine().model("simple")
-        model.answer_at_hand = lambda request: empty_response(request) if request.id == "known" else None
+        model.cached_answer = lambda request: empty_response(request) if request.id == "known" else None
         passed: list[str] = []
         other = gevent.spawn(passed.append, "another greenlet")
         assert bridge.infer(model, request("known")).id == "known"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trident.core.frontend.request import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body, release_kept
+from trident.core.frontend.request import ALIGNMENT, FIRST_STEP, RequestBody, allocate_body, release_buffers
 
 
 class SharedMemory:
@@ -68,15 +68,15 @@ def test_the_memory_of_a_large_body_is_used_again_until_it_is_released() -> None
         found, body[0] = body[0], value
         return found
 
-    release_kept()
+    release_buffers()
     mark(7)
     assert mark(8) == 7
-    release_kept()
+    release_buffers()
     assert mark(9) == 0
 
 
 def test_a_view_of_a_large_body_keeps_its_memory() -> None:
-    release_kept()
+    release_buffers()
     body = allocate_body(1_234_567, 0)
     body[8:12] = b"kept"
     tensor = np.ndarray((4,), np.uint8, body[8:12])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trident.core.frontend.bridge import Turns
+from trident.core.frontend.bridge import TimeSlice
 
 
 def test_it_gives_way_once_it_has_taken_its_time() -> None:
@@ -13,7 +13,7 @@ def test_it_gives_way_once_it_has_taken_its_time() -> None:
         gave_way.append(clock[0])
         clock[0] += 1.0  # what the others take does not count
 
-    turns = Turns(give_way, now=lambda: clock[0])
+    turns = TimeSlice(give_way, now=lambda: clock[0])
     for _ in range(10):
         clock[0] += 0.00005
         turns()

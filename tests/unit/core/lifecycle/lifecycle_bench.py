@@ -20,8 +20,8 @@ from trident.core.backends.registry import BackendRegistry, installed_backends
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
+from trident.core.engine.bls import EngineBlsClient
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.engine.model_door import EngineDoor
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed
 from trident.core.http.admin import repository_index_json
@@ -177,7 +177,7 @@ class Bench:
         self.metrics = CustomMetrics()
         loader = ModelLoader(self.options, registry_of(self.backend), metrics=self.metrics)
         self.lifecycle = Lifecycle(self.options, loader, open_source)
-        self.door = loader.models = EngineDoor(self.lifecycle)
+        self.bls = loader.models = EngineBlsClient(self.lifecycle)
         hardware = HardwareGauges(interval_ms=1000)
         clouds = SourceOpener(SourceOptions(cache_directory=Path("unused"), cache_bytes=0))
         self.engine = InferenceEngine(self.options, self.lifecycle, hardware, clouds, self.metrics)

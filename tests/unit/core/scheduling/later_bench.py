@@ -16,12 +16,12 @@ from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
-from trident.core.inference.streaming import LATER, Later, ResponseSender, StreamedRequest
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender, StreamedRequest
 from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.batcher import DynamicBatcher
 
-Answer = Callable[[InferenceRequest, ResponseSender], Outputs | Exception | Later]
+Answer = Callable[[InferenceRequest, ResponseSender], Outputs | Exception | DeferredOutcome]
 
 
 def text(value: str) -> list[OutputTensor]:
@@ -51,7 +51,7 @@ class LaterStub:
         now_ns = time.monotonic_ns()
         return Execution([self._outcome(*pair) for pair in zip(requests, senders, strict=True)], now_ns, now_ns)
 
-    def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+    def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         if self.answer is not None:
             return self.answer(request, sender)
         with self._kept:

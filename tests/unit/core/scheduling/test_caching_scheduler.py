@@ -305,24 +305,24 @@ def test_each_load_has_its_own_answers(bench: Bench) -> None:
 # --- answers at hand
 
 
-def test_an_answer_at_hand_is_a_hit_without_a_wait(bench: Bench) -> None:
-    assert bench.scheduler.answer_at_hand(request_of("a", 1), 1) is None
+def test_a_cached_answer_is_a_hit_without_a_wait(bench: Bench) -> None:
+    assert bench.scheduler.cached_answer(request_of("a", 1), 1) is None
     assert bench.statistics.snapshot().cache_miss_count == 0  # `submit` counts it
     bench.submit("a", 1)
     bench.executor.answer(10)
-    answer = bench.scheduler.answer_at_hand(request_of("b", 1), 1)
+    answer = bench.scheduler.cached_answer(request_of("b", 1), 1)
     assert answer is not None
     assert (answer.id, answer.outputs[0].array.tolist(), answer.final, answer.times) == ("b", [10], True, None)
     counted = bench.statistics.snapshot()
     assert (counted.cache_hit_count, counted.request_success) == (1, 1)
 
 
-def test_large_requests_and_those_of_an_ended_version_have_no_answer_at_hand(bench: Bench) -> None:
+def test_large_requests_and_those_of_an_ended_version_have_no_cached_answer(bench: Bench) -> None:
     bench.submit("a", 1)
     bench.executor.answer(10)
-    assert bench.scheduler.answer_at_hand(request_of("large", 1, LARGE), 1) is None
+    assert bench.scheduler.cached_answer(request_of("large", 1, LARGE), 1) is None
     bench.scheduler.stop()
-    assert bench.scheduler.answer_at_hand(request_of("b", 1), 1) is None
+    assert bench.scheduler.cached_answer(request_of("b", 1), 1) is None
 
 
 def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:
@@ -331,7 +331,7 @@ def test_hits_have_their_times_for_those_who_want_them(bench: Bench) -> None:
     pending = PendingRequest(request_of("a", parameters=asking), bench.answers.setdefault("a", []).append)
     bench.scheduler.submit(pending)
     bench.executor.answer(10)
-    answer = bench.scheduler.answer_at_hand(request_of("b", parameters=asking), 4)
+    answer = bench.scheduler.cached_answer(request_of("b", parameters=asking), 4)
     assert answer is not None
     assert answer.times is not None
     assert answer.times.batch_size == 4

@@ -18,7 +18,7 @@ from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason, InferenceRequest
 from trident.core.inference.response import Outputs
-from trident.core.inference.streaming import LATER, Later, ResponseSender
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BucketStatistics
 from trident.core.scheduling.execution import execute_in_bucket, run_once
@@ -38,7 +38,7 @@ def test_run_once_raises_the_error_of_the_batch_or_of_a_request(ids: str, error:
 
 
 def test_run_once_waits_for_requests_that_are_answered_later() -> None:
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         def send() -> None:
             sender.send(text("first"))
             sender.send(text("second"))
@@ -56,7 +56,7 @@ def test_run_once_waits_for_requests_that_are_answered_later() -> None:
 
 @pytest.mark.parametrize("is_dropped", [False, True])
 def test_run_once_raises_what_a_sender_says(is_dropped: bool) -> None:
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         if not is_dropped:
             sender.send(text("first"))
             sender.send(None, error=BackendFailed("no sender is good"), final=True)

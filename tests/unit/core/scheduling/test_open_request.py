@@ -14,7 +14,7 @@ from trident.core.backends.backend import BackendInstance
 from trident.core.errors import BackendFailed, RequestCancelled
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs
-from trident.core.inference.streaming import LATER, Later, ResponseSender
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.statistics import FailureReason, ResponseKind
 
@@ -103,7 +103,7 @@ def test_removing_an_instance_waits_for_its_final_responses(make_later: MakeLate
 def test_outcomes_and_senders_mix_in_a_batch(make_later: MakeLaterBench) -> None:
     kept: list[ResponseSender] = []
 
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         if request.id == "now":
             return text("outcome")
         if request.id == "bad":
@@ -126,7 +126,7 @@ def test_outcomes_and_senders_mix_in_a_batch(make_later: MakeLaterBench) -> None
 
 
 def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, caplog: pytest.LogCaptureFixture) -> None:
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         sender.send(text("only"), final=True)
         sender.send(text("late"))
         sender.send(None, final=True)
@@ -145,7 +145,7 @@ def test_nothing_arrives_after_the_final_response(make_later: MakeLaterBench, ca
 
 @pytest.mark.filterwarnings("default")
 def test_an_execution_that_raises_fails_only_the_requests_that_are_open(make_later: MakeLaterBench) -> None:
-    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | Later:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
         sender.send(text("1"), final=request.id == "done")
         if request.id == "bad":
             raise RuntimeError("gone")

@@ -46,13 +46,13 @@ def test_a_request_is_answered() -> None:
 
 def test_a_model_that_another_process_has_to_tell_is_asked_for_in_a_greenlet() -> None:
     engine = FakeEngine(echo)
-    engine.at_hand = False
+    engine.knows_models = False
     asked: list[tuple[str, int]] = []
     find = engine.model
 
     def model(name: str, version: int = -1) -> Any:
         asked.append((name, version))
-        engine.at_hand = True
+        engine.knows_models = True
         return find(name, version)
 
     engine.model = model  # type: ignore[method-assign]

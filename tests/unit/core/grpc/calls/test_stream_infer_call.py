@@ -365,14 +365,14 @@ def test_the_end_of_a_stream_cancels_the_requests_of_decoupled_models() -> None:
 
 def test_requests_wait_behind_one_whose_model_is_asked_for() -> None:
     engine = FakeEngine(echo)
-    engine.at_hand = False
+    engine.knows_models = False
 
     def test(client: Client) -> None:
         stream = client.begin("ModelStreamInfer")
         send(client, stream, "a", "b")
         client.end(stream)
         assert not stream.has_ended
-        engine.at_hand = True
+        engine.knows_models = True
         until(lambda: stream.releases)
         assert ids(stream) == ["a", "b"]
         assert stream.pauses == 1

@@ -41,7 +41,7 @@ from trident.core.remote.calls import (
 
 LIMIT_S = 60.0
 # Requests are frames of their own; the engine sends the others with its state.
-NO_CALLS = {"model", "model_at_hand", "is_live", "is_ready", "phase", "trace_gate", "trace_answered"}
+NO_CALLS = {"model", "model_nowait", "is_live", "is_ready", "phase", "trace_gate", "trace_answered"}
 CONFIG = """
 max_batch_size: 8
 input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]

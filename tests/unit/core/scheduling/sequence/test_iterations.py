@@ -19,7 +19,7 @@ from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled,
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import Outputs, OutputTensor
-from trident.core.inference.streaming import AGAIN, LATER, Later, ResponseSender, StreamedRequest
+from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender, StreamedRequest
 from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.observability.statistics import FailureReason
 
@@ -67,7 +67,7 @@ class Counting:
         now_ns = time.monotonic_ns()
         return Execution([self._outcome(*pair) for pair in zip(requests, senders, strict=True)], now_ns, now_ns)
 
-    def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | Later:
+    def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | DeferredOutcome:
         if not request.id:  # of an empty slot
             return []
         given = {tensor.name: tensor.array.reshape(-1).tolist()[0] for tensor in request.inputs}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trident.core.kept_memory import KeptMemory
+from trident.core.buffer_pool import BufferPool
 
 SIZE = 1 << 17
 
 
-def use(buffers: KeptMemory, size: int, mark: int) -> int:
+def use(buffers: BufferPool, size: int, mark: int) -> int:
     """Take memory, mark it and give it back. Returns the mark that it had: 0 for new memory."""
     view = buffers.take(size)
     found = view[0]
@@ -19,7 +19,7 @@ def use(buffers: KeptMemory, size: int, mark: int) -> int:
 
 
 def test_memory_that_is_no_longer_used_is_used_again() -> None:
-    buffers = KeptMemory()
+    buffers = BufferPool()
     view = buffers.take(SIZE - 3)
     assert len(view) == SIZE - 3
     view[0] = 7
@@ -34,13 +34,13 @@ def test_memory_that_is_no_longer_used_is_used_again() -> None:
 
 
 def test_small_memory_is_the_c_librarys() -> None:
-    view = KeptMemory().take(100)
+    view = BufferPool().take(100)
     assert (len(view), view.readonly, view.format) == (100, False, "B")
-    assert len(KeptMemory().take(0)) == 0
+    assert len(BufferPool().take(0)) == 0
 
 
 def test_the_sizes_that_were_used_last_are_kept() -> None:
-    buffers = KeptMemory(3 * SIZE)
+    buffers = BufferPool(3 * SIZE)
     held = [buffers.take(SIZE) for _ in range(3)]
     for view in held:
         view[0] = 7
@@ -56,7 +56,7 @@ def test_the_sizes_that_were_used_last_are_kept() -> None:
 
 
 def test_dropped_memory_is_not_used_again() -> None:
-    buffers = KeptMemory()
+    buffers = BufferPool()
     held = buffers.take(SIZE)
     held[0] = 5
     use(buffers, SIZE, 7)
@@ -69,11 +69,11 @@ def test_dropped_memory_is_not_used_again() -> None:
 
 def test_more_memory_than_there_is_is_an_error() -> None:
     with pytest.raises(MemoryError, match=r"^there is no memory for 4611686018427387904 bytes$"):
-        KeptMemory().take(1 << 62)
+        BufferPool().take(1 << 62)
 
 
 def test_sizes_that_differ_a_little_share_their_memory() -> None:
-    memory = KeptMemory()
+    memory = BufferPool()
     view = memory.take(1_000_000)
     view[0] = 7
     del view

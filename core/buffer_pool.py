@@ -1,4 +1,4 @@
-"""Memory for large bodies and inputs, kept for those that come after them.
+"""A pool of large buffers for request bodies and inputs.
 
 Fresh memory has to be cleared by the kernel, page by page: that takes longer than the copy into it (16 MB: 3 ms, and
 40 ms of CPU on a busy machine where the kernel also looks for huge pages, instead of 2).
@@ -19,7 +19,7 @@ _SMALL = 65536
 _PAGE = mmap.PAGESIZE
 
 
-class KeptMemory:
+class BufferPool:
     """Any thread. `kept` is how many bytes of unused memory stay at most, the sizes that were used last.
 
     Sizes are rounded up by an eighth at most, so that bodies that differ by a few digits use the same memory. A page

@@ -1,4 +1,4 @@
-"""Models that ask other models: real ONNX models behind the door, and a model that asks them while it executes."""
+"""Models that call other models: real ONNX models, and a model that calls them while it executes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def request(name: str = "simple", *arrays: Array, version: int = -1, **more: obj
 def call(bench: Bench, asked: InferenceRequest, *, decoupled: bool = False) -> InferenceResponse:
     """The one response to `asked`."""
     responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-    bench.door.infer(asked, responses.put, decoupled=decoupled)
+    bench.bls.infer(asked, responses.put, decoupled=decoupled)
     response = responses.get(timeout=LIMIT_S)
     assert response.final
     assert responses.empty()
@@ -69,7 +69,7 @@ def test_a_model_answers_as_it_answers_a_front_end(repository: Path, decoupled: 
         assert response.id == "7"
         assert [(output.name, output.shape) for output in response.outputs] == [("OUTPUT0", (2, 16))]
         assert (response.outputs[0].array == 2).all()
-        assert bench.door.spec("simple").max_batch_size == 8
+        assert bench.bls.spec("simple").max_batch_size == 8
         assert bench.version("simple").statistics.snapshot(0).inference_count == 2
 
 
@@ -83,7 +83,7 @@ def test_an_unknown_model_is_an_error_response(repository: Path) -> None:
         assert error.code is ErrorCode.INTERNAL
         assert "'simple' version 3 is not found" in failure(bench, request(version=3)).message
         with pytest.raises(ModelNotFound):
-            bench.door.spec("ghost")
+            bench.bls.spec("ghost")
 
 
 def test_an_invalid_request_is_an_error_response(repository: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_decoupled_model_needs_a_caller_that_takes_many_responses(repository: 
 def test_a_cancelled_call_leaves_the_queue_unrun(repository: Path) -> None:
     with living(repository) as bench, bench.running("caller"):
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        pending = bench.door.infer(request("caller", np.zeros(1, np.int32)), responses.put)
+        pending = bench.bls.infer(request("caller", np.zeros(1, np.int32)), responses.put)
         pending.cancel()
         bench.backend.models[-1].gate.set()
         error = responses.get(timeout=LIMIT_S).error
@@ -136,7 +136,7 @@ def test_a_call_waits_no_longer_than_its_timeout(repository: Path) -> None:
     write(repository, "queued", 1, config=config)
     with living(repository, control_mode="explicit", load_models=("queued",)) as bench, bench.running("queued"):
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        bench.door.infer(request("queued", np.zeros(1, np.int32), timeout_us=1), responses.put)
+        bench.bls.infer(request("queued", np.zeros(1, np.int32), timeout_us=1), responses.put)
         bench.backend.models[-1].gate.set()
         error = responses.get(timeout=LIMIT_S).error
         assert error is not None
@@ -175,43 +175,43 @@ def test_requests_in_flight_may_still_ask_other_models_while_the_server_stops(re
 
 def test_a_call_after_the_unload_of_its_model_is_an_error_response(repository: Path) -> None:
     with living(repository, control_mode="explicit", load_models=("*",)) as bench:
-        bench.door.unload("simple", asker="asker")
+        bench.bls.unload("simple", asker="asker")
         assert "'simple' is not ready" in failure(bench, request()).message
-        assert not bench.door.is_ready("simple")
+        assert not bench.bls.is_ready("simple")
 
 
 def test_models_load_and_unload_in_explicit_mode(repository: Path) -> None:
     with living(repository, control_mode="explicit") as bench:
-        assert not bench.door.is_ready("simple")
-        bench.door.load("simple", {}, asker="asker")
-        assert bench.door.is_ready("simple")
-        assert bench.door.is_ready("simple", 1)
-        assert not bench.door.is_ready("simple", 2)
+        assert not bench.bls.is_ready("simple")
+        bench.bls.load("simple", {}, asker="asker")
+        assert bench.bls.is_ready("simple")
+        assert bench.bls.is_ready("simple", 1)
+        assert not bench.bls.is_ready("simple", 2)
         config = '{"backend": "onnxruntime", "max_batch_size": 2}'
-        bench.door.load("simple", {"config": config}, asker="asker")
-        assert bench.door.spec("simple").max_batch_size == 2
-        bench.door.unload("simple", asker="asker")
-        assert not bench.door.is_ready("simple")
+        bench.bls.load("simple", {"config": config}, asker="asker")
+        assert bench.bls.spec("simple").max_batch_size == 2
+        bench.bls.unload("simple", asker="asker")
+        assert not bench.bls.is_ready("simple")
         with pytest.raises(ModelLoadFailed, match="failed to load 'ghost', failed to poll from model repository"):
-            bench.door.load("ghost", {}, asker="asker")
+            bench.bls.load("ghost", {}, asker="asker")
 
 
 def test_models_load_and_unload_in_no_other_mode(repository: Path) -> None:
     with living(repository) as bench:
         for change in (
-            lambda: bench.door.load("simple", {}, asker="asker"),
-            lambda: bench.door.unload("simple", asker="asker"),
+            lambda: bench.bls.load("simple", {}, asker="asker"),
+            lambda: bench.bls.unload("simple", asker="asker"),
         ):
             with pytest.raises(
                 ModelNotReady, match="explicit model load / unload is not allowed if polling is enabled"
             ):
                 change()
-        assert bench.door.is_ready("simple")
+        assert bench.bls.is_ready("simple")
 
 
 def test_many_responses_have_a_window(repository: Path) -> None:
     with living(repository) as bench:
         responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
-        pending = bench.door.infer(request(), responses.put, decoupled=True)
+        pending = bench.bls.infer(request(), responses.put, decoupled=True)
         assert isinstance(pending, StreamedRequest)
         assert responses.get(timeout=LIMIT_S).final

@@ -1,4 +1,4 @@
-"""The way by which models ask other models: that of every front end, without the front end.
+"""Business logic scripting: requests that models make of other models.
 
 Source: docs/spec/python-backend.md sections 4.3 and 4.4.
 """
@@ -21,8 +21,8 @@ from trident.core.lifecycle.version import ModelVersion
 from trident.core.scheduling.rate_limiter import RateLimiter
 
 
-class EngineDoor:
-    """Implements ModelDoor on the models of `lifecycle`, whose executions `rate_limiter` lets take turns."""
+class EngineBlsClient:
+    """Implements BlsClient on the models of `lifecycle`, whose executions `rate_limiter` lets take turns."""
 
     def __init__(self, lifecycle: Lifecycle, rate_limiter: RateLimiter | None = None) -> None:
         self._lifecycle = lifecycle
