@@ -26,7 +26,7 @@ from google.protobuf import text_format
 from onnx import TensorProto, helper, numpy_helper
 
 from bench.results import number, positive, table
-from trident.core.backends.backend import Backend, BackendInstance, BucketedExecution, LoadContext
+from trident.core.backends.backend import Backend, BackendInstance, LoadContext
 from trident.core.backends.onnxruntime.backend import make_backend as make_onnx_backend
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.request_check import RequestValidator
@@ -178,7 +178,7 @@ def measured(model: Served, lengths: Sequence[int]) -> Round:
     start = time.process_time()
     for batch in work:
         execution = model.instance.execute(batch, [1] * len(batch))
-        if isinstance(execution, BucketedExecution):
+        if execution.bucket is not None:
             elements += execution.bucket.elements
             padding += execution.bucket.padding
     seconds = time.process_time() - start

@@ -35,7 +35,7 @@ class Execution:
     `outputs[i]` are the output tensors of request i, in the client's shapes, or the error of that request alone, or
     LATER or AGAIN from an instance that answers later. The times are monotonic ns: when the inputs were gathered, and
     when the model had run. The scheduler notes when the execution started and ended, and how many items it had
-    unless an instance knows of more than those of the requests.
+    unless an instance knows of more than those of the requests. `bucket` is that to which the batch was padded, if any.
     """
 
     outputs: Sequence[Outputs | Exception | DeferredOutcome]
@@ -44,13 +44,7 @@ class Execution:
     start_ns: int = 0
     end_ns: int = 0
     items: int = 0
-
-
-@dataclass(slots=True, kw_only=True)
-class BucketedExecution(Execution):
-    """That of a batch which was padded to a bucket."""
-
-    bucket: BucketUse
+    bucket: BucketUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

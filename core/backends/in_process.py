@@ -1,8 +1,13 @@
-"""An instance on a GPU whose model reads and writes tensors where they lie in the memory of that GPU.
+"""Models whose framework runs in this process: one loaded version, and its instances.
 
-A client has them there by CUDA shared memory. Batches of several requests, and tensors on other GPUs, are copied
-through the host as all others.
-Source: docs/spec/shared-memory.md section 7.
+    Framework           what a backend tells of its framework: how to load the weights, and what its instances run
+    Runner              what one instance runs
+    InProcessModel      a version: loads the weights once for each device, and makes instances
+    InProcessInstance   gathers the inputs of a batch, runs it, and splits the results
+
+The tensors of a client's CUDA shared memory are read and written where they lie on the GPU if their request runs alone
+there and the model `may_bind`. Those of other requests are copied through the host.
+Source: docs/spec/onnxruntime-backend.md section 5.5; docs/spec/shared-memory.md section 7; docs/ragged-batching.md.
 """
 
 from __future__ import annotations
@@ -10,12 +15,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic_ns
-from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from trident.core.backends.backend import BackendInstance, BucketedExecution, Execution
+from trident.core.backends.backend import Execution, LoadContext, OnChange
 from trident.core.backends.tensors.gather import Gatherer, OnBuffer, PaddingGatherer, batch_inputs, batch_total
 from trident.core.backends.tensors.split import PaddedSplitter, Splitter, scattered_outputs
 from trident.core.config.placement import DeviceKind, Placement
@@ -26,13 +30,179 @@ from trident.core.inference.request import InferenceRequest, OutputMemory
 from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOutput, RegionInput, RegionRequest
 from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BYTES, Array, Shape
+from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 
 _log = logging.getLogger("trident.backends")
-_NO_NAMES: Mapping[str, Collection[int]] = MappingProxyType({})
+
+
+class BoundInput(NamedTuple):
+    """An input at an address on the GPU, in the shape that the model gets."""
+
+    address: int
+    shape: Shape
+
+
+# Takes output names, a feed and run options, and returns the outputs in the order of the names.
+Run = Callable[[list[str], Mapping[str, Array], Any], Sequence[Array]]
+# The same, with large outputs in memory of the request, if there is enough.
+RunPlaced = Callable[[list[str], Mapping[str, Array], Any, OutputMemory], Sequence[Array]]
+# The same on tensors on the GPU: takes also the inputs that are not in the feed, the places for outputs, and the size
+# of the batch. An output is written to its place if it is known before the run that it fits there, and then its shape
+# is returned; otherwise it is an array.
+RunBound = Callable[
+    [list[str], Mapping[str, Array], Any, Mapping[str, BoundInput], Mapping[str, DevicePlace], int],
+    Sequence[Array | Shape],
+]
+
+
+def _never(exc: BaseException) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """What a framework raises. `error_of` makes the server's error of an exception and the name of the model.
+
+    `is_poison` tells whether an exception means that nothing can run again on the GPU in this process.
+    """
+
+    exceptions: tuple[type[Exception], ...]
+    error_of: Callable[[Exception, str], ServerError]
+    is_poison: Callable[[BaseException], bool] = _never
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """What one instance runs. `close` frees what only this instance holds.
+
+    `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
+    without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`).
+    """
+
+    run: Run
+    run_options: Any = None
+    run_placed: RunPlaced | None = None
+    run_bound: RunBound | None = None
+    scalars: frozenset[str] = frozenset()
+    on_buffer: OnBuffer | None = None
+    may_run_inline: bool = False
+    close: Callable[[], None] | None = None
+
+
+Weights = TypeVar("Weights")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framework(Generic[Weights]):
+    """What a backend tells of one version and its framework. Loader threads, several at once.
+
+    `load` loads the weights onto the device of a placement, for all instances there. `runner` makes what one of them
+    runs. Both raise a ServerError. `provider` and `threads` are cells of the start table. `named_axes` are the
+    dimensions of each output of which the graph says that they are as long as the padded inputs.
+    """
+
+    load: Callable[[Placement], Weights]
+    runner: Callable[[Weights, Placement], Runner]
+    failures: Failures
+    provider: Callable[[Weights], str]
+    threads: str
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    named_axes: Callable[[Weights, BucketSpec], Mapping[str, Collection[int]]] | None = None
+
+
+class InProcessModel:
+    """Implements BackendModel. Loader threads, several at once."""
+
+    trouble = ""
+
+    def __init__(self, context: LoadContext, framework: Framework[Any]) -> None:
+        """Load the weights for all placements of `context`. Raises a ServerError."""
+        self.labels = framework.labels
+        self._config = context.config
+        self._spec = context.spec
+        self._framework = framework
+        self._changing = threading.Lock()
+        self._closed = False
+        self._axes: dict[str, tuple[int, ...]] | None = None
+        wanted = {placement.device: placement for placement in context.placements}
+        # Read without the lock: it is replaced under the lock, and never changed.
+        self._loaded: dict[str, Any] = {device: framework.load(placement) for device, placement in wanted.items()}
+
+    @property
+    def loaded(self) -> Mapping[str, Any]:
+        """The weights by device (`Placement.device`)."""
+        return self._loaded
+
+    def describe(self) -> dict[str, str]:
+        loaded = self._loaded
+        providers = dict.fromkeys([self._framework.provider(weights) for weights in loaded.values()])
+        return {
+            "device": ", ".join(loaded),
+            "execution provider": ", ".join(providers),
+            "threads": self._framework.threads,
+        }
+
+    def instance(self, placement: Placement) -> InProcessInstance:
+        """An instance on the weights of its device, which are loaded if there are none. Raises a ServerError."""
+        spec, config, buckets = self._spec, self._config, self._spec.buckets
+        weights = self._weights(placement)
+        runner = self._framework.runner(weights, placement)
+        described = batch_inputs(config, spec.name)
+        if buckets is None:
+            gatherer = Gatherer(spec, scalars=runner.scalars, batch_inputs=described, on_buffer=runner.on_buffer)
+            splitter = Splitter(spec, scattered_outputs(config))
+        else:
+            gatherer = PaddingGatherer(
+                spec, buckets, scalars=runner.scalars, batch_inputs=described, on_buffer=runner.on_buffer
+            )
+            splitter = PaddedSplitter(spec, buckets, self._length_axes(weights, buckets))
+        binds = buckets is None and not runner.scalars and may_bind(spec, config)
+        return InProcessInstance(placement, spec, gatherer, splitter, runner, self._framework.failures, binds)
+
+    def _weights(self, placement: Placement) -> Any:
+        """The weights on the device of `placement`. If several threads ask for new ones, one of them loads them."""
+        device = placement.device
+        if device in self._loaded:
+            return self._loaded[device]
+        with self._changing:
+            if self._closed:
+                raise RuntimeError("the model is closed")
+            if device not in self._loaded:
+                self._loaded = {**self._loaded, device: self._framework.load(placement)}
+            return self._loaded[device]
+
+    def _length_axes(self, weights: Any, buckets: BucketSpec) -> Mapping[str, tuple[int, ...]]:
+        """Found once, because they are the same on every device."""
+        if self._axes is None:
+            named_axes = self._framework.named_axes
+            named = named_axes(weights, buckets) if named_axes is not None else {}
+            self._axes = length_axes(self._spec, buckets, named)
+        return self._axes
+
+    def watch(self, on_change: OnChange) -> None:
+        """An instance can always execute."""
+
+    def check_ready(self) -> None:
+        """It is always ready."""
+
+    def processes(self) -> list[ModelProcessMetrics]:
+        return []
+
+    def retain(self, devices: Iterable[str]) -> None:
+        """Drop the weights on all devices except `devices`. Instances that use some keep them until they close."""
+        kept = frozenset(devices)
+        with self._changing:
+            self._loaded = {device: weights for device, weights in self._loaded.items() if device in kept}
+
+    def close(self) -> None:
+        """Drop all weights. They are freed when the last instance on them has closed as well."""
+        with self._changing:
+            self._closed = True
+            self._loaded = {}
 
 
 def length_axes(
-    spec: ModelSpec, buckets: BucketSpec, named: Mapping[str, Collection[int]] = _NO_NAMES
+    spec: ModelSpec, buckets: BucketSpec, named: Mapping[str, Collection[int]]
 ) -> dict[str, tuple[int, ...]]:
     """The dimensions of each output that are as long as the padded inputs, the batch dimension counted.
 
@@ -62,184 +232,6 @@ def length_axes(
     return found
 
 
-Weights = TypeVar("Weights")
-
-
-class DeviceWeights(Generic[Weights]):
-    """Loads the weights for a device when the first instance on it is made. Loader threads, several at once.
-
-    `load` loads them onto the device of a placement, and raises a ServerError. `loaded` are those that are there, by
-    device (`Placement.device`).
-    """
-
-    def __init__(self, load: Callable[[Placement], Weights], loaded: Mapping[str, Weights]) -> None:
-        self._load = load
-        # The dictionary is read without the lock, so it is replaced under the lock and never changed.
-        self._changing = threading.Lock()
-        self._loaded = dict(loaded)
-        self._closed = False
-
-    @property
-    def loaded(self) -> Mapping[str, Weights]:
-        """Those that are there, by device."""
-        return self._loaded
-
-    def of(self, placement: Placement) -> Weights:
-        """The weights on the device of `placement`. If several threads ask for new ones, one of them loads them."""
-        device = placement.device
-        if device in self._loaded:
-            return self._loaded[device]
-        with self._changing:
-            if self._closed:
-                raise RuntimeError("the model is closed")
-            if device not in self._loaded:
-                self._loaded = {**self._loaded, device: self._load(placement)}
-            return self._loaded[device]
-
-    def retain(self, devices: Iterable[str]) -> None:
-        """Drop the weights on all devices except `devices`. Who uses some keeps them until it closes."""
-        kept = frozenset(devices)
-        with self._changing:
-            self._loaded = {device: weights for device, weights in self._loaded.items() if device in kept}
-
-    def close(self) -> None:
-        with self._changing:
-            self._closed = True
-            self._loaded = {}
-
-
-# Source: docs/spec/onnxruntime-backend.md section 5.5; docs/spec/framework-backends.md.
-
-
-# Takes output names, a feed and run options, and returns the outputs in the order of the names.
-Run = Callable[[list[str], Mapping[str, Array], Any], Sequence[Array]]
-# The same, with large outputs in memory of the request, if there is enough.
-RunPlaced = Callable[[list[str], Mapping[str, Array], Any, OutputMemory], Sequence[Array]]
-
-
-def _never(exc: BaseException) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """What a framework raises. `error_of` makes the server's error of an exception and the name of the model.
-
-    `is_poison` tells whether an exception means that nothing can run again on the GPU in this process.
-    """
-
-    exceptions: tuple[type[Exception], ...]
-    error_of: Callable[[Exception, str], ServerError]
-    is_poison: Callable[[BaseException], bool] = _never
-
-
-class InProcessInstance:
-    """Implements BackendInstance.
-
-    `run` and `run_options` belong to the weights on the device, which several instances may share. `run_placed` is for
-    a request that runs alone, of a model that `may_bind`.
-    """
-
-    def __init__(
-        self,
-        placement: Placement,
-        spec: ModelSpec,
-        gatherer: Gatherer,
-        splitter: Splitter,
-        run: Run,
-        failures: Failures,
-        *,
-        run_options: Any = None,
-        may_run_inline: bool = False,
-        on_close: Callable[[], None] | None = None,
-        run_placed: RunPlaced | None = None,
-    ) -> None:
-        self.placement = placement
-        self.may_run_inline = may_run_inline
-        self.answers_later = False
-        self.poisoned = False
-        self._spec = spec
-        self._gatherer = gatherer
-        self._splitter = splitter
-        self._run = run
-        self._run_placed = run_placed
-        self._run_options = run_options
-        self._failures = failures
-        self._exceptions = failures.exceptions
-        self._on_close = on_close
-        self._names = list(spec.outputs)
-
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
-        """Execute `requests` as one batch. Raises BackendFailed or OutOfMemory if the whole batch failed."""
-        spec = self._spec
-        total = batch_total(batch_sizes, spec.max_batch_size, spec.name)
-        try:
-            feed = self._gatherer.gather(requests, total)
-            gathered_ns = monotonic_ns()
-            memory = requests[0].output_memory
-            # Who traces a request may want to see its tensors later, when their memory is in use again.
-            if memory is None or self._run_placed is None or len(requests) > 1 or requests[0].trace is not None:
-                results = self._run(self._names, feed, self._run_options)
-            else:
-                results = self._run_placed(self._names, feed, self._run_options, memory)
-        except self._exceptions as exc:
-            raise self._failure(exc) from exc
-        finished_ns = monotonic_ns()
-        return Execution(self._splitter.split(requests, batch_sizes, results, total), gathered_ns, finished_ns)
-
-    def _failure(self, exc: Exception) -> ServerError:
-        if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
-            self.poisoned = True
-        error = self._failures.error_of(exc, self._spec.name)
-        error.__cause__ = exc  # the log asks for it, and in compiled code `raise ... from` does not set it
-        return error
-
-    def close(self) -> None:
-        """Free the buffers and drop what it runs."""
-        self._gatherer.close()
-        self._run = _closed
-        self._run_placed = None
-        on_close, self._on_close = self._on_close, None
-        if on_close is not None:
-            on_close()
-
-
-def _closed(names: list[str], feed: Mapping[str, Array], run_options: Any) -> Sequence[Array]:
-    raise RuntimeError("the instance is closed")
-
-
-class BoundInput(NamedTuple):
-    """An input at an address on the GPU, in the shape that the model gets."""
-
-    address: int
-    shape: Shape
-
-
-class BoundRun(Protocol):
-    """Runs a model on tensors on its GPU. The instance's thread."""
-
-    def bound(
-        self,
-        names: Sequence[str],
-        feed: Mapping[str, Array],
-        options: Any,
-        inputs: Mapping[str, BoundInput],
-        outputs: Mapping[str, DevicePlace],
-        total: int,
-    ) -> list[Array | Shape]:
-        """The outputs `names`: an array, or the shape of one that was written at its place in `outputs`.
-
-        `feed` has the inputs that are not in `inputs`. An output is written to its place if it is known before the
-        run that it fits there; otherwise it is an array. `total` is the size of the batch.
-        """
-        ...
-
-
 def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
     """Whether the tensors of requests are those of the model, so that nothing has to be done to them in between."""
     tensors: list[InputSpec | OutputSpec] = [*spec.inputs.values(), *spec.outputs.values()]
@@ -254,8 +246,8 @@ def may_bind(spec: ModelSpec, config: ModelConfig) -> bool:
     )
 
 
-class BoundInstance(InProcessInstance):
-    """An InProcessInstance of a model that `may_bind`. `bound_run` and `run` share the weights on the device."""
+class InProcessInstance:
+    """Implements BackendInstance. `binds`: the runner may use the memory of a request that runs alone."""
 
     def __init__(
         self,
@@ -263,15 +255,26 @@ class BoundInstance(InProcessInstance):
         spec: ModelSpec,
         gatherer: Gatherer,
         splitter: Splitter,
-        run: Run,
+        runner: Runner,
         failures: Failures,
-        *,
-        bound_run: BoundRun,
-        run_options: Any = None,
-        on_close: Callable[[], None] | None = None,
+        binds: bool,
     ) -> None:
-        super().__init__(placement, spec, gatherer, splitter, run, failures, run_options=run_options, on_close=on_close)
-        self._bound_run = bound_run
+        self.placement = placement
+        self.may_run_inline = runner.may_run_inline and placement.kind is DeviceKind.CPU
+        self.answers_later = False
+        self.poisoned = False
+        self._spec = spec
+        self._gatherer = gatherer
+        self._padding = gatherer if isinstance(gatherer, PaddingGatherer) else None
+        self._splitter = splitter
+        self._run = runner.run
+        self._run_placed = runner.run_placed if binds else None
+        self._run_bound = runner.run_bound if binds else None
+        self._run_options = runner.run_options
+        self._failures = failures
+        self._exceptions = failures.exceptions
+        self._on_close = runner.close
+        self._names = list(spec.outputs)
 
     def execute(
         self,
@@ -279,37 +282,52 @@ class BoundInstance(InProcessInstance):
         batch_sizes: Sequence[int],
         senders: Sequence[ResponseSender] = (),
     ) -> Execution:
-        """As that of InProcessInstance; a request that runs alone is bound to the memory that it names on this GPU."""
-        request = requests[0]
-        # Who traces a request may want to see its tensors.
-        if len(requests) == 1 and type(request) is RegionRequest and request.trace is None:
+        """Execute `requests` as one batch. Raises BackendFailed or OutOfMemory if the whole batch failed."""
+        spec = self._spec
+        total = batch_total(batch_sizes, spec.max_batch_size, spec.name)
+        first = requests[0]
+        # Who traces a request may want to see its tensors later, when their memory is in use again.
+        is_alone = len(requests) == 1 and first.trace is None
+        if is_alone and self._run_bound is not None and type(first) is RegionRequest:
             device_id = self.placement.device_id
             inputs = {
                 tensor.name: BoundInput(tensor.on_device.address, tensor.shape)
-                for tensor in request.inputs
+                for tensor in first.inputs
                 if type(tensor) is RegionInput and tensor.on_device and tensor.on_device.device_id == device_id
             }
-            places = request.outputs_on_device
-            outputs = {name: place for name, place in places.items() if place.device_id == device_id}
-            if inputs or outputs:
-                return self._execute_bound(request, batch_sizes[0], inputs, outputs)
-        return super().execute(requests, batch_sizes, senders)
+            places = {name: place for name, place in first.outputs_on_device.items() if place.device_id == device_id}
+            if inputs or places:
+                return self._execute_bound(self._run_bound, first, inputs, places, total)
+        try:
+            feed = self._gatherer.gather(requests, total)
+            gathered_ns = monotonic_ns()
+            memory = first.output_memory if is_alone else None
+            if memory is None or self._run_placed is None:
+                results = self._run(self._names, feed, self._run_options)
+            else:
+                results = self._run_placed(self._names, feed, self._run_options, memory)
+        except self._exceptions as exc:
+            raise self._failure(exc) from exc
+        finished_ns = monotonic_ns()
+        execution = Execution(self._splitter.split(requests, batch_sizes, results, total), gathered_ns, finished_ns)
+        if self._padding is not None:
+            execution.bucket = self._padding.use
+        return execution
 
     def _execute_bound(
         self,
+        run_bound: RunBound,
         request: RegionRequest,
-        batch_size: int,
         inputs: Mapping[str, BoundInput],
-        outputs: Mapping[str, DevicePlace],
+        places: Mapping[str, DevicePlace],
+        total: int,
     ) -> Execution:
-        spec = self._spec
-        total = batch_total((batch_size,), spec.max_batch_size, spec.name)
-        wanted = request.outputs or tuple(spec.outputs)
-        names = [name for name in spec.outputs if name in wanted]
+        wanted = request.outputs or self._names
+        names = [name for name in self._names if name in wanted]
         try:
             feed = {tensor.name: tensor.array for tensor in request.inputs if tensor.name not in inputs}
             gathered_ns = monotonic_ns()
-            results = self._bound_run.bound(names, feed, self._run_options, inputs, outputs, total)
+            results = run_bound(names, feed, self._run_options, inputs, places, total)
         except self._exceptions as exc:
             raise self._failure(exc) from exc
         finished_ns = monotonic_ns()
@@ -323,108 +341,22 @@ class BoundInstance(InProcessInstance):
         array = self._splitter.checked(output, result, total)
         return OutputTensor(name, output.datatype.name, array.shape, array)
 
+    def _failure(self, exc: Exception) -> ServerError:
+        if self.placement.kind is DeviceKind.GPU and self._failures.is_poison(exc):
+            self.poisoned = True
+        error = self._failures.error_of(exc, self._spec.name)
+        error.__cause__ = exc  # the log asks for it, and in compiled code `raise ... from` does not set it
+        return error
 
-# Source: docs/ragged-batching.md.
-
-
-class BucketedInstance(InProcessInstance):
-    """An InProcessInstance that says of each execution to which bucket it was padded."""
-
-    def __init__(
-        self,
-        placement: Placement,
-        spec: ModelSpec,
-        gatherer: PaddingGatherer,
-        splitter: PaddedSplitter,
-        run: Run,
-        failures: Failures,
-        *,
-        run_options: Any = None,
-        may_run_inline: bool = False,
-        on_close: Callable[[], None] | None = None,
-    ) -> None:
-        super().__init__(
-            placement,
-            spec,
-            gatherer,
-            splitter,
-            run,
-            failures,
-            run_options=run_options,
-            may_run_inline=may_run_inline,
-            on_close=on_close,
-        )
-        self._padding = gatherer
-
-    def execute(
-        self,
-        requests: Sequence[InferenceRequest],
-        batch_sizes: Sequence[int],
-        senders: Sequence[ResponseSender] = (),
-    ) -> Execution:
-        """As that of InProcessInstance, with the bucket."""
-        done = super().execute(requests, batch_sizes, senders)
-        return BucketedExecution(done.outputs, done.input_end_ns, done.output_start_ns, bucket=self._padding.use)
+    def close(self) -> None:
+        """Free the buffers and drop what it runs."""
+        self._gatherer.close()
+        self._run = _closed
+        self._run_placed = self._run_bound = None
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
 
 
-def make_instance(
-    placement: Placement,
-    spec: ModelSpec,
-    config: ModelConfig,
-    run: Run,
-    failures: Failures,
-    axes: Mapping[str, tuple[int, ...]],
-    *,
-    scalars: frozenset[str] = frozenset(),
-    on_buffer: OnBuffer | None = None,
-    run_options: Any = None,
-    may_run_inline: bool = False,
-    on_close: Callable[[], None] | None = None,
-    bound_run: BoundRun | None = None,
-    run_placed: RunPlaced | None = None,
-) -> BackendInstance:
-    """An instance that pads its batches if the model has buckets; then `axes` are those of `length_axes`.
-
-    `on_close` frees what `run` holds. `bound_run` runs on tensors in memory of the GPU, and `run_placed` writes outputs
-    where they are sent from, where the tensors of the model allow it.
-    """
-    described, buckets = batch_inputs(config, spec.name), spec.buckets
-    if buckets is None:
-        gatherer = Gatherer(spec, scalars=scalars, batch_inputs=described, on_buffer=on_buffer)
-        splitter = Splitter(spec, scattered_outputs(config))
-        binds = not scalars and may_bind(spec, config)
-        if bound_run is not None and binds:
-            return BoundInstance(
-                placement,
-                spec,
-                gatherer,
-                splitter,
-                run,
-                failures,
-                bound_run=bound_run,
-                run_options=run_options,
-                on_close=on_close,
-            )
-        return InProcessInstance(
-            placement,
-            spec,
-            gatherer,
-            splitter,
-            run,
-            failures,
-            run_options=run_options,
-            may_run_inline=may_run_inline,
-            on_close=on_close,
-            run_placed=run_placed if binds else None,
-        )
-    return BucketedInstance(
-        placement,
-        spec,
-        PaddingGatherer(spec, buckets, scalars=scalars, batch_inputs=described, on_buffer=on_buffer),
-        PaddedSplitter(spec, buckets, axes),
-        run,
-        failures,
-        run_options=run_options,
-        may_run_inline=may_run_inline,
-        on_close=on_close,
-    )
+def _closed(names: list[str], feed: Mapping[str, Array], run_options: Any) -> Sequence[Array]:
+    raise RuntimeError("the instance is closed")

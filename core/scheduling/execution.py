@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from trident.core.backends.backend import BackendInstance, BucketedExecution, Execution
+from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed
@@ -127,7 +127,7 @@ def execute_in_bucket(
 ) -> Execution:
     """`execute_batch` for a model with batch buckets. Counts the padding, too."""
     execution = execute_batch(backend, requests, reason, statistics, clock)
-    if isinstance(execution, BucketedExecution):
+    if execution.bucket is not None:
         statistics.record_bucket(execution.bucket)
     return execution
 

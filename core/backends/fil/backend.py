@@ -17,8 +17,7 @@ import numpy as np
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.fil import EXTRA
-from trident.core.backends.in_process import Run
-from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.in_process import Framework, InProcessModel, Runner
 from trident.core.backends.model_files import content_hint, end_of, path_of_model, start_of, written_by
 from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.backends.registry import check_installed, importing, is_installed
@@ -368,9 +367,13 @@ class FilBackend:
             check_trees(config, header_of(trees), settings, width)
             return trees
 
-        def make_run(trees: Any, placement: Placement) -> Run:
-            return run_of(trees, settings, INPUT, width, threads)
+        def runner(trees: Any, placement: Placement) -> Runner:
+            # How far a row goes in a tree differs with its values, but no further than the tree is deep.
+            return Runner(run=run_of(trees, settings, INPUT, width, threads), may_run_inline=True)
 
-        described = {"execution provider": f"Treelite {VERSION}", "threads": str(threads)}
-        # How far a row goes in a tree differs with its values, but no further than the tree is deep.
-        return InProcessModel(context, load, make_run, FAILURES, described, may_run_inline=True)
+        def provider(trees: Any) -> str:
+            return f"Treelite {VERSION}"
+
+        return InProcessModel(
+            context, Framework(load=load, runner=runner, failures=FAILURES, provider=provider, threads=str(threads))
+        )

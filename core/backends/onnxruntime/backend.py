@@ -16,11 +16,17 @@ from typing import Any
 
 import onnxruntime
 
-from trident.core.backends.backend import Backend, LoadContext
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
-from trident.core.backends.onnxruntime.graph import model_path, signature_of, size_of_files
-from trident.core.backends.onnxruntime.model import OnnxModel
+from trident.core.backends.onnxruntime.graph import (
+    has_bounded_graph,
+    model_path,
+    named_axes,
+    signature_of,
+    size_of_files,
+)
 from trident.core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
@@ -28,11 +34,16 @@ from trident.core.backends.onnxruntime.providers import (
     check_available,
     requested_providers,
 )
+from trident.core.backends.onnxruntime.runs import make_runner
 from trident.core.backends.onnxruntime.session import (
+    FAILURES,
     SessionRequest,
     SessionSettings,
+    failure_of,
     global_pool_sizes,
+    is_poison,
     make_session,
+    run_options,
     session_settings,
 )
 from trident.core.config.autocomplete import is_complete
@@ -45,6 +56,7 @@ from trident.core.inference.tensors import shape_text
 _log = logging.getLogger("trident.backends")
 
 _INSPECTION = Placement("inspection", DeviceKind.CPU)
+_FAILURES = Failures(FAILURES, failure_of, is_poison)
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _pool_lock = threading.Lock()
@@ -92,27 +104,51 @@ class OnnxRuntimeBackend:
         for placement in {placement.device: placement for placement in placements(config)}.values():
             self._providers(config, placement)
 
-    def load(self, context: LoadContext) -> OnnxModel:
-        """Load one version: a session for each device. Raises a ServerError."""
+    def load(self, context: LoadContext) -> BackendModel:
+        """Load one version: a session for each device, which any number of threads may run. Raises a ServerError."""
         config = context.config
         spinning = spinning_of(self._cores, size_of_files(context.path))
         plan = self._session_settings(config, threads=context.threads, spinning=spinning)
 
         labels: dict[str, tuple[str, ...]] = {}
 
-        def checked_session(placement: Placement) -> Any:
+        def load(placement: Placement) -> Any:
             providers = self._providers(config, placement)
             session, found = make_session(SessionRequest(config, context.path, placement, plan, providers))
             _check_signature(config, context.path, session)
             labels.update(found)
             return session
 
-        wanted = {placement.device: placement for placement in context.placements}
-        sessions = {device: checked_session(placement) for device, placement in wanted.items()}
+        @cache
+        def is_bounded() -> bool:
+            libraries = config.model_operations.op_library_filename
+            return not libraries and has_bounded_graph(model_path(context.path, config))
+
+        def runner(session: Any, placement: Placement) -> Runner:
+            # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
+            may_run_inline = placement.kind is DeviceKind.CPU and is_bounded()
+            return make_runner(session, context.spec, placement, run_options(plan), may_run_inline)
+
+        def provider(session: Any) -> str:
+            """The first, which runs all it can."""
+            return str(session.get_providers()[0])
+
+        model = InProcessModel(
+            context,
+            Framework(
+                load=load,
+                runner=runner,
+                failures=_FAILURES,
+                provider=provider,
+                threads=plan.thread_plan,
+                labels=labels,
+                named_axes=named_axes,
+            ),
+        )
         if not context.was_inspected and config.max_batch_size > 0:
-            session = next(iter(sessions.values()))
+            session = next(iter(model.loaded.values()))
             log_batching_problem(config, _tried(config, context.path, session, signature_of(session, config.name)))
-        return OnnxModel(context.spec, config, plan, sessions, checked_session, context.path, labels)
+        return model
 
     def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
         providers = requested_providers(config, placement)

@@ -16,8 +16,7 @@ import openvino
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.batch_trial import TrialInput, TrialOver, try_batches
-from trident.core.backends.in_process import Failures, Run
-from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Run, Runner
 from trident.core.backends.openvino.graph import (
     FittedGraph,
     failure_of,
@@ -72,15 +71,19 @@ class Compiler:
                 log_batching_problem(config, _tried(compiled, graph, config))
             return compiled
 
-        def make_run(compiled: Any, placement: Placement) -> Run:
-            return _run_of(compiled.create_infer_request(), graph, list(context.spec.outputs))
-
-        described = {
-            "execution provider": f"OpenVINO {openvino.__version__.partition('-')[0]}",
-            "threads": str(context.threads or "all"),
-        }
         inline = not settings.extension and has_bounded_graph(graph.model)
-        return InProcessModel(context, load, make_run, _FAILURES, described, may_run_inline=inline)
+
+        def runner(compiled: Any, placement: Placement) -> Runner:
+            run = _run_of(compiled.create_infer_request(), graph, list(context.spec.outputs))
+            return Runner(run=run, may_run_inline=inline)
+
+        def provider(compiled: Any) -> str:
+            return f"OpenVINO {openvino.__version__.partition('-')[0]}"
+
+        threads = str(context.threads or "all")
+        return InProcessModel(
+            context, Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=threads)
+        )
 
     def _compiled(
         self, graph: FittedGraph, settings: OpenVinoSettings, properties: Mapping[str, Any], model: str

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from trident.core.backends.backend import BackendModel, LoadContext
-from trident.core.backends.in_process import Failures, Run
-from trident.core.backends.in_process_model import InProcessModel
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.pytorch.packages import Forward, arguments_of, check_archive, module_path, writes_in_place
 from trident.core.backends.pytorch.torch_script import TorchSettings, input_positions, output_positions
 from trident.core.config.placement import DeviceKind, Placement
@@ -235,10 +234,10 @@ def load_script(context: LoadContext) -> BackendModel:
         device = _device(placement)
         return DeviceModules(lambda: load_checked(device), shared=settings.shares_weights)
 
-    def make_run(modules: DeviceModules, placement: Placement) -> Run:
+    def runner(modules: DeviceModules, placement: Placement) -> Runner:
         module = modules.take()
         forward = Forward.of(arguments_of(module), config.name)
-        return ModuleRun(
+        run = ModuleRun(
             module,
             spec,
             settings,
@@ -248,15 +247,18 @@ def load_script(context: LoadContext) -> BackendModel:
             threads=threads,
             device=_device(placement),
         )
+        return Runner(run=run)
+
+    def provider(modules: DeviceModules) -> str:
+        return f"PyTorch {torch.__version__}"
 
     if settings.shares_weights:
         for _ in context.placements[1:]:
             _log.info("Reusing TorchScript model for instance '%s'", config.name)
-    described = {
-        "execution provider": f"PyTorch {torch.__version__}",
-        "threads": str(threads) if threads else "all",
-    }
-    return InProcessModel(context, load, make_run, _FAILURES, described)
+    return InProcessModel(
+        context,
+        Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=str(threads or "all")),
+    )
 
 
 def _error_of(exc: Exception, model: str) -> ServerError:

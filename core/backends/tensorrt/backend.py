@@ -11,11 +11,18 @@ from pathlib import Path
 
 from trident.core.backends.backend import BackendModel, CompletingBackend, LoadContext
 from trident.core.backends.devices import compute_capability
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.model_files import origin_of
-from trident.core.backends.tensorrt.engine import check_compatible, complete_config, describe
-from trident.core.backends.tensorrt.engine_run import LoadedEngine
-from trident.core.backends.tensorrt.model import TensorRtModel
-from trident.core.backends.tensorrt.package import TensorRtPackage, failure_of, import_package
+from trident.core.backends.tensorrt.engine import check_compatible, complete_config, describe, profile_indices
+from trident.core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
+from trident.core.backends.tensorrt.package import (
+    EngineError,
+    TensorRtPackage,
+    error_of,
+    failure_of,
+    import_package,
+    is_poison,
+)
 from trident.core.backends.tensorrt.plan_file import plan_path, plan_problem
 from trident.core.backends.tensorrt.settings import BackendSettings, RunSettings
 from trident.core.config.placement import DeviceKind, Placement, placements
@@ -23,6 +30,8 @@ from trident.core.config.problem import ModelSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda.driver import CudaDriver, CudaError
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
+
+_FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
 
 
 def make_backend(settings: Mapping[str, str]) -> CompletingBackend:
@@ -102,7 +111,28 @@ class TensorRtBackend:
             check_compatible(config, loaded.description)
             return loaded
 
-        return TensorRtModel(context, package, driver, load)
+        def runner(loaded: LoadedEngine, placement: Placement) -> Runner:
+            """An instance has its own stream, contexts and memory."""
+            try:
+                run = EngineRun(
+                    loaded,
+                    driver,
+                    placement.device_id,
+                    profile_indices(config, placement.profiles, loaded.description.profiles),
+                    RunSettings.read(config),
+                    instance=placement.name,
+                    batching=config.max_batch_size > 0,
+                )
+            except (CudaError, EngineError) as exc:
+                raise failure_of(exc, "unable to create TensorRT context", config.name) from exc
+            return Runner(run=run, run_bound=run.bound, on_buffer=run.pinned.replace, close=run.close)
+
+        def provider(loaded: LoadedEngine) -> str:
+            return f"TensorRT {package.version}"
+
+        return InProcessModel(
+            context, Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads="none")
+        )
 
     def _plan(self, version: Path, config: ModelConfig, device_id: int) -> Path:
         """The plan for a GPU, which begins as one. Raises RepositoryUnavailable or ModelLoadFailed."""

@@ -93,7 +93,7 @@ class _Given(NamedTuple):
 
 
 class EngineRun:
-    """Implements Run and BoundRun. The instance's thread, once it is made.
+    """A Run, and with `bound` a RunBound. The instance's thread, once it is made.
 
     The copies of a batch and its execution are begun one after the other on the stream, and waited for once.
     `batching`: the first dimension of the tensors is the batch; TensorRT wants its size as the first value of a shape
@@ -145,7 +145,7 @@ class EngineRun:
         outputs: Mapping[str, DevicePlace],
         total: int,
     ) -> list[Array | Shape]:
-        """See BoundRun. An output is written to its place if the shapes of the inputs decide its own."""
+        """See RunBound. An output is written to its place if the shapes of the inputs decide its own."""
         with self._driver.on(self._device_id):
             try:
                 return self._run(names, feed, inputs, outputs)

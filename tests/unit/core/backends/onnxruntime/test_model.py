@@ -12,8 +12,8 @@ from tests.unit import onnx_models
 from tests.unit.backend_serving import ON_CPU, Serving, config_of, spec_of, tensor_text
 from tests.unit.onnx_serving import add_sub_config, serving, usable_gpus
 from trident.core.backends.backend import LoadContext
+from trident.core.backends.in_process import InProcessModel
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from trident.core.backends.onnxruntime.model import OnnxModel
 from trident.core.backends.onnxruntime.providers import CPU
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
@@ -38,7 +38,8 @@ def test_instances_on_one_device_share_a_session(tmp_path: Path) -> None:
     placements = (Placement("model_0", DeviceKind.CPU), Placement("model_1", DeviceKind.CPU))
     context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements)
     model = OnnxRuntimeBackend().load(context)
-    assert len(model._sessions.loaded) == 1
+    assert isinstance(model, InProcessModel)
+    assert len(model.loaded) == 1
     instances = [model.instance(placement) for placement in placements]
     assert [instance.placement.name for instance in instances] == ["model_0", "model_1"]
     for instance in instances:
@@ -63,9 +64,9 @@ def test_a_device_gets_a_session_with_its_first_instance(tmp_path: Path) -> None
 
 def test_a_released_session_is_freed_with_its_last_instance(tmp_path: Path) -> None:
     with serving(onnx_models.add_sub(), add_sub_config(), tmp_path) as model:
-        assert isinstance(model.model, OnnxModel)
-        session = weakref.ref(model.model._sessions.loaded["cpu"])
-        inner = weakref.ref(model.model._sessions.loaded["cpu"]._sess)
+        assert isinstance(model.model, InProcessModel)
+        session = weakref.ref(model.model.loaded["cpu"])
+        inner = weakref.ref(model.model.loaded["cpu"]._sess)
         model.model.retain([])
         assert (session(), inner() is None) == (None, False)
         model.instance.close()

@@ -1,37 +1,174 @@
-"""Requests whose tensors lie in CUDA shared memory, on a driver with memory of the CPU, and real ONNX Runtime and the
-fake TensorRT on that memory.
+"""Models whose framework runs in this process: weights by device, padding, and tensors in CUDA shared memory.
+
+For the last there is a driver with memory of the CPU, and real ONNX Runtime and the fake TensorRT on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.backend_serving import config_of, serving_version, spec_of
+from tests.unit.backend_serving import config_of, serving_version, spec_of, tensor_text
+from tests.unit.bucket_configs import bucket_model, bucket_text
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from tests.unit.onnx_serving import add_sub_config
-from trident.core.backends.backend import BackendInstance
-from trident.core.backends.in_process import BoundInstance, Failures, make_instance, may_bind
+from tests.unit.onnx_serving import add_sub_config, serving
+from trident.core.backends.backend import BackendInstance, LoadContext
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner, length_axes, may_bind
 from trident.core.backends.onnxruntime.runs import DeviceRun
 from trident.core.backends.onnxruntime.session import FAILURES, failure_of
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.request_check import RequestValidator
+from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda.driver import CudaDriver
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import Array
+from trident.core.observability.statistics import BucketUse
 from trident.core.shared_memory.attachment import attach
 from trident.core.shared_memory.regions import Regions
+
+CPU = Placement("model_0", DeviceKind.CPU)
+GPU = Placement("model_0", DeviceKind.GPU, 1)
+
+
+def model_of(
+    load: Callable[[Placement], Any],
+    runner: Callable[[Any, Placement], Runner],
+    config: ModelConfig,
+    placements: Sequence[Placement] = (),
+) -> InProcessModel:
+    context = LoadContext(path=Path(), config=config, spec=spec_of(config), placements=tuple(placements))
+    failures = Failures(FAILURES, failure_of)
+    return InProcessModel(context, Framework(load=load, runner=runner, failures=failures, provider=str, threads="1"))
+
+
+# --- weights
+
+
+class Weighing:
+    """Loads weights that are numbered, and makes instances that tell which they have got."""
+
+    def __init__(self, *placements: Placement) -> None:
+        self.made: list[str] = []
+        self.used: list[str] = []
+        self.model = model_of(self.load, self.runner, config_of(add_sub_config()), placements)
+
+    def load(self, placement: Placement) -> str:
+        self.made.append(f"{len(self.made)} on {placement.device}")
+        return self.made[-1]
+
+    def runner(self, weights: str, placement: Placement) -> Runner:
+        self.used.append(weights)
+        return Runner(run=lambda names, feed, options: [])
+
+
+def test_one_of_many_threads_loads_the_weights_for_a_new_device() -> None:
+    weighing = Weighing()
+    barrier = threading.Barrier(4)
+
+    def use(number: int) -> None:
+        barrier.wait()
+        weighing.model.instance(Placement(f"model_{number}", DeviceKind.CPU))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(use, range(4)))
+    assert (weighing.made, weighing.used) == (["0 on cpu"], ["0 on cpu"] * 4)
+
+
+def test_a_device_that_is_not_retained_is_loaded_again() -> None:
+    weighing = Weighing(CPU, GPU)
+    weighing.model.retain(["gpu:1"])
+    assert dict(weighing.model.loaded) == {"gpu:1": "1 on gpu:1"}
+    for placement in (CPU, GPU):
+        weighing.model.instance(placement)
+    assert weighing.used == ["2 on cpu", "1 on gpu:1"]
+    assert weighing.model.describe()["device"] == "gpu:1, cpu"
+
+
+def test_nothing_is_loaded_after_the_end() -> None:
+    weighing = Weighing(CPU)
+    weighing.model.close()
+    with pytest.raises(RuntimeError, match="the model is closed"):
+        weighing.model.instance(CPU)
+
+
+# --- padding
+
+VIEW = (
+    bucket_text(BATCH_BUCKETS="1,4,8", LENGTH_BUCKETS="4,8", LENGTH_PAD_VALUES="INPUT0=100")
+    + tensor_text("output", "SEEN", "INT64", [2])
+    + tensor_text("output", "SHAPES_OUT", "INT32", [-1])
+    + 'batch_input { kind: BATCH_ITEM_SHAPE target_name: "SHAPES" data_type: TYPE_INT32 source_input: "INPUT0" }'
+)
+
+
+def test_the_graph_sees_the_bucket_and_each_request_its_own(tmp_path: Path) -> None:
+    lengths = (5, 8, 2)
+    with serving(onnx_models.padded_view(), VIEW, tmp_path) as model:
+        arrays = [np.full((1, length), length, np.float32) for length in lengths]
+        answers = model.execute([model.request({"INPUT0": array}) for array in arrays])
+    assert [answer["OUTPUT0"].tolist() for answer in answers] == [array.tolist() for array in arrays]
+    assert [answer["SHAPES_OUT"].tolist() for answer in answers] == [[[length]] for length in lengths]
+    assert [answer["SEEN"].tolist() for answer in answers] == [[[4, 8]]] * 3
+
+
+def test_every_execution_says_what_it_padded(tmp_path: Path) -> None:
+    with serving(onnx_models.identity(), bucket_text(BATCH_BUCKETS="1,8"), tmp_path) as model:
+        uses = []
+        for items in (1, 3):
+            execution = model.run([model.request({"INPUT0": np.ones((items, 2), np.float32)})])
+            uses.append(execution.bucket)
+    assert uses == [BucketUse(1, 0, 2, 0), BucketUse(8, 0, 6, 10)]
+
+
+SECOND_OUTPUT = tensor_text("output", "SECOND", "FP32", [4, -1])
+NAMED = {"OUTPUT0": [1], "SECOND": [0, 2], "NOT_SERVED": [1]}
+
+
+def test_a_dimension_that_the_graph_names_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    text = bucket_text(LENGTH_BUCKETS="4") + SECOND_OUTPUT
+    assert length_axes(*bucket_model(text), NAMED) == {"OUTPUT0": (1,), "SECOND": (2,)}
+    assert caplog.text == ""
+
+
+def test_another_variable_dimension_is_logged_and_not_cut(caplog: pytest.LogCaptureFixture) -> None:
+    text = bucket_text(LENGTH_BUCKETS="4", out_dims=(-1, -1))
+    with caplog.at_level(logging.WARNING):
+        assert length_axes(*bucket_model(text), {"OUTPUT0": [2]}) == {"OUTPUT0": (2,)}
+    assert "output 'OUTPUT0' of model 'model' has variable dimensions of which the graph does not say" in caplog.text
+
+
+def test_the_configuration_may_name_the_output(caplog: pytest.LogCaptureFixture) -> None:
+    text = bucket_text(LENGTH_BUCKETS="4", LENGTH_OUTPUTS="OUTPUT0, SECOND") + SECOND_OUTPUT
+    assert length_axes(*bucket_model(text), {}) == {"OUTPUT0": (1,), "SECOND": (2,)}
+    assert caplog.text == ""
+
+
+def test_the_dimensions_are_those_that_the_model_makes() -> None:
+    text = bucket_text(max_batch_size=0, LENGTH_BUCKETS="4", LENGTH_OUTPUTS="SECOND")
+    text += tensor_text("output", "SECOND", "FP32", [-1, 6], "reshape { shape: [ 2, -1, 3 ] }")
+    assert length_axes(*bucket_model(text), {}) == {"SECOND": (1,)}
+
+
+def test_without_lengths_nothing_is_cut() -> None:
+    assert length_axes(*bucket_model(bucket_text(BATCH_BUCKETS="8")), NAMED) == {}
+
+
+# --- tensors on the GPU
 
 ROW = np.arange(16, dtype=np.float32)
 SIZE = ROW.nbytes
@@ -101,8 +238,8 @@ def with_onnxruntime(folder: Path, cuda: FakeCuda) -> Iterator[tuple[ModelSpec, 
     model = onnx_models.add_sub("FP32").SerializeToString()
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0)
-    placement = Placement("model_0", DeviceKind.GPU)
-    instance = make_instance(placement, spec, config, run, Failures(FAILURES, failure_of), {}, bound_run=run)
+    runner = Runner(run=run, run_bound=run.bound)
+    instance = model_of(lambda _: session, lambda *_: runner, config).instance(Placement("model_0", DeviceKind.GPU))
     yield spec, instance
     instance.close()
 
@@ -122,7 +259,6 @@ def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     regions = Regions(open_driver=lambda: CudaDriver(cuda))
     regions.register_cuda("r", handle, 0, 1024)
     with request.param(tmp_path, cuda) as (spec, instance):
-        assert isinstance(instance, BoundInstance)
         yield Client(cuda, regions, spec, instance, handle)
 
 
