@@ -188,8 +188,8 @@ by its first pattern, so a request for a version of a model counts under `/v2/mo
 routes are `health` and `predict`. A readiness probe that is answered 400 or 503 is a response, not an error.
 
 In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those of its own port, and
-each of these has a `_created` gauge with the time of the first request, except `trident_http_responses_total`. With
-front ends every page shows those of all front ends and ports.
+each series has a `_created` gauge with the time of its first request. With front ends every page shows those of all
+front ends and ports.
 """,
     "trident_grpc_": """\
 ## gRPC calls

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wsgiref.types import WSGIApplication
 
 import gevent
-from prometheus_client.registry import Collector
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from trident.adapters.common.options import Service
 from trident.app.settings.server import ServerSettings
@@ -24,9 +24,8 @@ from trident.core.frontend.bridge import TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.frontend.request import Allocate
 from trident.core.http.application import V2Application
-from trident.core.http.counts import ResponseCounts
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import MetricsApplication, MetricsPage
+from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page
 from trident.core.observability.metrics.exposition import render
 from trident.core.observability.metrics.families import log_family, metric_families
 from trident.core.observability.metrics.snapshot import MetricsOptions
@@ -39,20 +38,15 @@ if TYPE_CHECKING:
     from trident.core.remote.pool import EnginePool
 
 
-# Renders the HTTP requests of a front end for the metrics page, in OpenMetrics if the second argument is true.
-RequestPage = Callable[[V2Application, bool], bytes]
-
-
 class Applications:
-    """The applications of one process. With `responses` they count their answers there, otherwise each for itself."""
+    """The applications of one process. With `request_counts` all pages show these, otherwise each those of its own."""
 
     def __init__(
         self,
         settings: ServerSettings,
         engine: Engine,
         make_bridge: MakeBridge,
-        request_page: RequestPage = V2Application.request_metrics_page,
-        responses: ResponseCounts | None = None,
+        request_counts: CollectorRegistry | None = None,
         tokens: AuthTokens | None = None,
         multi_model: MultiModel | None = None,
     ) -> None:
@@ -60,7 +54,7 @@ class Applications:
         self._engine = engine
         self._make_bridge = make_bridge
         self._multi_model = multi_model
-        self._request_page = request_page
+        self._request_counts = request_counts
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics,
             cpu=settings.allow_cpu_metrics,
@@ -72,9 +66,6 @@ class Applications:
         self._vertex = self._vertex_application()
         made = (self._v2, self._sagemaker, self._vertex)
         self._made = [application for application in made if application is not None]
-        if responses is not None:
-            for application in self._made:
-                application.responses = responses
 
     def show(self, collector: Collector) -> None:
         """Have all pages show the metrics of another front end of this process."""
@@ -136,7 +127,8 @@ class Applications:
             own = front_end()
             families = (*metric_families(self._engine.metrics(), self._metrics_options), log_family())
             pause = TimeSlice(own.bridge.give_way)
-            return render(families, openmetrics=openmetrics, pause=pause) + self._request_page(own, openmetrics)
+            own_families = render(families, openmetrics=openmetrics, pause=pause)
+            return own_families + request_metrics_page(self._request_counts or own.request_metrics, openmetrics)
 
         return MetricsPage(page)
 

@@ -13,7 +13,7 @@ from trident.app.sites.bridges import MakeBridge
 from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.site import Http2Port
 from trident.app.supervisor.private_directory import PrivateDirectory
-from trident.core.http.metrics import SharedRequestMetrics
+from trident.core.http.metrics import share_request_counts
 from trident.core.remote.connection import Link
 from trident.core.remote.engine_client import RemoteEngine
 
@@ -38,7 +38,7 @@ class FrontEndSite:
         self._credentials = credentials
         self.tls = http_tls(settings, credentials)
         self._directory = directory
-        requests = SharedRequestMetrics(directory.metrics)
+        request_counts = share_request_counts(directory.metrics)
         self._engine = _engine(settings, directory, make_link, engines)
         self.allocate = self._engine.allocate
         self.release_memory = self._engine.release_memory
@@ -46,8 +46,7 @@ class FrontEndSite:
             settings,
             self._engine,
             make_bridge,
-            requests.page,
-            requests.responses,
+            request_counts,
             credentials.tokens,
             shared_models(settings, self._engine, directory) if settings.multi_model else None,
         )

@@ -15,8 +15,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, generate_latest
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client import CollectorRegistry, Counter
 
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ServerError
@@ -24,7 +23,6 @@ from trident.core.frontend.access import HEALTH, Restrictions
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.trace_events import Span
 from trident.core.http import errors
-from trident.core.http.counts import ResponseCounts
 from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote, end_traces
 from trident.core.http.reply import (
     TEXT,
@@ -37,7 +35,6 @@ from trident.core.http.reply import (
     send,
     text_reply,
 )
-from trident.core.http.response_collector import ResponseCollector
 from trident.core.http.routes import INFERENCE, ROUTES, Route
 from trident.core.memo import Memo
 from trident.core.observability.log import verbose_level
@@ -99,8 +96,8 @@ class V2Application(HttpFrontEnd):
     * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
-    `routes` is the route table. `responses` counts its answers: another object may take its place before the first
-    request.
+    `routes` is the route table. `request_metrics` has the counts of the responses of all routes, and those that Flask's
+    exporter keeps of the routes that go through Flask, from the first such request on.
     """
 
     early_error_mime = TEXT
@@ -113,17 +110,15 @@ class V2Application(HttpFrontEnd):
         super().__init__(engine, options, bridge)
         self.routes = routes
         self.request_metrics = CollectorRegistry()
-        self.responses = ResponseCounts()
         guards = (options.tokens, Restrictions(options.restricted) if options.restricted else None)
         self._guards = tuple(guard.check for guard in guards if guard is not None)
         self._infer_paths: Memo[str, InferPath] = Memo(_MOST_PATHS)
-        self._errors = Counter(
-            "trident_http_errors",
-            "Responses with an error, of all routes including the infer routes",
-            ("method", "route", "status"),
-            registry=self.request_metrics,
+        self._responses = self._counter("trident_http_responses", "Responses of all routes including the infer routes")
+        self._errors = self._counter(
+            "trident_http_errors", "Responses with an error, of all routes including the infer routes"
         )
-        self.request_metrics.register(ResponseCollector(lambda: self.responses.items()))
+        # Of `labels`, which takes longer than to count.
+        self._responses_of: dict[tuple[str, str, int], Counter] = {}
         probes = [(rule, route) for route in self.routes if route.group == HEALTH for rule in route.rules]
         self._probes = {rule: route for rule, route in probes if "<" not in rule}
         self._flask: FlaskRoutes | None = None
@@ -189,7 +184,7 @@ class V2Application(HttpFrontEnd):
                 # the error: this cycle would keep the body, and its shared memory, until the garbage collector runs.
                 error.__traceback__ = None
         if not route.passes_on:
-            self.responses.add(environ["REQUEST_METHOD"], route.label, reply.status)
+            self._count_response(environ["REQUEST_METHOD"], route.label, reply.status)
         return reply
 
     def binary_offset(self, environ: Environ) -> int:
@@ -200,13 +195,6 @@ class V2Application(HttpFrontEnd):
     def end_traces(self, environ: Environ, sent: Span) -> None:
         """Our worker has sent the response to a traced request, at these times; (0, 0) if its client has gone."""
         end_traces(self, environ, sent)
-
-    def request_metrics_page(self, openmetrics: bool = False) -> bytes:
-        """Counts and durations of the requests that went through Flask, and the answers of all, as Prometheus' text.
-
-        In OpenMetrics it is the end of a page. Before a request went through Flask there are only the answers.
-        """
-        return (generate_openmetrics if openmetrics else generate_latest)(self.request_metrics)
 
     def refuse(self, error: Exception, environ: Environ) -> Reply:
         """The reply to a request that no route takes."""
@@ -221,13 +209,23 @@ class V2Application(HttpFrontEnd):
             self._infer_paths[target] = found
         return found
 
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, ("method", "route", "status"), registry=self.request_metrics)
+
+    def _count_response(self, method: str, label: str, status: int) -> None:
+        key = (method, label, status)
+        series = self._responses_of.get(key)
+        if series is None:
+            series = self._responses_of[key] = self._responses.labels(method, label, str(status))
+        series.inc()
+
     def _refuse(self, error: Exception, mime: str, environ: Environ, label: str) -> Reply:
         status = self.status_of(error)
         if isinstance(error, ServerError) and error.model:
             environ.setdefault(INFERENCE_KEY, InferenceNote(error.model))
         method = environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _COUNTED_METHODS else _OTHER_METHOD
         self._errors.labels(method, label, str(status)).inc()
-        self.responses.add(method, label, status)
+        self._count_response(method, label, status)
         errors.log_error(error, status, environ)
         hints = self.options.error_hints
         return errors.error_reply(error, status, mime, environ, hints=hints, has_hint_field=self.has_hint_field)

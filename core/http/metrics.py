@@ -1,6 +1,6 @@
-"""The counts of HTTP requests of several processes, summed.
+"""The metrics page of HTTP, and the counts of HTTP requests of several processes, summed.
 
-The metrics library does this with a directory that all processes share: each process counts in its own files, so that
+The metrics library sums them with a directory that all processes share: each process counts in its own files, so that
 the counts of a dead process stay.
 """
 
@@ -17,8 +17,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.application import V2Application
-from trident.core.http.counts import ResponseCounts, SharedResponseCounts
 from trident.core.http.front_end import PROBE_KEY
 from trident.core.http.payloads.formats import choose
 from trident.core.http.reply import (
@@ -31,7 +29,6 @@ from trident.core.http.reply import (
     request_path,
     text_reply,
 )
-from trident.core.http.response_collector import ResponseCollector
 from trident.core.observability.switches import SWITCHES
 
 PROMETHEUS = "text/plain; charset=utf-8"
@@ -88,40 +85,35 @@ class MetricsApplication:
         return empty_reply(TEXT)
 
 
+def request_metrics_page(registry: CollectorRegistry, openmetrics: bool = False) -> bytes:
+    """The counts of HTTP requests in the Prometheus text format, or as the end of a page in OpenMetrics."""
+    return (generate_openmetrics if openmetrics else generate_latest)(registry)
+
+
 _log = logging.getLogger("trident.http")
 
-# The kinds of a process's metrics, each with a file of this size in bytes. The library makes a file at the first count.
-_KINDS = ("counter", "histogram")
-_FILE_SIZE = 1 << 16
+# The files of a process, by the kinds of its metrics, and their sizes in bytes: twice the series that there can be.
+_FILES = {"counter": 1 << 18, "histogram": 1 << 16}
 
 
-class SharedRequestMetrics:
-    """Create it before the applications: from then on they count in `directory`, their answers in `responses`."""
+def share_request_counts(directory: Path) -> CollectorRegistry | None:
+    """Count the requests of this process in `directory`, and return the sums of all processes that do.
 
-    def __init__(self, directory: Path) -> None:
-        values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
-        self._responses = SharedResponseCounts(directory)
-        self._registry = CollectorRegistry()
-        self._registry.register(ResponseCollector(self._responses.items))
-        MultiProcessCollector(self._registry, str(directory))  # type: ignore[no-untyped-call]
-        for kind in _KINDS:
-            _reserve(directory / f"{kind}_{os.getpid()}.db")
-
-    @property
-    def responses(self) -> ResponseCounts:
-        """Where all applications of this process must count their answers."""
-        return self._responses.counts
-
-    def page(self, application: V2Application, openmetrics: bool = False) -> bytes:
-        """The counts of all ports of all processes, in the Prometheus text format or as the end of OpenMetrics."""
-        return (generate_openmetrics if openmetrics else generate_latest)(self._registry)
-
-
-def _reserve(path: Path) -> None:
-    """Reserve the file's room on the disk now: on a full disk a request could not be counted, and so not answered, and
-    a write to a mapped page without room on the disk would end the process."""
+    Call it before the applications are made. None: the disk has no space for that, and the process counts for itself.
+    Otherwise a request could not be counted, and so not answered, or the write to a mapped page would end the process.
+    """
+    paths = [directory / f"{kind}_{os.getpid()}.db" for kind in _FILES]
     try:
-        with path.open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, _FILE_SIZE)
+        for path, size in zip(paths, _FILES.values(), strict=True):
+            with path.open("ab") as file:
+                os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
-        _log.warning("no room to count requests in %s: %s", path, error.strerror)
+        _log.warning("no disk space to count requests in %s: %s", directory, error.strerror)
+        for path in paths:
+            path.unlink(missing_ok=True)
+        values.ValueClass = values.MutexValue
+        return None
+    values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
+    return registry

@@ -106,7 +106,7 @@ def test_responses_of_the_platform_s_routes_are_counted() -> None:
     bench.get(HEALTH)
     for method in ("BREW", "BOIL"):  # a client must not make up labels
         bench.open(PREDICT, method=method)
-    assert dict(bench.application.responses.items()) == {
+    assert bench.responses() == {
         ("POST", "predict", 200): 1,
         ("GET", "health", 200): 1,
         ("UNKNOWN", "predict", 405): 2,
@@ -114,4 +114,4 @@ def test_responses_of_the_platform_s_routes_are_counted() -> None:
     both = VertexBench(predict_route="/one", health_route="/one")
     both.post(path="/one")
     both.get("/one")
-    assert dict(both.application.responses.items()) == {("POST", "predict", 200): 1, ("GET", "health", 200): 1}
+    assert both.responses() == {("POST", "predict", 200): 1, ("GET", "health", 200): 1}

@@ -229,7 +229,7 @@ def test_a_redirect_is_counted_for_the_route_that_it_reaches() -> None:
     assert bench.redirect("v2/models/simple/infer", b"{").status_code == 400
     assert bench.redirect("nonsense").status_code == 400
     infer = "/v2/models/<model>/infer"
-    assert dict(bench.application.responses.items()) == {
+    assert bench.responses() == {
         ("GET", "/v2/health/live", 200): 1,
         ("POST", infer, 200): 1,
         ("POST", infer, 400): 1,

@@ -51,6 +51,14 @@ class VertexBench:
         spelled = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.open(path, method="POST", data=data, content_type=content_type, headers=spelled)
 
+    def responses(self) -> dict[tuple[str, str, int], int]:
+        """The counts of responses by method, route and status."""
+        (family,) = [one for one in self.application.request_metrics.collect() if one.name == "trident_http_responses"]
+        totals = [sample for sample in family.samples if sample.name.endswith("_total")]
+        return {
+            (one.labels["method"], one.labels["route"], int(one.labels["status"])): int(one.value) for one in totals
+        }
+
     def redirect(self, target: str, body: bytes = b"", **headers: str) -> Any:
         return self.post(body, X_Vertex_Ai_Triton_Redirect=target, **headers)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
@@ -10,7 +11,6 @@ from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.applications import Applications
 from trident.core.frontend.bridge import Bridge, ThreadBridge
-from trident.core.http.application import V2Application
 from trident.core.http.metrics import OPENMETRICS, PROMETHEUS
 from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from trident.core.observability.model_statistics import ModelStatistics
@@ -100,19 +100,13 @@ def test_the_metrics_page_is_in_openmetrics_where_there_are_exemplars() -> None:
     assert ports[METRICS].get("/metrics", headers=accepted).content_type == PROMETHEUS
 
 
-def test_a_site_may_render_the_requests_itself() -> None:
-    asked: list[V2Application] = []
-
-    def page(front_end: V2Application, openmetrics: bool) -> bytes:
-        assert not openmetrics
-        asked.append(front_end)
-        return b"of all front ends 1\n"
-
-    made = Applications(settings(), Measured(), lambda _: ThreadBridge(), page).by_port()
+def test_front_ends_show_the_request_counts_that_they_share() -> None:
+    shared = CollectorRegistry()
+    Counter("of_all_front_ends", "", registry=shared).inc()
+    made = Applications(settings(), Measured(), lambda _: ThreadBridge(), shared).by_port()
     text = Client(made[METRICS]).get("/metrics").text
-    assert text.endswith("of all front ends 1\n")
-    assert "flask_" not in text
-    assert asked == [made[HTTP]]
+    assert "of_all_front_ends_total 1.0" in text
+    assert "trident_http_" not in text
 
 
 def test_each_port_has_its_own_threads() -> None:

@@ -18,7 +18,7 @@ from tests.unit.fake_engine import FakeEngine
 from trident.core.frontend.bridge import ThreadBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
-from trident.core.http.metrics import SharedRequestMetrics
+from trident.core.http.metrics import request_metrics_page, share_request_counts
 
 LIMIT_S = 60
 _COUNT = re.compile(r'^flask_http_request_duration_seconds_count\{method="GET",route="/v2",status="200"\} (.+)$', re.M)
@@ -30,9 +30,8 @@ class FrontEnd:
     """The application of one process, and its page."""
 
     def __init__(self, directory: Path) -> None:
-        self._metrics = SharedRequestMetrics(directory)
+        self._counts = share_request_counts(directory)
         self._application = V2Application(FakeEngine(), HttpOptions(), ThreadBridge())
-        self._application.responses = self._metrics.responses
         self._client = Client(self._application)
 
     def ask(self, times: int) -> None:
@@ -41,7 +40,7 @@ class FrontEnd:
             self._client.get("/v2/nothing")
 
     def page(self) -> str:
-        return self._metrics.page(self._application).decode()
+        return request_metrics_page(self._counts or self._application.request_metrics).decode()
 
     def counts(self) -> tuple[str, ...]:
         """The counts of good requests by both metrics, and of requests for unknown paths."""
@@ -99,9 +98,22 @@ def of_two_directories(directory: Path) -> None:
     print(*front_end.counts())
 
 
-def room_before_it_counts(directory: Path) -> None:
-    SharedRequestMetrics(directory)
+def space_before_it_counts(directory: Path) -> None:
+    share_request_counts(directory)
     print(*sorted((path.name.partition("_")[0], path.stat().st_blocks * 512) for path in directory.iterdir()))
+
+
+def full_disk(directory: Path) -> None:
+    """A process counts for itself."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    os.posix_fallocate = full
+    front_end = FrontEnd(directory)
+    front_end.ask(1)
+    print(*front_end.counts())
+    print(len(list(directory.iterdir())))
 
 
 CASES: dict[Callable[[Path], None], list[str]] = {
@@ -109,7 +121,8 @@ CASES: dict[Callable[[Path], None], list[str]] = {
     two_ports: ["3.0 3.0 3.0 3.0 3.0 3.0"],
     nothing_yet: ["0"],
     of_two_directories: ["1.0 1.0 1.0"],
-    room_before_it_counts: ["('counter', 65536) ('histogram', 65536) ('responses', 131072)"],
+    space_before_it_counts: ["('counter', 262144) ('histogram', 65536)"],
+    full_disk: ["1.0 1.0 1.0", "0"],
 }
 
 
