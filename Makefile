@@ -32,7 +32,8 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadsc
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: serve test lint check quick-tests bench bench-guard format bare-check image-check wheel test-compiled clean
+.PHONY: serve test lint check quick-tests bench bench-guard format bare-check image-check wheel test-compiled gpu-wheels \
+  test-gpu-options clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve --error-hints=text $(SERVE_ARGS)
@@ -82,6 +83,18 @@ test-compiled: $(VENV)/.installed-test wheel
 	$(BIN)/python -m zipfile -e dist/*.whl $(COMPILED)
 	PYTHONSAFEPATH=1 PYTHONPATH=$(COMPILED):$(CURDIR) $(PYTEST) -o pythonpath="$(COMPILED) . trident/core/backends/python/stub" $(COMPILED_TESTS) \
 	  $(TEST_ARGS)
+
+# ONNX Runtime for GPUs in the versions that the images install, without CUDA: for tests of what it parses.
+gpu-wheels: | $(BIN)/pip
+	@for lock in docker/requirements-gpu*.lock; do \
+	  pin=$$(grep -o '^onnxruntime-gpu==[^ ]*' $$lock); \
+	  [ -d build/gpu-wheels/$$pin ] || { echo "Installing $$pin into build/gpu-wheels" && \
+	    $(BIN)/python -m pip install --quiet --no-deps --no-compile --target build/gpu-wheels/$$pin $$pin; } || exit 1; \
+	done
+
+# Needs no GPU, but a C compiler.
+test-gpu-options: $(VENV)/.installed-test gpu-wheels
+	$(BIN)/python -m pytest tests/gpu_options $(TEST_ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1214,7 +1214,7 @@ def _optimization(config: ModelConfig) -> Iterator[Problem]:
         yield Problem("optimization.priority", "The threads of all models have the priority of the server's process.")
     cuda = optimization.cuda
     if optimization.HasField("cuda") and not (is_plan and cuda == type(cuda)(busy_wait_events=cuda.busy_wait_events)):
-        hint = "for CUDA graphs of TensorRT set 'trt_cuda_graph_enable' of the accelerator 'tensorrt' of an ONNX model"
+        hint = "remove optimization.cuda.graphs"
         message = "Only busy_wait_events has an effect, and only for TensorRT plans: CUDA graphs are not captured."
         yield Problem("optimization.cuda", message, hint)
     if optimization.execution_accelerators.gpu_execution_accelerator and _is_cpu_only(config):

@@ -189,15 +189,13 @@ def _check_signature(config: ModelConfig, version: Path, session: Any) -> None:
 def _tried(config: ModelConfig, version: Path, session: Any, signature: ModelSignature) -> ModelSignature:
     """`signature` with what a trial shows of batches of the requests that `config` allows.
 
-    Tensors that are not divided by rows say nothing. A library of operators may not bear made-up inputs, some execution
-    providers compile for each shape, and a CUDA graph is recorded with the shapes of the first run.
+    Tensors that are not divided by rows say nothing. A library of operators may not bear made-up inputs, and execution
+    providers such as TensorRT compile for each shape.
     """
     is_ragged = any(entry.allow_ragged_batch for entry in config.input)
     if is_ragged or config.batch_input or config.batch_output or config.model_operations.op_library_filename:
         return signature
-    provider = session.get_providers()[0]
-    options = session.get_provider_options().get(CUDA, {})
-    if provider != CPU and (provider != CUDA or options.get("enable_cuda_graph", "0") != "0"):
+    if session.get_providers()[0] not in (CPU, CUDA):
         return signature
     margin = rounding_margin(model_path(version, config))
     rows = config.max_batch_size or 3

@@ -115,16 +115,22 @@ ACCELERATORS = "optimization.execution_accelerators"
 """The field of a configuration that the accelerators are."""
 
 # Parameters of the accelerator `tensorrt` that have the same name in ONNX Runtime.
-_TENSORRT_SAME_NAME = frozenset(
+_TENSORRT_BOOLEANS = frozenset(
     f"trt_{name}"
     for name in (
-        *("max_partition_iterations", "min_subgraph_size", "dla_enable", "dla_core", "engine_cache_enable"),
-        *("engine_cache_path", "engine_cache_prefix", "dump_subgraphs", "force_sequential_engine_build"),
-        *("context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "timing_cache_path"),
-        *("force_timing_cache", "detailed_build_log", "build_heuristics_enable", "sparsity_enable"),
-        *("builder_optimization_level", "auxiliary_streams", "tactic_sources", "extra_plugin_lib_paths"),
-        *("profile_min_shapes", "profile_max_shapes", "profile_opt_shapes", "cuda_graph_enable"),
-        *("dump_ep_context_model", "ep_context_file_path", "ep_context_embed_mode"),
+        *("dla_enable", "engine_cache_enable", "dump_subgraphs", "force_sequential_engine_build"),
+        *("context_memory_sharing_enable", "layer_norm_fp32_fallback", "timing_cache_enable", "force_timing_cache"),
+        *("detailed_build_log", "build_heuristics_enable", "sparsity_enable"),
+        *("dump_ep_context_model", "int8_use_native_calibration_table"),
+    )
+)
+_TENSORRT_VALUES = frozenset(
+    f"trt_{name}"
+    for name in (
+        *("max_partition_iterations", "min_subgraph_size", "dla_core", "engine_cache_path", "engine_cache_prefix"),
+        *("timing_cache_path", "builder_optimization_level", "auxiliary_streams", "tactic_sources"),
+        *("extra_plugin_lib_paths", "profile_min_shapes", "profile_max_shapes", "profile_opt_shapes"),
+        *("ep_context_file_path", "ep_context_embed_mode"),
     )
 )
 _TENSORRT_RENAMED = {
@@ -134,24 +140,32 @@ _TENSORRT_RENAMED = {
 }
 _TENSORRT_PRECISIONS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "INT8": "trt_int8_enable"}
 
+_CUDA_GRAPHS = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable"})
 _CUDA_BOOLEANS = frozenset({"use_ep_level_unified_stream", "do_copy_in_default_stream"})
 _CONV_ALGO_SEARCHES = {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"}
 _ARENA_STRATEGIES = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
 
 
 def tensorrt_options(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The options of the TensorRT provider, from the parameters of the accelerator. Raises ConfigInvalid."""
+    """The options of the TensorRT provider, from the parameters of the accelerator. Raises ConfigInvalid.
+
+    Of booleans ONNX Runtime's Python binding takes "True" and "False" only; its C interface, which Triton calls, takes
+    "1" and "0" as well.
+    """
     options: dict[str, str] = {}
     for name, value in parameters.items():
+        option = _TENSORRT_RENAMED.get(name, name)
         if name == "precision_mode":
             if value in _TENSORRT_PRECISIONS:
-                options[_TENSORRT_PRECISIONS[value]] = "1"
+                options[_TENSORRT_PRECISIONS[value]] = "True"
             elif value != "FP32":
                 raise ConfigInvalid(f"unsupported precision mode '{value}' is requested", field=ACCELERATORS)
-        elif name in _TENSORRT_RENAMED:
-            options[_TENSORRT_RENAMED[name]] = value
-        elif name in _TENSORRT_SAME_NAME:
-            options[name] = value
+        elif name in _CUDA_GRAPHS:
+            _refuse_cuda_graphs(name, value)
+        elif option in _TENSORRT_BOOLEANS:
+            options[option] = str(boolean(value, ACCELERATORS))
+        elif option in _TENSORRT_VALUES or option != name:
+            options[option] = value
         else:
             message = f"unknown parameter '{name}' is provided for TensorRT Execution Accelerator"
             raise ConfigInvalid(message, field=ACCELERATORS)
@@ -159,7 +173,12 @@ def tensorrt_options(parameters: Mapping[str, str]) -> dict[str, str]:
 
 
 def cuda_accelerator_options(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The options of the CUDA provider, from the parameters of the accelerator. ONNX Runtime refuses unknown ones."""
+    """The options of the CUDA provider, from the parameters of the accelerator. ONNX Runtime refuses unknown ones.
+
+    Raises ConfigInvalid.
+    """
+    for name in _CUDA_GRAPHS & parameters.keys():
+        _refuse_cuda_graphs(name, parameters[name])
     return {
         name: ("1" if boolean(value, ACCELERATORS) else "0") if name in _CUDA_BOOLEANS else value
         for name, value in parameters.items()
@@ -183,6 +202,21 @@ def cuda_parameter_options(parameters: Mapping[str, str]) -> dict[str, str]:
         copies = boolean(parameters["do_copy_in_default_stream"], field_of("do_copy_in_default_stream"))
         options["do_copy_in_default_stream"] = "1" if copies else "0"
     return options
+
+
+def _refuse_cuda_graphs(name: str, value: str) -> None:
+    """Raise ConfigInvalid where CUDA graphs are asked for.
+
+    A graph is replayed on the buffers of its capture, but every run here binds buffers of its own, and instances share
+    a session: later requests would get the outputs of the captured one.
+    """
+    if boolean(value, ACCELERATORS):
+        raise ConfigInvalid(
+            f"'{name}' is not supported: a CUDA graph reads and writes the buffers of the run that it was captured in, "
+            "and each run of this server has its own",
+            hint=f"remove '{name}'",
+            field=ACCELERATORS,
+        )
 
 
 def _choice(parameters: Mapping[str, str], name: str, choices: Mapping[int, str]) -> str:

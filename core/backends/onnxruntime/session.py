@@ -46,10 +46,13 @@ _FAIL = "1"
 # The CUDA provider ends its reports with " ; GPU=0 ; hostname=". The patterns require that, because a message may also
 # repeat a client's text, and no client may bring the server down by sending an error message.
 _OUT_OF_MEMORY = re.compile(
-    r"Failed to allocate memory for requested buffer"  # the arena, on any device
+    # The arenas, on any device; the second text is that of a memory limit.
+    r"Failed to allocate memory for requested buffer"
+    r"|Available memory of \d+ is smaller than requested bytes of \d+"
+    r"|cudaMallocFromPoolAsync failed"
     r"|std::bad_alloc"
     r"|CUDA (?:error|failure) 2:[^;]* ; GPU=\d"
-    r"|(?:CUBLAS|CUDNN) (?:error|failure) \d+: \w*_ALLOC_FAILED[^;]* ; GPU=\d"
+    r"|(?:CUBLAS|CUDNN|CUDNN_FE|CUFFT|CURAND) (?:error|failure) \d+: \w*_ALLOC(?:ATION)?_FAILED[^;]* ; GPU=\d"
 )
 
 # After one of these errors every call in the process's CUDA context fails. 214 is an uncorrectable memory error, 700 an

@@ -36,7 +36,13 @@ def test_a_failed_load_has_its_own_class() -> None:
             f"{PREFIX}bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 281474976710656"
         ),
         RuntimeError(f"{PREFIX}CUDA failure 2: out of memory{DEVICE}"),
+        RuntimeError(f"{PREFIX}Available memory of 1048576 is smaller than requested bytes of 4000000"),
+        RuntimeError(f"{PREFIX}CudaMempoolArena::Alloc: cudaMallocFromPoolAsync failed: out of memory"),
         RuntimeError(f"{PREFIX}CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CUDNN failure 4003: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CUDNN_FE failure 4003: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CUFFT failure 2: CUFFT_ALLOC_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CURAND failure 102: CURAND_STATUS_ALLOCATION_FAILED{DEVICE}"),
         RuntimeError("std::bad_alloc"),
         MemoryError("Unable to allocate 4.00 TiB"),
     ],

@@ -49,7 +49,7 @@ def test_tensorrt_is_preferred_to_cuda() -> None:
     text = 'gpu_execution_accelerator { name: "tensorrt" parameters { key: "precision_mode" value: "FP16" } }'
     providers = requested(text)
     assert list(providers) == [TENSORRT, CUDA, CPU]
-    assert providers[TENSORRT] == {"device_id": "1", "trt_fp16_enable": "1"}
+    assert providers[TENSORRT] == {"device_id": "1", "trt_fp16_enable": "True"}
 
 
 def test_options_of_the_cuda_accelerator_are_passed_on() -> None:

@@ -1,0 +1,168 @@
+"""Every option for GPUs, in every documented spelling, as the parsers of the images' GPU wheels read it.
+
+`make gpu-wheels` brings the wheels. Neither a GPU nor CUDA is needed: stub_libraries.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.gpu_options.parse import NO_DEVICE as PARSED
+from tests.gpu_options.stub_libraries import NO_DEVICE, make_stub_libraries
+from tests.project import ROOT
+from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requested_providers
+from trident.core.config.parse import parse_model_config
+from trident.core.config.placement import DeviceKind, Placement
+
+WHEELS = ROOT / "build" / "gpu-wheels"
+LOCKS = sorted(path.name for path in (ROOT / "docker").glob("requirements-gpu*.lock"))
+BOOLEANS = ("1", "0", "true", "false", "True", "False")
+# Of options that Triton reads itself.
+WORDS = (*BOOLEANS, "on", "off")
+# Booleans in Triton's spellings; other values as in the documents of Triton and ONNX Runtime.
+TENSORRT_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "precision_mode": ("FP32", "FP16", "BF16", "INT8"),
+    "max_workspace_size_bytes": ("1073741824",),
+    "int8_calibration_table_name": ("calibration.flatbuffers",),
+    "int8_use_native_calibration_table": WORDS,
+    "trt_max_partition_iterations": ("1000",),
+    "trt_min_subgraph_size": ("1",),
+    "trt_dla_enable": WORDS,
+    "trt_dla_core": ("0",),
+    "trt_engine_cache_enable": WORDS,
+    "trt_engine_cache_path": ("/tmp/engines",),
+    "trt_engine_cache_prefix": ("model",),
+    "trt_dump_subgraphs": WORDS,
+    "trt_force_sequential_engine_build": WORDS,
+    "trt_context_memory_sharing_enable": WORDS,
+    "trt_layer_norm_fp32_fallback": WORDS,
+    "trt_timing_cache_enable": WORDS,
+    "trt_timing_cache_path": ("/tmp/timings",),
+    "trt_force_timing_cache": WORDS,
+    "trt_detailed_build_log": WORDS,
+    "trt_build_heuristics_enable": WORDS,
+    "trt_sparsity_enable": WORDS,
+    "trt_builder_optimization_level": ("3",),
+    "trt_auxiliary_streams": ("-1", "2"),
+    "trt_tactic_sources": ("-CUDNN,+CUBLAS",),
+    "trt_extra_plugin_lib_paths": ("/opt/plugins.so",),
+    "trt_profile_min_shapes": ("x:1x1",),
+    "trt_profile_max_shapes": ("x:8x1",),
+    "trt_profile_opt_shapes": ("x:4x1",),
+    "trt_dump_ep_context_model": WORDS,
+    "trt_ep_context_file_path": ("/tmp/context",),
+    "trt_ep_context_embed_mode": ("0", "1"),
+}
+CUDA_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "gpu_mem_limit": ("2147483648",),
+    "arena_extend_strategy": ("kNextPowerOfTwo", "kSameAsRequested"),
+    "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
+    "do_copy_in_default_stream": WORDS,
+    "use_ep_level_unified_stream": WORDS,
+    "cudnn_conv_use_max_workspace": BOOLEANS,
+    "cudnn_conv1d_pad_to_nc1d": BOOLEANS,
+    "enable_skip_layer_norm_strict_mode": BOOLEANS,
+    "tunable_op_enable": BOOLEANS,
+    "tunable_op_tuning_enable": BOOLEANS,
+    "tunable_op_max_tuning_duration_ms": ("0",),
+    "prefer_nhwc": BOOLEANS,
+    "use_tf32": BOOLEANS,
+    "fuse_conv_bias": BOOLEANS,
+    "sdpa_kernel": ("0",),
+}
+# Deprecated parameters of a model, which Triton turns into options of the CUDA provider.
+MODEL_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "gpu_mem_limit": ("2147483648",),
+    "arena_extend_strategy": ("0", "1"),
+    "cudnn_conv_algo_search": ("0", "1", "2"),
+    "do_copy_in_default_stream": WORDS,
+}
+
+
+def accelerator(name: str) -> str:
+    parameter = '{ key: "%s" value: "%s" }'
+    given = f'gpu_execution_accelerator {{ name: "{name}" parameters {parameter} }}'
+    return f"optimization {{ execution_accelerators {{ {given} }} }}"
+
+
+# Of each kind: the provider, the parameters and their place in config.pbtxt.
+KINDS = {
+    "tensorrt": (TENSORRT, TENSORRT_PARAMETERS, accelerator("tensorrt")),
+    "cuda": (CUDA, CUDA_PARAMETERS, accelerator("cuda")),
+    "parameters": (CUDA, MODEL_PARAMETERS, 'parameters { key: "%s" value { string_value: "%s" } }'),
+}
+
+
+def options_of(text: str, provider: str) -> dict[str, str]:
+    config = parse_model_config(f'name: "m" backend: "onnxruntime" {text}', "config.pbtxt")
+    requests = requested_providers(config, Placement("m_0", DeviceKind.GPU, 0))
+    return next(request.options for request in requests if request.name == provider)
+
+
+def pin(lock: str) -> str:
+    lines = (ROOT / "docker" / lock).read_text().splitlines()
+    return next(line.split()[0] for line in lines if line.startswith("onnxruntime-gpu=="))
+
+
+@pytest.fixture(scope="module", params=LOCKS)
+def parser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The folders of a lock's wheel and of the libraries that stand in for NVIDIA's."""
+    wheel = WHEELS / pin(request.param)
+    if not wheel.is_dir():
+        pytest.skip(f"{wheel.name} is not there: `make gpu-wheels` installs it")
+    if not shutil.which("cc") or not shutil.which("readelf"):
+        pytest.skip("a C compiler is needed: apt install gcc libc6-dev")
+    stubs = tmp_path_factory.mktemp("stubs")
+    capi = wheel / "onnxruntime" / "capi"
+    make_stub_libraries([capi / f"libonnxruntime_providers_{name}.so" for name in ("cuda", "tensorrt")], stubs)
+    return wheel, stubs
+
+
+def refusals(parser: tuple[Path, Path], cases: list[tuple[str, dict[str, str]]]) -> list[str | None]:
+    wheel, stubs = parser
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("parse.py"))],
+        input=json.dumps(cases),
+        env=os.environ | {"PYTHONPATH": str(wheel), "LD_LIBRARY_PATH": str(stubs)},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    answers: list[str | None] = json.loads(done.stdout)
+    return answers
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_documented_spelling_is_accepted(parser: tuple[Path, Path], kind: str) -> None:
+    provider, parameters, text = KINDS[kind]
+    written = [(name, value) for name, values in parameters.items() for value in values]
+    answers = refusals(parser, [(provider, options_of(text % each, provider)) for each in written])
+    assert {each: answer for each, answer in zip(written, answers, strict=True) if answer} == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("provider", "options", "said"),
+    [
+        (TENSORRT, {"trt_fp16_enable": "1"}, "should be 'True' or 'False'"),
+        (TENSORRT, {"trt_nonsense": "1"}, "Invalid TensorRT EP option: trt_nonsense"),
+        (CUDA, {"do_copy_in_default_stream": "maybe"}, "do_copy_in_default_stream"),
+        (CUDA, {"nonsense": "1"}, 'Unknown provider option: "nonsense"'),
+    ],
+)
+def test_the_parser_refuses(parser: tuple[Path, Path], provider: str, options: dict[str, str], said: str) -> None:
+    [answer] = refusals(parser, [(provider, {"device_id": "0", **options})])
+    assert said in (answer or "")
+
+
+def test_the_stand_in_says_what_the_parser_looks_for() -> None:
+    assert PARSED == NO_DEVICE
