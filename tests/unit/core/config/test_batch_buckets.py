@@ -1,12 +1,80 @@
-"""Checks of batch buckets: every problem says what to write."""
+"""Buckets of batch sizes and lengths: their parameters, what is refused, and their samples."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tests.unit.backend_serving import config_of, tensor_text
-from tests.unit.bucket_configs import bucket_text
+from tests.unit.backend_serving import config_of, spec_of, tensor_text
+from tests.unit.bucket_configs import bucket_model, bucket_text
+from trident.core.config.batching import bucket_spec, pad_value
+from trident.core.config.spec import BucketSpec
 from trident.core.config.validate import bucket_problems
+from trident.core.config.warmup import WarmupInput, WarmupSample, bucket_samples
+from trident.core.inference.tensors import BY_NAME, Array
+
+
+def test_sizes_axes_and_values_are_read() -> None:
+    text = bucket_text(
+        BATCH_BUCKETS="1, 4,8", LENGTH_BUCKETS="16,32", LENGTH_PAD_VALUES="INPUT0=-1.5", LENGTH_OUTPUTS="OUTPUT0"
+    )
+    assert bucket_spec(config_of(text)) == BucketSpec(
+        batch_sizes=(1, 4, 8),
+        lengths=(16, 32),
+        axes={"INPUT0": 1},
+        pad_values={"INPUT0": "-1.5"},
+        outputs=("OUTPUT0",),
+    )
+
+
+def test_without_batching_the_first_dimension_may_be_the_length() -> None:
+    spec = bucket_spec(config_of(bucket_text(max_batch_size=0, LENGTH_BUCKETS="16")))
+    assert spec is not None
+    assert spec.axes == {"INPUT0": 0}
+
+
+def test_without_buckets_there_is_no_spec() -> None:
+    assert bucket_spec(config_of(bucket_text())) is None
+
+
+def test_other_backends_keep_their_parameters_to_themselves() -> None:
+    config = config_of(bucket_text(BATCH_BUCKETS="what it likes"))
+    config.backend = "python"
+    assert bucket_spec(config) is None
+
+
+def test_a_size_is_the_smallest_that_holds_the_batch() -> None:
+    spec = BucketSpec(batch_sizes=(1, 4, 8), lengths=(16, 32))
+    assert [spec.rows(items) for items in (1, 2, 4, 5, 8)] == [1, 4, 4, 8, 8]
+    assert [spec.length(longest) for longest in (0, 16, 17)] == [16, 16, 32]
+    assert (BucketSpec().rows(3), BucketSpec().length(3)) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "text", "expected"),
+    [
+        ("INT64", "", 0),
+        ("INT8", "-128", -128),
+        ("FP16", "0.5", 0.5),
+        ("FP32", "-inf", -np.inf),
+        ("BF16", "1", 0x3F80),
+        ("BOOL", "true", True),
+        ("BOOL", "0", False),
+        ("BYTES", "", b""),
+        ("BYTES", "ä", "ä".encode()),
+    ],
+)
+def test_pad_values_are_elements_of_their_datatype(datatype: str, text: str, expected: object) -> None:
+    value = pad_value(BY_NAME[datatype], text)
+    assert value == expected
+    assert datatype == "BYTES" or value.dtype == BY_NAME[datatype].dtype
+
+
+@pytest.mark.parametrize(("datatype", "text"), [("INT8", "128"), ("UINT8", "-1"), ("INT32", "1.5"), ("BOOL", "maybe")])
+def test_a_datatype_refuses_what_it_cannot_hold(datatype: str, text: str) -> None:
+    with pytest.raises(ValueError, match=text.lstrip("-")):
+        pad_value(BY_NAME[datatype], text)
+
 
 COUNTS = 'batch_input { kind: BATCH_ELEMENT_COUNT target_name: "C" data_type: TYPE_INT32 source_input: "INPUT0" }'
 SHAPES = COUNTS.replace("BATCH_ELEMENT_COUNT", "BATCH_ITEM_SHAPE")
@@ -135,3 +203,46 @@ def test_other_backends_are_not_checked() -> None:
 def test_fixed_inputs_beside_padded_ones_are_left_alone() -> None:
     text = bucket_text(LENGTH_BUCKETS="8") + tensor_text("input", "SCALE", "FP32", [1])
     assert found(text) == []
+
+
+def shapes(samples: list[WarmupSample]) -> list[tuple[str, int, tuple[int, ...]]]:
+    return [(sample.name, sample.batch_size, sample.inputs[0].array.shape) for sample in samples]
+
+
+def test_every_combination_has_a_sample_the_largest_first() -> None:
+    spec, _ = bucket_model(bucket_text(BATCH_BUCKETS="1,8", LENGTH_BUCKETS="4,16", dims=(-1, 3)))
+    assert shapes(bucket_samples(spec, [])) == [
+        ("bucket of batch size 8, length 16", 8, (16, 3)),
+        ("bucket of batch size 8, length 4", 8, (4, 3)),
+        ("bucket of batch size 1, length 16", 1, (16, 3)),
+        ("bucket of batch size 1, length 4", 1, (4, 3)),
+    ]
+
+
+def test_one_kind_of_bucket_is_enough() -> None:
+    spec, _ = bucket_model(bucket_text(BATCH_BUCKETS="2,8"))
+    assert shapes(bucket_samples(spec, [])) == [
+        ("bucket of batch size 8", 8, (1,)),
+        ("bucket of batch size 2", 2, (1,)),
+    ]
+    spec, _ = bucket_model(bucket_text(max_batch_size=0, LENGTH_BUCKETS="4"))
+    assert shapes(bucket_samples(spec, [])) == [("bucket of length 4", 1, (4,))]
+
+
+def test_without_a_warmup_sample_the_values_are_zeros_and_empty_strings() -> None:
+    text = bucket_text(LENGTH_BUCKETS="2") + tensor_text("input", "TEXT", "BYTES", [2])
+    spec, _ = bucket_model(text)
+    (sample,) = bucket_samples(spec, [])
+    assert [given.array.tolist() for given in sample.inputs] == [[0, 0], [b"", b""]]
+
+
+def test_the_values_of_the_first_warmup_sample_are_repeated_to_the_length() -> None:
+    spec, _ = bucket_model(bucket_text(LENGTH_BUCKETS="2,5"))
+    values: Array = np.array([7, 8, 9], np.float32)
+    given = WarmupSample("mine", 1, 1, (WarmupInput("INPUT0", BY_NAME["FP32"], values),))
+    made = bucket_samples(spec, [given, given])
+    assert [sample.inputs[0].array.tolist() for sample in made] == [[7, 8, 9, 7, 8], [7, 8]]
+
+
+def test_a_model_without_buckets_has_none() -> None:
+    assert bucket_samples(spec_of(config_of(bucket_text())), []) == []

@@ -1,20 +1,201 @@
-"""Golden requests read from their files."""
+"""Golden requests, and the strict reading of their JSON."""
 
 from __future__ import annotations
 
 import copy
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from trident.core.config.golden import EXACT, FLOATING, MAX_FILE_BYTES, GoldenRequest, Tolerance, golden_requests
+from trident.core.config.golden import (
+    EXACT,
+    FLOATING,
+    MAX_FILE_BYTES,
+    TENSOR_FIELDS,
+    GoldenRequest,
+    Tolerance,
+    as_numbers,
+    golden_requests,
+    golden_tensor,
+)
+from trident.core.config.json_fields import Fields, Malformed, nearest, read_json, shown
 from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
-from trident.core.inference.tensors import BY_NAME
+from trident.core.inference.tensors import BY_NAME, Array
+
+
+def mistake(call: Callable[[], object]) -> tuple[str, str]:
+    with pytest.raises(Malformed) as caught:
+        call()
+    return str(caught.value), caught.value.hint
+
+
+def test_unknown_field_names_the_nearest() -> None:
+    known = ("tolerance", "request")
+    assert mistake(lambda: Fields({"tolerence": 1}, "", known)) == (
+        "tolerence: unknown field",
+        "did you mean 'tolerance'?",
+    )
+    assert mistake(lambda: Fields({"x": 1}, "a[0]", known)) == (
+        "a[0].x: unknown field",
+        "known are: tolerance, request",
+    )
+
+
+def test_field_of_another_type_is_refused() -> None:
+    fields = Fields({"t": 1, "l": {}, "i": [0, True], "n": [-1], "o": [], "two": [{"name": "a"}, {"name": "a"}]}, "p", [
+        "t", "l", "i", "n", "o", "two", "none",
+    ])  # fmt: skip
+    assert mistake(lambda: fields.text("t"))[0] == "p.t: expected a string, got 1"
+    assert mistake(lambda: fields.text("none"))[0] == "p.none: missing"
+    assert mistake(lambda: fields.elements("l"))[0] == "p.l: expected a list, got an object"
+    assert mistake(lambda: fields.integers("i"))[0] == "p.i[1]: expected an integer that is not negative, got true"
+    assert mistake(lambda: fields.integers("n"))[0] == "p.n[0]: expected an integer that is not negative, got -1"
+    assert mistake(lambda: fields.section("o", ()))[0] == "p.o: expected an object, got a list"
+    assert mistake(lambda: fields.sections("two", ["name"]))[0] == "p.two[1].name: 'a' appears twice in p.two"
+    assert mistake(lambda: Fields(None, "", ()))[0] == "the document: expected an object, got null"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"a": 1, "a": 2}', "field 'a' appears twice in one object"),
+        (b'{"a": NaN}', "not JSON: NaN is not a JSON number"),
+        (b"[-Infinity]", "not JSON: -Infinity is not a JSON number"),
+        (b"[1e400]", "number 1e400 is out of range"),
+        (b"\xff{}", "byte 0 is not UTF-8"),
+        (b'{"a": ', "not JSON: Expecting value: line 1 column 7 (char 6)"),
+        (b"", "not JSON: Expecting value: line 1 column 1 (char 0)"),
+        (b"[" * 100_000, "unreadable JSON: nested too deeply"),
+    ],
+)
+def test_invalid_json_is_refused(content: bytes, message: str) -> None:
+    assert mistake(lambda: read_json(content))[0] == message
+
+
+def test_integer_with_too_many_digits_is_refused() -> None:
+    assert mistake(lambda: read_json(b"1" * 100_000))[0].startswith("not JSON: Exceeds the limit")
+
+
+def test_shown_values_are_short() -> None:
+    values: list[object] = [None, True, 1.5, "a\n", [1], {}]
+    assert [shown(value) for value in values] == ["null", "true", "1.5", r"'a\n'", "a list", "an object"]
+    assert len(shown("x" * 1000)) < 70
+    assert len(shown(10**1000)) < 70
+
+
+def test_nearest_name_or_all_names_are_the_hint() -> None:
+    assert nearest("INPUT", ["INPUT0", "MASK"]) == "did you mean 'INPUT0'?"
+    assert nearest("x", ["INPUT0", "MASK"]) == "known are: INPUT0, MASK"
+
+
+def array(datatype: str, shape: list[int], values: list[Any]) -> Array:
+    fields = Fields({"name": "X", "datatype": datatype, "shape": shape, "data": values}, "t", TENSOR_FIELDS)
+    tensor = golden_tensor(fields)
+    assert tensor.array.dtype == BY_NAME[datatype].dtype
+    assert tensor.array.shape == tuple(shape)
+    return tensor.array
+
+
+def fault(datatype: str, shape: list[int], values: list[Any]) -> str:
+    with pytest.raises(Malformed) as caught:
+        array(datatype, shape, values)
+    return str(caught.value)
+
+
+INTEGERS = [name for name, row in BY_NAME.items() if row.kind in "iu" and name != "BF16"]
+FLOATING_NAMES = ("FP16", "FP32", "FP64", "BF16")
+
+
+@pytest.mark.parametrize("datatype", INTEGERS)
+def test_integers_are_exact_to_the_ends_of_their_range(datatype: str) -> None:
+    limits = np.iinfo(BY_NAME[datatype].dtype)
+    low, high = int(limits.min), int(limits.max)
+    assert array(datatype, [2], [low, high]).tolist() == [low, high]
+    expected = f"expected an integer from {low} to {high}"
+    assert fault(datatype, [2], [0, high + 1]) == f"t.data[1]: {expected}, got {high + 1}"
+    assert fault(datatype, [2], [low - 1, 0]) == f"t.data[0]: {expected}, got {low - 1}"
+    assert fault(datatype, [1], [1.0]) == f"t.data[0]: {expected}, got 1.0"
+    assert fault(datatype, [1], [True]) == f"t.data[0]: {expected}, got true"
+
+
+@pytest.mark.parametrize("datatype", FLOATING_NAMES)
+def test_floating_values_include_nan_and_infinity(datatype: str) -> None:
+    values = as_numbers(array(datatype, [5], [1.5, -2, "NaN", "Infinity", "-Infinity"]), BY_NAME[datatype])
+    np.testing.assert_array_equal(values, np.array([1.5, -2, np.nan, np.inf, -np.inf]))
+    assert fault(datatype, [1], ["nan"]).startswith(f"t.data[0]: expected a number in the range of {datatype} or one")
+    assert fault(datatype, [1], [False]).endswith("got false")
+    assert fault(datatype, [1], [None]).endswith("got null")
+    assert fault(datatype, [1], [10**400]).startswith("t.data[0]: expected a number in the range")
+
+
+@pytest.mark.parametrize(("datatype", "largest"), [("FP16", 65504), ("FP32", 3.4e38), ("BF16", 3.38e38)])
+def test_number_that_would_become_infinite_is_refused(datatype: str, largest: float) -> None:
+    assert np.isfinite(as_numbers(array(datatype, [1], [largest]), BY_NAME[datatype])).all()
+    message = f"t.data[1]: expected a number in the range of {datatype}, got {1e39}"
+    assert fault(datatype, [2], ["Infinity", 1e39]) == message
+
+
+def test_bf16_is_rounded_to_nearest_even() -> None:
+    # 1 + 2**-8 lies between 1 and the next number, 1 + 2**-7; 1 + 3 * 2**-8 between that and 1 + 2**-6.
+    bits = array("BF16", [4], [1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-12])
+    assert bits.tolist() == [0x3F80, 0x3F80, 0x3F82, 0x3F81]
+
+
+def test_text_and_booleans_are_converted() -> None:
+    assert array("BYTES", [2], ["é\0", ""]).tolist() == ["é\0".encode(), b""]
+    assert array("BOOL", [2], [True, False]).tolist() == [True, False]
+    assert fault("BOOL", [1], [1]) == "t.data[0]: expected true or false, got 1"
+    assert fault("BYTES", [1], [1]) == "t.data[0]: expected a string of Unicode text, got 1"
+    assert fault("BYTES", [1], ["\ud800"]).startswith("t.data[0]: expected a string of Unicode text")
+
+
+def test_flat_and_nested_values_give_the_same_array() -> None:
+    flat = array("INT8", [2, 1, 3], [1, 2, 3, 4, 5, 6])
+    np.testing.assert_array_equal(flat, array("INT8", [2, 1, 3], [[[1, 2, 3]], [[4, 5, 6]]]))
+    assert array("INT8", [], [7]).tolist() == 7
+    assert array("INT8", [2, 0], [[], []]).size == 0
+    assert array("INT8", [2, 0], []).size == 0
+    assert array("FP64", [0, 2**59], []).size == 0
+
+
+@pytest.mark.parametrize(
+    ("shape", "values", "message"),
+    [
+        ([2, 3], [1, 2, 3, 4, 5], "t.data: expected 6 elements for shape [2,3], got 5"),
+        ([10**9, 10**9], [1], f"t.data: expected {10**18} elements for shape [1000000000,1000000000], got 1"),
+        ([2, 2], [[1, 2], [3]], "t.data[1]: expected a list of 2 for shape [2,2], got a list of 1"),
+        ([2, 3], [[1, 2], [3, 4], [5, 6]], "t.data: expected a list of 2 for shape [2,3], got a list of 3"),
+        ([2, 2], [[1, 2], 3], "t.data[1]: expected a list of 2 for shape [2,2], got 3"),
+        ([1], [[1]], "t.data[0]: expected an integer from -128 to 127, got a list"),
+        ([2, 1], [[1], [300]], "t.data[1][0]: expected an integer from -128 to 127, got 300"),
+        ([-1], [1], "t.shape[0]: expected an integer that is not negative, got -1"),
+        ([1] * 65, [1], "t.shape: expected at most 64 dimensions, got 65"),
+        ([0, 2**70], [], "t.shape: expected fewer elements"),
+        ([0, 2**40, 2**40], [], "t.shape: expected fewer elements"),
+    ],
+)
+def test_values_must_fill_the_shape(shape: list[int], values: list[Any], message: str) -> None:
+    assert fault("INT8", shape, values).startswith(message)
+
+
+def test_unknown_datatype_names_the_nearest() -> None:
+    with pytest.raises(Malformed, match=r"t\.datatype: expected one of BOOL, .*, got 'FLOAT32'"):
+        array_of_unknown("FLOAT32")
+    with pytest.raises(Malformed) as caught:
+        array_of_unknown("FP31")
+    assert caught.value.hint == "did you mean 'FP32'?"
+
+
+def array_of_unknown(datatype: str) -> None:
+    golden_tensor(Fields({"name": "X", "datatype": datatype, "shape": [1], "data": [1]}, "t", TENSOR_FIELDS))
+
 
 FP32, INT32, BYTES = BY_NAME["FP32"], BY_NAME["INT32"], BY_NAME["BYTES"]
 SPEC = ModelSpec(
@@ -217,7 +398,7 @@ def test_missing_section_is_an_error(tmp_path: Path, missing: str) -> None:
     assert mistake(tmp_path, content) == (f"{missing}: missing", "")
 
 
-def test_invalid_json_is_refused(tmp_path: Path) -> None:
+def test_file_of_invalid_json_is_refused(tmp_path: Path) -> None:
     assert mistake(tmp_path, b"{")[0].startswith("not JSON: ")
     assert mistake(tmp_path, [])[0] == "the document: expected an object, got a list"
 

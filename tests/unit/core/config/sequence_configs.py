@@ -7,13 +7,13 @@ from trident.core.config.parse import parse_model_config
 from trident.core.config.schema import ModelConfig
 
 
-def config_of(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:
+def sequence_config(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:
     """As it is written."""
     text = f'name: "m" backend: "stub" {more} sequence_batching {{ {sequence_batching} }}'
     return parse_model_config(text, "config.pbtxt")
 
 
 def normalized(sequence_batching: str, more: str = "max_batch_size: 8") -> ModelConfig:
-    config = config_of(sequence_batching, more)
+    config = sequence_config(sequence_batching, more)
     normalize(config, ())
     return config

@@ -1,0 +1,471 @@
+"""Autocompletion: defaults, platforms, instance groups and devices, and the tensors of the graph."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from google.protobuf import text_format
+
+from trident.core.config.autocomplete import (
+    CpuInstead,
+    GpuIds,
+    auto_complete,
+    fill_identity,
+    instance_group_problems,
+    needs_signature,
+    normalize,
+    normalize_instance_groups,
+)
+from trident.core.config.placement import (
+    DeviceKind,
+    InstanceLimit,
+    Placement,
+    ResourceNeed,
+    instance_limit,
+    placement_changes,
+    placements,
+)
+from trident.core.config.platforms import fill_platform, pads_batches, platform_problems
+from trident.core.config.problem import ModelSignature, TensorSignature
+from trident.core.config.schema import DataType, ModelConfig, ModelInstanceGroup
+from trident.core.errors import ConfigInvalid
+
+
+def normalized(text: str, gpu_ids: tuple[int, ...] = ()) -> ModelConfig:
+    config = text_format.Parse(text, ModelConfig())
+    fill_identity(config, "m", ["model.onnx"])
+    normalize(config, gpu_ids)
+    return config
+
+
+def test_identity_is_filled_from_directory_and_files() -> None:
+    config = normalized("")
+    assert (config.name, config.platform, config.backend) == ("m", "onnxruntime_onnx", "onnxruntime")
+    assert normalized('name: "other"').name == "other"
+
+
+@pytest.mark.parametrize("text", ["", "version_policy { latest {} }"])
+def test_latest_version_is_the_default_policy(text: str) -> None:
+    assert normalized(text).version_policy.latest.num_versions == 1
+
+
+def test_given_version_policy_stays() -> None:
+    assert normalized("version_policy { latest { num_versions: 3 } }").version_policy.latest.num_versions == 3
+    assert normalized("version_policy { all {} }").version_policy.WhichOneof("policy_choice") == "all"
+
+
+def test_preferred_batch_size_defaults_to_the_largest() -> None:
+    assert list(normalized("max_batch_size: 8 dynamic_batching {}").dynamic_batching.preferred_batch_size) == [8]
+    assert list(normalized("dynamic_batching {}").dynamic_batching.preferred_batch_size) == []
+    given = normalized("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 2, 4 ] }")
+    assert list(given.dynamic_batching.preferred_batch_size) == [2, 4]
+
+
+def test_sequence_batching_gets_the_default_idle_time() -> None:
+    sequence = normalized("max_batch_size: 4 sequence_batching { oldest {} }").sequence_batching
+    assert sequence.max_sequence_idle_microseconds == 1_000_000
+    assert list(sequence.oldest.preferred_batch_size) == [4]
+    assert normalized("sequence_batching {}").sequence_batching.max_sequence_idle_microseconds == 1_000_000
+
+
+def test_pinned_memory_is_enabled_by_default() -> None:
+    optimization = normalized("optimization { input_pinned_memory {} }").optimization
+    assert not optimization.input_pinned_memory.enable
+    assert optimization.output_pinned_memory.enable
+    assert not normalized('platform: "ensemble"').HasField("optimization")
+
+
+def test_second_normalisation_changes_nothing() -> None:
+    config = normalized("max_batch_size: 2 dynamic_batching {}", gpu_ids=(0,))
+    once = config.SerializeToString(deterministic=True)
+    normalize(config, (0,))
+    assert config.SerializeToString(deterministic=True) == once
+
+
+@pytest.mark.parametrize(
+    ("given", "files", "filled"),
+    [
+        ({"backend": "onnxruntime"}, [], ("onnxruntime_onnx", "onnxruntime", "model.onnx")),
+        ({"platform": "onnxruntime_onnx"}, [], ("onnxruntime_onnx", "onnxruntime", "model.onnx")),
+        ({"default_model_filename": "model.onnx"}, [], ("onnxruntime_onnx", "onnxruntime", "model.onnx")),
+        ({}, ["model.onnx"], ("onnxruntime_onnx", "onnxruntime", "model.onnx")),
+        ({}, ["model.plan", "other"], ("tensorrt_plan", "tensorrt", "model.plan")),
+        ({}, ["model.py"], ("", "python", "model.py")),
+        ({"backend": "python"}, ["model.onnx"], ("", "python", "model.py")),
+        ({"backend": "pytorch"}, ["model.pt2"], ("torch_aoti", "pytorch", "model.pt2")),
+        ({"backend": "pytorch"}, [], ("pytorch_libtorch", "pytorch", "model.pt")),
+        ({"backend": "tensorflow"}, [], ("", "tensorflow", "")),
+        (
+            {"backend": "onnxruntime", "default_model_filename": "best.onnx"},
+            ["model.py"],
+            ("onnxruntime_onnx", "onnxruntime", "best.onnx"),
+        ),
+        ({"backend": "mine"}, [], ("", "mine", "model.mine")),
+        ({"name": "x.mine"}, [], ("", "mine", "model.mine")),
+        ({"name": "x.onnxruntime"}, [], ("onnxruntime_onnx", "onnxruntime", "model.onnx")),
+        ({"platform": "ensemble"}, ["model.onnx"], ("ensemble", "", "")),
+        ({"name": "plain"}, ["weights.bin"], ("", "", "")),
+    ],
+)
+def test_missing_fields_are_filled_from_the_others(
+    given: dict[str, str], files: list[str], filled: tuple[str, str, str]
+) -> None:
+    config = ModelConfig(**given)
+    fill_platform(config, files)
+    assert (config.platform, config.backend, config.default_model_filename) == filled
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"platform": "caffe"}, "unexpected platform type 'caffe' for m"),
+        (
+            {"platform": "onnxruntime_onnx", "backend": "python"},
+            "unexpected 'platform' and 'backend' pair, got:onnxruntime_onnx, python",
+        ),
+        (
+            {"platform": "ensemble", "backend": "python"},
+            "Ensemble model 'm' must have platform type 'ensemble' and empty backend type",
+        ),
+        (
+            {},
+            "Invalid model name: Could not determine backend for model 'm' with no backend in model configuration. "
+            "Expected model name of the form 'model.<backend_name>'.",
+        ),
+        ({"default_model_filename": "foo.onnx"}, "must specify 'platform' or 'backend' for 'm'"),
+    ],
+)
+def test_contradiction_is_a_problem(given: dict[str, str], message: str) -> None:
+    config = ModelConfig(name="m", **given)
+    fill_platform(config, [])
+    assert [problem.message for problem in platform_problems(config, "m")] == [message]
+
+
+@pytest.mark.parametrize(
+    "given", [{"backend": "onnxruntime"}, {"backend": "mine"}, {"backend": "mine", "platform": "any"}]
+)
+def test_valid_pair_has_no_problem(given: dict[str, str]) -> None:
+    config = ModelConfig(name="m", **given)
+    fill_platform(config, [])
+    assert platform_problems(config, "m") == []
+
+
+@pytest.mark.parametrize(
+    ("given", "pads"),
+    [
+        ({"platform": "onnxruntime_onnx"}, True),
+        ({"backend": "openvino"}, True),
+        ({"platform": "tensorrt_plan"}, True),
+        ({"backend": "pytorch"}, True),
+        ({"backend": "pytorch", "runtime": "model.py"}, False),
+        ({"platform": "torch_aoti"}, False),
+        ({"backend": "python"}, False),
+        ({"backend": "mine"}, False),
+    ],
+)
+def test_batches_are_padded_where_the_server_gathers_them(given: dict[str, str], pads: bool) -> None:
+    config = ModelConfig(**given)
+    fill_platform(config, [])
+    assert pads_batches(config) is pads
+
+
+Group = tuple[str, int, int, list[int]]
+AUTO, GPU, CPU, MODEL = range(4)
+
+
+def config_of(text: str, backend: str = "onnxruntime") -> ModelConfig:
+    return text_format.Parse(text, ModelConfig(name="m", backend=backend))
+
+
+def with_groups(text: str, gpu_ids: GpuIds, backend: str = "onnxruntime") -> list[Group]:
+    config = config_of(text, backend)
+    normalize_instance_groups(config, gpu_ids)
+    once = config.SerializeToString()
+    normalize_instance_groups(config, gpu_ids)
+    assert config.SerializeToString() == once
+    return [(group.name, group.kind, group.count, list(group.gpus)) for group in config.instance_group]
+
+
+def problems(text: str, gpu_ids: GpuIds) -> list[str]:
+    config = config_of(text)
+    normalize_instance_groups(config, gpu_ids)
+    return [problem.message for problem in instance_group_problems(config, "m", gpu_ids)]
+
+
+def test_missing_groups_become_one_named_after_the_model() -> None:
+    assert with_groups("", []) == [("m", CPU, 2, [])]
+    assert with_groups("", None) == [("m", CPU, 2, [])]
+    assert with_groups("", [0]) == [("m", GPU, 1, [0])]
+    assert with_groups("", [], backend="python") == [("m", CPU, 1, [])]
+
+
+def test_unnamed_groups_are_numbered() -> None:
+    text = 'instance_group [ { kind: KIND_CPU count: 3 }, { name: "own" kind: KIND_CPU }, { kind: KIND_MODEL } ]'
+    assert with_groups(text, []) == [("m_0", CPU, 3, []), ("own", CPU, 2, []), ("m_2", MODEL, 1, [])]
+
+
+def test_gpu_group_takes_all_gpus_unless_it_lists_some() -> None:
+    text = "instance_group [ { kind: KIND_GPU }, { kind: KIND_GPU gpus: [ 1 ] count: 2 }, { gpus: [ 0 ] } ]"
+    assert with_groups(text, [0, 1]) == [("m_0", GPU, 1, [0, 1]), ("m_1", GPU, 2, [1]), ("m_2", GPU, 1, [0])]
+
+
+def test_auto_becomes_cpu_if_a_listed_gpu_is_missing() -> None:
+    assert with_groups("instance_group { gpus: [ 0, 3 ] }", [0]) == [("m_0", CPU, 2, [0, 3])]
+    assert problems("instance_group { gpus: [ 0, 3 ] }", [0]) == [
+        "instance group m_0 of model m has kind KIND_CPU but specifies one or more GPUs"
+    ]
+
+
+def test_groups_that_ask_for_a_missing_gpu_may_run_on_the_cpu() -> None:
+    text = "instance_group [ { kind: KIND_GPU }, { gpus: [ 0 ] count: 3 }, { kind: KIND_MODEL } ]"
+    assert with_groups(text, CpuInstead()) == [("m_0", CPU, 2, []), ("m_1", CPU, 3, []), ("m_2", MODEL, 1, [])]
+    assert problems(text, CpuInstead()) == []
+    assert len(problems("instance_group { kind: KIND_CPU gpus: [ 0 ] }", CpuInstead())) == 1
+
+
+@pytest.mark.parametrize("gpu_ids", [(), None])
+def test_a_missing_gpu_is_answered_with_both_ways_out(gpu_ids: GpuIds) -> None:
+    config = config_of("instance_group { kind: KIND_GPU }")
+    normalize_instance_groups(config, gpu_ids)
+    [problem] = instance_group_problems(config, "m", gpu_ids)
+    assert "--gpu-missing=cpu, or use KIND_CPU; to run it on a GPU, " in problem.hint
+    assert "start the server where it sees one" in problem.hint
+    assert ("install trident-inference[gpu]" in problem.hint) == (gpu_ids is None)
+
+
+def test_ensemble_has_no_groups() -> None:
+    assert with_groups('platform: "ensemble"', [0]) == []
+    assert problems('platform: "ensemble"', []) == []
+
+
+def test_invalid_groups_are_problems() -> None:
+    prefix = "instance group m_0 of model m "
+    assert problems("instance_group { kind: KIND_GPU }", []) == [f"{prefix}has kind KIND_GPU but no GPUs are available"]
+    assert problems("instance_group { kind: KIND_MODEL gpus: [ 0 ] }", [0]) == [
+        f"{prefix}has kind KIND_MODEL but specifies one or more GPUs"
+    ]
+    assert problems("instance_group { kind: KIND_GPU gpus: [ 7 ] }", [0, 1]) == [
+        f"{prefix}specifies invalid or unsupported gpu id 7. GPUs with at least the minimum required CUDA compute "
+        "compatibility of 6.000000 are: 0, 1"
+    ]
+    assert problems('platform: "onnxruntime_onnx" instance_group { profile: [ "0" ] }', []) == [
+        f"{prefix}and platform onnxruntime_onnxspecifies profile field which is only supported for TensorRT models"
+    ]
+    assert problems("instance_group { passive: true }", []) == [
+        "every instance group of model m is passive, so no instance would execute requests"
+    ]
+
+
+def test_server_without_gpu_support_refuses_gpu_groups() -> None:
+    assert problems("instance_group { kind: KIND_GPU gpus: [ 0 ] }", None) == [
+        "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"
+    ]
+    assert problems("instance_group { kind: KIND_CPU }", None) == []
+
+
+def test_missing_groups_are_a_problem_before_normalisation() -> None:
+    assert [problem.message for problem in instance_group_problems(ModelConfig(name="m"), "m", [])] == [
+        "must specify one or more 'instance group's for m"
+    ]
+    unfilled = config_of('instance_group { name: "g" kind: KIND_GPU }')
+    assert [problem.message for problem in instance_group_problems(unfilled, "m", [0])] == [
+        "instance group g of model m has kind KIND_GPU but specifies no GPUs"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", InstanceLimit()),
+        ("rate_limiter {}", InstanceLimit()),
+        ("rate_limiter { priority: 3 }", InstanceLimit(priority=3)),
+        (
+            'rate_limiter { resources [ { name: "R" count: 2 }, { name: "S" global: true count: 1 }, { name: "T" } ] }',
+            InstanceLimit((ResourceNeed("R", 2, False), ResourceNeed("S", 1, True))),
+        ),
+    ],
+)
+def test_the_limit_of_a_group(text: str, expected: InstanceLimit) -> None:
+    assert instance_limit(text_format.Parse(text, ModelInstanceGroup())) == expected
+
+
+def test_another_limit_is_another_instance() -> None:
+    text = (
+        'instance_group {{ name: "m" kind: KIND_CPU count: 2 rate_limiter {{ resources {{ name: "R" count: {} }} }} }}'
+    )
+    before, after = (placements(text_format.Parse(text.format(count), ModelConfig())) for count in (1, 2))
+    assert placement_changes(before, before) == ([], [])
+    assert placement_changes(before, after) == ([1, 0], list(after))
+
+
+def test_each_count_and_gpu_gives_an_instance() -> None:
+    config = text_format.Parse(
+        'instance_group [ { name: "a" kind: KIND_CPU count: 2 }, { name: "b" kind: KIND_GPU count: 2 gpus: [ 0, 1 ] },'
+        ' { name: "c" kind: KIND_MODEL count: 1 }, { name: "d" kind: KIND_CPU count: 5 passive: true } ]',
+        ModelConfig(),
+    )
+    assert placements(config) == (
+        Placement("a_0", DeviceKind.CPU),
+        Placement("a_1", DeviceKind.CPU),
+        Placement("b_0", DeviceKind.GPU, 0),
+        Placement("b_0", DeviceKind.GPU, 1),
+        Placement("b_1", DeviceKind.GPU, 0),
+        Placement("b_1", DeviceKind.GPU, 1),
+        Placement("c_0", DeviceKind.CPU),
+    )
+
+
+def test_device_has_a_name() -> None:
+    assert Placement("m_0", DeviceKind.CPU).device == "cpu"
+    assert Placement("m_0", DeviceKind.GPU, 3).device == "gpu:3"
+
+
+def placed(text: str, name: str = "m") -> list[Placement]:
+    """Placements from a text: `c` is an instance on the CPU, a digit an instance on that GPU."""
+    return [
+        Placement(f"{name}_{number}", DeviceKind.CPU)
+        if device == "c"
+        else Placement(f"{name}_{number}", DeviceKind.GPU, int(device))
+        for number, device in enumerate(text)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("current", "wanted", "removed", "added"),
+    [
+        ("", "", [], ""),
+        ("cc", "cc", [], ""),
+        ("cc", "cccc", [], "cc"),
+        ("cccc", "cc", [3, 2], ""),
+        ("c0", "0c", [], ""),
+        ("c0c1c0", "c1", [5, 4, 2, 1], ""),
+        ("cc", "00", [1, 0], "00"),
+        ("c01", "c0023", [2], "023"),
+        ("0", "c", [0], "c"),
+    ],
+)
+def test_changes_compare_kind_and_device(current: str, wanted: str, removed: list[int], added: str) -> None:
+    before = placed(current)
+    indices, additions = placement_changes(before, placed(wanted, "another"))
+    assert indices == removed
+    assert [placement.device for placement in additions] == [placement.device for placement in placed(added)]
+    for index in indices:
+        del before[index]
+    assert sorted(p.device for p in before + additions) == sorted(p.device for p in placed(wanted))
+
+
+def test_an_instance_with_other_profiles_is_made_anew() -> None:
+    before = placed("00")
+    after = [replace(before[0], profiles=("1",)), before[1]]
+    assert placement_changes(before, after) == ([1], [after[0]])
+
+
+def test_changes_add_the_last_instances_of_a_device() -> None:
+    three = placed("ccc")
+    assert placement_changes(three[:1], three) == ([], three[1:])
+
+
+def signature(in_shape: tuple[int, ...] = (-1, 16), out_shape: tuple[int, ...] = (-1, 16)) -> ModelSignature:
+    return ModelSignature((TensorSignature("IN", "INT32", in_shape),), (TensorSignature("OUT", "INT8", out_shape),))
+
+
+def completed(text: str, graph: ModelSignature, default: int = 4) -> ModelConfig:
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    auto_complete(config, graph, default)
+    return config
+
+
+@pytest.mark.parametrize(
+    ("text", "needed"),
+    [
+        ("", True),
+        ('input { name: "a" }', True),
+        ('output { name: "a" }', True),
+        ('input { name: "a" } output { name: "b" }', False),
+        ('batch_input { target_name: "a" } output { name: "b" }', False),
+    ],
+)
+def test_missing_side_needs_the_graph(text: str, needed: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trident.config")
+    assert needs_signature(text_format.Parse(text, ModelConfig(name="m"))) is needed
+    skipped = "skipping model configuration auto-complete for 'm': inputs and outputs already specified"
+    assert (skipped in caplog.messages) is not needed
+
+
+def test_batchable_graph_gets_the_default_batch_size_and_a_batcher(caplog: pytest.LogCaptureFixture) -> None:
+    config = completed("", signature())
+    assert config.max_batch_size == 4
+    assert config.HasField("dynamic_batching")
+    assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == ("IN", 8, [16])
+    assert (config.output[0].name, config.output[0].data_type, list(config.output[0].dims)) == ("OUT", 6, [16])
+    assert caplog.messages == [
+        "autofilled max_batch_size to 4 for model 'm' since batching is supported but no max_batch_size is specified "
+        "in model configuration. Must specify max_batch_size to utilize autofill with a larger max batch size"
+    ]
+
+
+def test_given_batch_size_stays_and_gets_a_batcher() -> None:
+    config = completed("max_batch_size: 2", signature())
+    assert config.max_batch_size == 2
+    assert config.HasField("dynamic_batching")
+
+
+def test_batch_size_of_one_or_a_given_scheduler_gets_no_batcher() -> None:
+    assert completed("", signature(), default=1).WhichOneof("scheduling_choice") is None
+    assert completed("sequence_batching {}", signature()).WhichOneof("scheduling_choice") == "sequence_batching"
+
+
+def test_default_of_zero_leaves_the_model_without_batching() -> None:
+    config = completed("", signature(), default=0)
+    assert config.max_batch_size == 0
+    assert list(config.input[0].dims) == [-1, 16]
+    assert not config.HasField("dynamic_batching")
+
+
+@pytest.mark.parametrize(("in_shape", "out_shape"), [((2, 4), (-1, 4)), ((-1, 4), ()), ((-1, 4), (2, 4))])
+def test_batch_size_for_a_graph_that_cannot_batch_is_refused(
+    in_shape: tuple[int, ...], out_shape: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert completed("", signature(in_shape, out_shape)).max_batch_size == 0
+    assert completed("", signature(in_shape, out_shape), default=0).max_batch_size == 0
+    side, name, shape = ("input", "IN", in_shape) if in_shape[:1] != (-1,) else ("output", "OUT", out_shape)
+    tensor = f"{side} '{name}' has shape [{','.join(map(str, shape))}]"
+    assert caplog.messages == [
+        "model 'm' runs one request at a time, because the first dimension of each tensor must be -1 for batching, "
+        f"and {tensor}; to batch it, export it with a dynamic first dimension"
+    ]
+    with pytest.raises(ConfigInvalid) as caught:
+        completed("max_batch_size: 8", signature(in_shape, out_shape))
+    assert caught.value.message == (
+        "autofill failed for model 'm': model does not support batching while non-zero max_batch_size is specified"
+    )
+    assert (caught.value.hint or "").startswith(tensor)
+
+
+def test_given_side_stays_unchanged() -> None:
+    config = completed('input { name: "mine" }', signature())
+    assert [entry.name for entry in config.input] == ["mine"]
+    assert [entry.name for entry in config.output] == ["OUT"]
+    assert not completed('batch_input { target_name: "IN" }', signature()).input
+
+
+def test_tensor_without_dimensions_gets_one() -> None:
+    batching = completed("", signature((-1,), (-1,))).input[0]
+    assert list(batching.dims) == [1]
+    assert batching.HasField("reshape")
+    scalar = completed("", signature((), ())).input[0]
+    assert list(scalar.dims) == [1]
+    assert not scalar.HasField("reshape")
+
+
+def test_dimension_of_zero_becomes_variable_and_is_no_batch_dimension() -> None:
+    config = completed("", signature((0, 3), (0,)))
+    assert (list(config.input[0].dims), list(config.output[0].dims)) == ([-1, 3], [-1])
+    assert config.max_batch_size == 0
+    assert list(completed("", signature((-1, 0))).input[0].dims) == [-1]
+
+
+def test_unsupported_datatype_becomes_invalid() -> None:
+    graph = ModelSignature((TensorSignature("IN", "", (-1, 2)),), ())
+    assert completed("", graph).input[0].data_type == DataType.TYPE_INVALID

@@ -1,0 +1,301 @@
+"""Ensembles: the graph of their steps, how the models fit together, and all ensembles of a repository."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from google.protobuf import text_format
+
+from trident.core.config.ensemble import EnsembleStep, ensemble_steps, first_unconnected, needed_steps, reachable
+from trident.core.config.ensemble_check import KnownModels, compose, may_match
+from trident.core.config.problem import Problem
+from trident.core.config.resolve import resolve_model_spec
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
+from trident.core.inference.tensors import BY_NAME, Shape
+
+
+def step(sources: str, results: str) -> EnsembleStep:
+    """A step that reads and writes these tensors; one letter is a tensor."""
+    return EnsembleStep(
+        model="m",
+        version=-1,
+        inputs=tuple((f"in_{name}", name) for name in sources),
+        outputs=tuple((f"out_{name}", name) for name in results),
+    )
+
+
+def steps(text: str) -> list[EnsembleStep]:
+    """`ab>c c>d` are two steps."""
+    return [step(*each.split(">")) for each in text.split()]
+
+
+def test_steps_are_read_from_the_configuration() -> None:
+    config = text_format.Parse(
+        """ensemble_scheduling { step {
+        model_name: "m" model_version: 3 model_namespace: "n"
+        input_map { key: "B" value: "x" } input_map { key: "A" value: "x" } output_map { key: "C" value: "y" }
+        } step { model_name: "other" } }""",
+        ModelConfig(),
+    )
+    first, second = ensemble_steps(config)
+    assert first == EnsembleStep(
+        model="m", version=3, inputs=(("A", "x"), ("B", "x")), outputs=(("C", "y"),), namespace="n"
+    )
+    assert second.version == 0, "the number that protobuf gives a field that is not written"
+    assert ensemble_steps(ModelConfig()) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "inputs", "expected"),
+    [
+        ("a>b b>c", "a", "abc"),
+        ("b>c a>b", "a", "abc"),
+        ("ab>c", "a", "a"),
+        ("a>b c>d d>c", "a", "ab"),
+        ("a>bc b>d c>e de>f", "a", "abcdef"),
+    ],
+)
+def test_tensors_that_will_be_there(text: str, inputs: str, expected: str) -> None:
+    assert reachable(steps(text), inputs) == set(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "output", "expected"),
+    [("x>b b>c", "c", "x"), ("ax>b", "b", "x"), ("c>b b>c", "c", ""), ("a>b", "z", "z")],
+)
+def test_the_tensor_that_nothing_writes(text: str, output: str, expected: str) -> None:
+    assert first_unconnected(steps(text), output, {"a"}) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "outputs", "expected"),
+    [
+        ("a>b a>c", "b", (0,)),
+        ("a>b a>c", "bc", (0, 1)),
+        ("b>c a>b x>y", "c", (0, 1)),
+        ("a>bc b>d c>e", "e", (0, 2)),
+        ("a>b", "a", ()),
+    ],
+)
+def test_steps_that_outputs_need(text: str, outputs: str, expected: tuple[int, ...]) -> None:
+    assert needed_steps(steps(text), outputs) == expected
+
+
+Tensor = tuple[str, str, Shape]
+
+
+def model(name: str, inputs: list[Tensor], outputs: list[Tensor], batch: int = 0, decoupled: bool = False) -> ModelSpec:
+    return ModelSpec(
+        name=name,
+        version=1,
+        platform="",
+        backend="",
+        max_batch_size=batch,
+        inputs={n: InputSpec(name=n, datatype=BY_NAME[t], dims=dims) for n, t, dims in inputs},
+        outputs={n: OutputSpec(name=n, datatype=BY_NAME[t], dims=dims) for n, t, dims in outputs},
+        decoupled=decoupled,
+    )
+
+
+def composed_step(name: str, inputs: dict[str, str], outputs: dict[str, str]) -> EnsembleStep:
+    return EnsembleStep(model=name, version=-1, inputs=tuple(inputs.items()), outputs=tuple(outputs.items()))
+
+
+def problems(ensemble: ModelSpec, *pairs: tuple[EnsembleStep, ModelSpec]) -> list[str]:
+    found = compose(ensemble, [each for each, _ in pairs], [spec for _, spec in pairs])
+    return [problem.message for problem in found.problems]
+
+
+FP = [("X", "FP32", (4,))]
+E = model("e", [("IN", "FP32", (4,))], [("OUT", "FP32", (4,))])
+A = model("a", FP, [("Y", "FP32", (4,))])
+B = model("b", FP, [("Y", "FP32", (4,))])
+FIRST = composed_step("a", {"X": "IN"}, {"Y": "T"})
+SECOND = composed_step("b", {"X": "T"}, {"Y": "OUT"})
+
+
+def test_models_that_fit_have_no_problems() -> None:
+    assert problems(E, (FIRST, A), (SECOND, B)) == []
+    batching = replace(E, max_batch_size=8)
+    assert problems(batching, (FIRST, replace(A, max_batch_size=8)), (SECOND, replace(B, max_batch_size=9))) == []
+
+
+def test_the_batch_dimension_may_be_an_ordinary_one() -> None:
+    whole = model("b", [("X", "FP32", (-1, 4))], [("Y", "FP32", (-1, 4))])
+    batching = replace(E, max_batch_size=8)
+    assert problems(batching, (FIRST, replace(A, max_batch_size=8)), (SECOND, whole)) == []
+    assert problems(batching, (FIRST, replace(A, max_batch_size=8)), (SECOND, B)) == []
+
+
+def test_a_model_with_smaller_batches_does_not_fit() -> None:
+    text = (
+        "ensemble e allows maximum batch size 8, but it contains model a which only allows maximum batch size to be 4"
+    )
+    assert problems(replace(E, max_batch_size=8), (FIRST, replace(A, max_batch_size=4)), (SECOND, B)) == [text]
+
+
+def test_all_wrong_names_are_reported_at_once() -> None:
+    wrong = composed_step("a", {"Z": "IN"}, {"W": "T"})
+    assert problems(E, (wrong, A), (SECOND, B)) == [
+        "in ensemble e, ensemble tensor IN is mapping to non-existing input Z in model a",
+        "in ensemble e, input X in model a is not mapped to any ensemble tensors",
+        "in ensemble e, ensemble tensor T is mapped from non-existing output W in model a",
+    ]
+
+
+def test_an_optional_input_need_not_be_mapped() -> None:
+    optional = InputSpec(name="Z", datatype=BY_NAME["FP32"], dims=(1,), optional=True)
+    more = replace(A, inputs={**A.inputs, "Z": optional})
+    assert problems(E, (FIRST, more), (SECOND, B)) == []
+
+
+def test_datatype_and_shape_must_be_those_of_the_first_model() -> None:
+    other = model("b", [("X", "INT32", (4,))], [("Y", "FP32", (2, 2))])
+    assert problems(E, (FIRST, A), (SECOND, other)) == [
+        "in ensemble e, ensemble tensor T: inconsistent data type: TYPE_FP32 is inferred from model a while TYPE_INT32 "
+        "is inferred from model b",
+        "in ensemble e, ensemble tensor OUT: inconsistent shape: [4] is inferred from model e while [2,2] is inferred "
+        "from model b",
+    ]
+
+
+def test_shapes_are_shown_with_the_batch_dimension() -> None:
+    batching = replace(E, max_batch_size=8)
+    wide = model("a", [("X", "FP32", (5,))], [("Y", "FP32", (4,))], batch=8)
+    assert problems(batching, (FIRST, wide), (SECOND, replace(B, max_batch_size=8))) == [
+        "in ensemble e, ensemble tensor IN: inconsistent shape: [-1,4] is inferred from model e while [-1,5] is "
+        "inferred from model a"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dims", "others", "expected"),
+    [((4,), (4,), True), ((4,), (-1,), True), ((-1, 2), (3, -1), True), ((4,), (5,), False), ((4,), (4, 4), False)],
+)
+def test_dimensions_match_with_any_size_for_minus_one(dims: Shape, others: Shape, expected: bool) -> None:
+    assert may_match(dims, others) is expected
+    assert may_match(others, dims) is expected
+
+
+MIXED = "in ensemble e, step of model 'c' receives inputs originated from different decoupled models"
+
+
+def test_an_ensemble_with_a_decoupled_step_is_decoupled() -> None:
+    steps = [FIRST, SECOND]
+    assert not compose(E, steps, [A, B]).is_decoupled
+    for models in ([replace(A, decoupled=True), B], [A, replace(B, decoupled=True)]):
+        found = compose(E, steps, models)
+        assert found.is_decoupled
+        assert found.problems == ()
+
+
+def test_answers_of_an_ensemble_with_a_decoupled_step_are_not_kept() -> None:
+    cached = replace(E, response_cache=True)
+    assert problems(cached, (FIRST, A), (SECOND, B)) == []
+    (problem,) = compose(cached, [FIRST, SECOND], [A, replace(B, decoupled=True)]).problems
+    assert problem == Problem(
+        "response_cache",
+        "Response Cache does not currently support model e with 'decoupled' transaction policy. Please disable the "
+        "response cache.",
+        "the model 'b' of one of its steps is decoupled",
+    )
+
+
+def test_responses_of_different_decoupled_models_do_not_meet() -> None:
+    c = model("c", [("X", "FP32", (4,)), ("Z", "FP32", (4,))], [("Y", "FP32", (4,))])
+    decoupled = replace(A, decoupled=True), replace(B, decoupled=True)
+    left, right = composed_step("a", {"X": "IN"}, {"Y": "T"}), composed_step("b", {"X": "IN"}, {"Y": "U"})
+    join = composed_step("c", {"X": "T", "Z": "U"}, {"Y": "OUT"})
+    assert problems(E, (left, decoupled[0]), (right, decoupled[1]), (join, c)) == [MIXED]
+    with_input = composed_step("c", {"X": "T", "Z": "IN"}, {"Y": "OUT"})
+    assert problems(E, (left, decoupled[0]), (with_input, c)) == [MIXED]
+    branches = composed_step("b", {"X": "T"}, {"Y": "U"})
+    assert problems(E, (left, decoupled[0]), (branches, B), (join, c)) == []
+
+
+TENSORS = 'input { name: "X" data_type: TYPE_FP32 dims: 4 } output { name: "Y" data_type: TYPE_FP32 dims: 4 }'
+
+
+def note_model(known: KnownModels, name: str, more: str = "", *, version: int = 1, valid: bool = True) -> None:
+    known.note_name(name)
+    if valid:
+        config = text_format.Parse(f"{TENSORS} {more}", ModelConfig(name=name))
+        known.note(config, resolve_model_spec(config, version, {}))
+
+
+def chain(*models: str, version: int = -1) -> str:
+    """Steps one after the other."""
+    ends = ["X", *(f"T{n}" for n in range(1, len(models))), "Y"]
+    steps = [
+        f'step {{ model_name: "{name}" model_version: {version} input_map {{ key: "X" value: "{ends[n]}" }} '
+        f'output_map {{ key: "Y" value: "{ends[n + 1]}" }} }}'
+        for n, name in enumerate(models)
+    ]
+    return f"ensemble_scheduling {{ {' '.join(steps)} }}"
+
+
+def messages(known: KnownModels) -> dict[str, list[str]]:
+    return {name: [problem.message for problem in problems] for name, problems in known.problems().items()}
+
+
+def test_ensembles_that_fit_have_no_problems() -> None:
+    known = KnownModels()
+    note_model(known, "e", chain("a", "inner"))  # before its steps
+    note_model(known, "a")
+    note_model(known, "inner", chain("a", "a"))
+    assert known.problems() == {}
+
+
+def test_steps_without_a_model_are_named() -> None:
+    known = KnownModels()
+    note_model(known, "e", chain("a", "b", "c", version=2))
+    note_model(known, "a", version=1)
+    note_model(known, "b", valid=False)
+    assert messages(known) == {
+        "e": [
+            "ensemble 'e' depends on 'a' whose required version 2 is not loaded.",
+            "ensemble 'e' depends on 'b' which is not valid.",
+            "ensemble e contains models that are not available or ambiguous: c",
+        ]
+    }
+
+
+def test_circles_are_found() -> None:
+    known = KnownModels()
+    note_model(known, "e", chain("f"))
+    note_model(known, "f", chain("e"))
+    note_model(known, "itself", chain("itself"))
+    note_model(known, "outside", chain("e"))
+    text = "circular dependency between ensembles: "
+    assert messages(known) == {
+        "e": [f"{text}e -> f -> e"],
+        "f": [f"{text}f -> e -> f"],
+        "itself": [f"{text}itself -> itself"],
+    }
+
+
+def test_the_models_must_fit() -> None:
+    known = KnownModels()
+    note_model(known, "e", f"max_batch_size: 8 {chain('a')}")
+    note_model(known, "a", "max_batch_size: 4")
+    ((message,),) = messages(known).values()
+    assert message.startswith("ensemble e allows maximum batch size 8, but it contains model a which only allows")
+
+
+def test_an_inner_ensemble_is_decoupled_with_its_steps() -> None:
+    known = KnownModels()
+    decoupled = "model_transaction_policy { decoupled: true }"
+    note_model(known, "stream", decoupled)
+    note_model(known, "inner", chain("stream"))
+    join = (
+        'ensemble_scheduling { step { model_name: "inner" model_version: -1 input_map { key: "X" value: "X" } '
+        'output_map { key: "Y" value: "T" } } step { model_name: "two" model_version: -1 '
+        'input_map { key: "X" value: "T" } input_map { key: "Z" value: "X" } output_map { key: "Y" value: "Y" } } }'
+    )
+    note_model(known, "e", join)
+    note_model(known, "two", 'input { name: "Z" data_type: TYPE_FP32 dims: 4 }')
+    assert messages(known) == {
+        "e": ["in ensemble e, step of model 'two' receives inputs originated from different decoupled models"]
+    }

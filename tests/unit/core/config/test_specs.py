@@ -1,0 +1,257 @@
+"""The spec of a model that a configuration resolves to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from google.protobuf import text_format
+
+from tests.project import ROOT
+from tests.unit.core.config.sequence_configs import normalized
+from trident.core.config.resolve import (
+    backend_spec,
+    own_inputs,
+    own_outputs,
+    resolve_model_spec,
+    resolve_sequence_spec,
+    with_graph_labels,
+)
+from trident.core.config.schema import DataType, ModelConfig, datatype_of
+from trident.core.config.spec import (
+    BatchingSpec,
+    FlagControl,
+    IdControl,
+    InputSpec,
+    ModelSpec,
+    OutputSpec,
+    QueuePolicy,
+    SequenceSpec,
+    StateSpec,
+)
+from trident.core.inference.tensors import BY_NAME
+
+TARGET = 'parameters { key: "TARGET_P99_MS" value { string_value: "2.5" } }'
+
+
+def resolved(text: str) -> ModelSpec:
+    config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
+    return resolve_model_spec(config, 3, {"Z": ("cat", "dog")})
+
+
+def batching(text: str) -> BatchingSpec | None:
+    return resolved(text).batching
+
+
+def test_spec_holds_the_tensors_by_name() -> None:
+    spec = resolved(
+        'max_batch_size: 8 input { name: "A" data_type: TYPE_STRING dims: [ 1 ] reshape {} optional: true '
+        'allow_ragged_batch: true } input { name: "B" data_type: TYPE_FP32 dims: [ -1, 2 ] } '
+        'output { name: "Z" data_type: TYPE_INT8 dims: [ 4 ] reshape { shape: [ 2, 2 ] } } '
+        'metric_tags { key: "team" value: "x" } model_transaction_policy { decoupled: true }'
+    )
+    assert spec == ModelSpec(
+        name="m",
+        version=3,
+        platform="onnxruntime_onnx",
+        backend="onnxruntime",
+        max_batch_size=8,
+        inputs={
+            "A": InputSpec(
+                name="A",
+                datatype=BY_NAME["BYTES"],
+                dims=(1,),
+                model_dims=(),
+                optional=True,
+                allow_ragged_batch=True,
+            ),
+            "B": InputSpec(name="B", datatype=BY_NAME["FP32"], dims=(-1, 2)),
+        },
+        outputs={
+            "Z": OutputSpec(name="Z", datatype=BY_NAME["INT8"], dims=(4,), model_dims=(2, 2), labels=("cat", "dog"))
+        },
+        decoupled=True,
+        metric_tags={"team": "x"},
+    )
+
+
+def test_the_labels_of_the_graph_are_used_where_no_label_file_is_named() -> None:
+    text = "".join(
+        f'output {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] {more} }} '
+        for name, more in (("Y", ""), ("Z", 'label_filename: "labels.txt"'), ("W", ""))
+    )
+    config = text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx", backend="onnxruntime"))
+    spec = resolve_model_spec(config, 3, {"Z": ("cat", "dog")})
+    labelled = with_graph_labels(spec, config, {"Y": ("7", "8"), "Z": ("0", "1")})
+    assert {name: output.labels for name, output in labelled.outputs.items()} == {
+        "Y": ("7", "8"),
+        "Z": ("cat", "dog"),
+        "W": (),
+    }
+
+
+def test_model_without_dynamic_batching_has_no_batching_spec() -> None:
+    assert batching("max_batch_size: 8") is None
+
+
+def test_batching_spec_has_sorted_sizes_and_nanoseconds() -> None:
+    text = "preferred_batch_size: [ 6, 2, 6 ] max_queue_delay_microseconds: 500 preserve_ordering: true"
+    assert batching(f"max_batch_size: 8 dynamic_batching {{ {text} }}") == BatchingSpec(
+        preferred_batch_sizes=(2, 6), max_queue_delay_ns=500_000, preserve_ordering=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("", False),
+        ("dynamic_batching {}", False),
+        ("dynamic_batching { max_queue_delay_microseconds: 1 }", True),
+        (f"dynamic_batching {{}} {TARGET}", True),
+    ],
+)
+def test_the_arrival_of_requests_counts_where_batches_wait(text: str, counts: bool) -> None:
+    assert resolved(f"max_batch_size: 8 {text}").counts_arrival is counts
+
+
+def test_a_target_is_in_nanoseconds() -> None:
+    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {TARGET}") == BatchingSpec(
+        preferred_batch_sizes=(8,), target_p99_ns=2_500_000
+    )
+
+
+def test_a_delay_may_have_to_be_waited_out() -> None:
+    text = 'parameters { key: "WAIT_OUT_QUEUE_DELAY" value { string_value: "true" } }'
+    assert batching(f"max_batch_size: 8 dynamic_batching {{}} {text}") == BatchingSpec(
+        preferred_batch_sizes=(8,), waits_out_delay=True
+    )
+
+
+def test_model_that_cannot_batch_has_a_preferred_size_of_one() -> None:
+    assert batching("dynamic_batching {}") == BatchingSpec(preferred_batch_sizes=(1,))
+
+
+def test_priority_levels_without_a_policy_have_the_default() -> None:
+    spec = batching(
+        "dynamic_batching { preferred_batch_size: [ 1 ] priority_levels: 3 default_priority_level: 2 "
+        "default_queue_policy { max_queue_size: 7 } priority_queue_policy { key: 2 value { timeout_action: DELAY "
+        "default_timeout_microseconds: 10 allow_timeout_override: true } } }"
+    )
+    default = QueuePolicy(max_queue_size=7)
+    delayed = QueuePolicy(delay_on_timeout=True, default_timeout_ns=10_000, allow_timeout_override=True)
+    assert spec == BatchingSpec(
+        preferred_batch_sizes=(1,),
+        priority_levels=3,
+        default_priority_level=2,
+        default_policy=default,
+        level_policies={2: delayed},
+    )
+
+
+def run_python(code: str) -> None:
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=ROOT)
+
+
+def test_schema_does_not_import_grpc() -> None:
+    run_python("import sys, trident.core.config.schema; assert 'grpc' not in sys.modules, 'gRPC was imported'")
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["import trident.core.config.schema, tritonclient.grpc", "import tritonclient.grpc, trident.core.config.schema"],
+)
+def test_client_and_server_share_the_message_classes(first: str) -> None:
+    run_python(
+        f"{first}\n"
+        "import tritonclient.grpc.model_config_pb2 as client\n"
+        "from tritonclient.grpc import service_pb2\n"
+        "from trident.core.config.schema import ModelConfig, ModelInstanceGroup\n"
+        "assert client.ModelConfig is ModelConfig\n"
+        "assert client.ModelInstanceGroup is ModelInstanceGroup\n"
+        "config = ModelConfig(name='simple')\n"
+        "assert service_pb2.ModelConfigResponse(config=config).config.name == 'simple'\n"
+    )
+
+
+def test_datatype_of_knows_only_the_table() -> None:
+    row = datatype_of(DataType.TYPE_STRING)
+    assert row is not None
+    assert row.name == "BYTES"
+    assert datatype_of(DataType.TYPE_INVALID) is None
+    assert datatype_of(77) is None
+
+
+CONTROLS = """
+control_input { name: "S" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ -1, 2.5 ] } }
+control_input { name: "R" control { kind: CONTROL_SEQUENCE_READY bool_false_true: [ true, false ] } }
+control_input { name: "C" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }
+"""
+STATES = """
+state { input_name: "A_IN" output_name: "A" data_type: TYPE_FP32 dims: [ -1 ] }
+state { input_name: "B_IN" output_name: "B" data_type: TYPE_INT8 dims: [ 2 ] }
+"""
+SIDES = 'input { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } output { name: "A" data_type: TYPE_FP32 dims: [ -1 ] }'
+
+
+def sequence_of_spec(config: ModelConfig) -> SequenceSpec:
+    spec = resolve_sequence_spec(config)
+    assert spec is not None
+    return spec
+
+
+def test_a_model_without_sequences_has_none() -> None:
+    assert resolve_sequence_spec(ModelConfig(name="m")) is None
+
+
+def test_controls_and_states_keep_their_values() -> None:
+    spec = sequence_of_spec(normalized(CONTROLS + STATES))
+    assert spec.start == FlagControl(name="S", datatype=BY_NAME["FP32"], false=-1.0, true=2.5)
+    assert spec.ready == FlagControl(name="R", datatype=BY_NAME["BOOL"], false=1.0, true=0.0)
+    assert spec.end is None
+    assert spec.correlation_id == IdControl(name="C", datatype=BY_NAME["BYTES"])
+    assert spec.states[0] == StateSpec(input_name="A_IN", output_name="A", datatype=BY_NAME["FP32"], dims=(-1,))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "direct", "slots", "sizes", "delay_us"),
+    [
+        ("", "max_batch_size: 8", True, 8, (8,), 0),
+        ("", "", True, 1, (1,), 0),
+        ("direct { max_queue_delay_microseconds: 9 }", "max_batch_size: 8", True, 8, (8,), 0),
+        ("direct { minimum_slot_utilization: 0.5 }", "max_batch_size: 8", True, 8, (8,), 0),
+        (
+            "direct { minimum_slot_utilization: 0.7 max_queue_delay_microseconds: 9 }",
+            "max_batch_size: 10",
+            True,
+            10,
+            (7, 8, 9, 10),
+            9,
+        ),
+        ("oldest {}", "max_batch_size: 8", False, 8, (8,), 0),
+        (
+            "oldest { max_candidate_sequences: 3 preferred_batch_size: [ 4, 2, 4 ] max_queue_delay_microseconds: 7 }",
+            "max_batch_size: 8",
+            False,
+            3,
+            (2, 4),
+            7,
+        ),
+    ],
+)
+def test_the_strategy_says_how_many_sequences_and_which_batches(
+    strategy: str, more: str, direct: bool, slots: int, sizes: tuple[int, ...], delay_us: int
+) -> None:
+    spec = sequence_of_spec(normalized(strategy, more))
+    assert (spec.is_direct, spec.slots, spec.preferred_batch_sizes) == (direct, slots, sizes)
+    assert (spec.max_queue_delay_ns, spec.max_idle_ns) == (delay_us * 1000, 1_000_000_000)
+
+
+def test_the_backend_sees_what_clients_do_not() -> None:
+    config = normalized(CONTROLS + STATES, f"max_batch_size: 8 {SIDES}")
+    spec = resolve_model_spec(config, 1, {})
+    assert (list(spec.inputs), list(spec.outputs)) == (["X"], ["A"])
+    seen = backend_spec(spec)
+    assert list(seen.inputs) == ["X", "S", "R", "C", "A_IN", "B_IN"]
+    assert (list(seen.outputs), seen.outputs["B"].dims) == (["A", "B"], (2,))
+    assert (own_inputs(config), own_outputs(config)) == (["S", "R", "C", "A_IN", "B_IN"], ["A", "B"])

@@ -1,0 +1,823 @@
+"""Validation of model configurations, and their settings without effect."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from google.protobuf import text_format
+
+from tests.project import ROOT
+from tests.unit.core.config.sequence_configs import sequence_config
+from tests.unit.onnx_models import identity, write_version
+from trident.core.config.autocomplete import fill_identity, normalize
+from trident.core.config.batching import histogram_buckets
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.schema import ModelConfig
+from trident.core.config.validate import (
+    batch_tensor_problems,
+    ensemble_problems,
+    scheduling_problems,
+    sequence_problems,
+    settings_without_effect,
+    tensor_problems,
+    validate_model_config,
+)
+from trident.core.errors import ConfigInvalid, ErrorCode
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, QUEUE
+
+GOOD = (
+    'backend: "onnxruntime" max_batch_size: 8 input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] } '
+    'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] } '
+)
+CHECKSUM = 'model_repository_agents { agents { name: "checksum" parameters { key: "%s" value: "0" } } }'
+
+
+def problems(text: str, *, completed: bool = True) -> list[Problem]:
+    config = text_format.Parse(text, ModelConfig())
+    fill_identity(config, "m", [])
+    normalize(config, ())
+    return validate_model_config(config, "m", completed=completed)
+
+
+def messages(text: str) -> list[str]:
+    return [problem.message for problem in problems(text)]
+
+
+def test_valid_configuration_has_no_problem() -> None:
+    assert messages(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('name: "n"', "unexpected directory name 'm' for model 'n', directory name must equal model name"),
+        ("max_batch_size: -1", "'max_batch_size' must be non-negative value for m"),
+        (
+            'default_model_filename: "../../x.onnx"',
+            "model file name '../../x.onnx' must stay within the version directory for m",
+        ),
+        (
+            'cc_model_filenames { key: "8.0" value: "/x.onnx" }',
+            "model file name '/x.onnx' must stay within the version directory for m",
+        ),
+        ("model_metrics { metric_control {} }", "metric control must specify 'metric_identifier'"),
+        (
+            "model_metrics { metric_control { metric_identifier {} histogram_options { buckets: [ 1 ] } } }",
+            "metric identifier must specify non-empty 'family'",
+        ),
+        (
+            'model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } '
+            "histogram_options {} } }",
+            "histogram options must specify non-empty 'buckets'",
+        ),
+        (
+            "model_metrics { metric_control { metric_identifier "
+            '{ family: "nv_inference_first_response_histogram_ms" } } }',
+            "metric control must specify 'histogram_options'",
+        ),
+        (
+            'model_repository_agents { agents { name: "checksum" } agents { name: "decrypt" } }',
+            "unable to find repo agent 'decrypt': only 'checksum' is built in",
+        ),
+        (CHECKSUM % "1/model.onnx", "failed to parse key: 1/model.onnx"),
+        (CHECKSUM % "SHA1:1/model.onnx", "Unsupported checksum algorithm: SHA1"),
+    ],
+)
+def test_top_level_problem_has_its_text(text: str, expected: str) -> None:
+    assert messages(GOOD.replace("max_batch_size: 8", "") + text)[0] == expected
+
+
+def test_metric_family_without_custom_buckets_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    family = 'metric_identifier { family: "nv_x" } histogram_options { buckets: [ 1 ] }'
+    assert messages(f"{GOOD} model_metrics {{ metric_control {{ {family} }} }}") == []
+    assert caplog.messages == [
+        "Metric family 'nv_x' in 'metric_identifier' is not a customizable metric in Triton core."
+    ]
+
+
+def test_unnormalised_configuration_lacks_its_defaults() -> None:
+    assert [problem.message for problem in validate_model_config(ModelConfig(backend="onnxruntime"), "m")] == [
+        "model configuration must specify 'name'",
+        "must specify 'version policy' for m",
+        "must specify one or more 'instance group's for m",
+    ]
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    found = problems(
+        'name: "n" backend: "onnxruntime" max_batch_size: -1 input { name: "A" } '
+        "sequence_batching { control_input {} }"
+        "instance_group { kind: KIND_GPU } "
+    )
+    assert [problem.path for problem in found] == [
+        "name",
+        "max_batch_size",
+        "input[0].data_type",
+        "input[0].dims",
+        "sequence_batching.control_input[0].name",
+        "instance_group[0].kind",
+    ]
+
+
+def test_validation_before_auto_complete_skips_inputs_and_outputs() -> None:
+    text = 'backend: "onnxruntime" batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
+    assert problems(text + "input { dims: 0 } output {}", completed=False) == []
+    assert [problem.message for problem in problems(text)] == ["unknown source input name 'A' for m"]
+
+
+def test_error_has_the_first_message_and_all_problems() -> None:
+    error = InvalidModelConfig([Problem("name", "first", "do this"), Problem("input", "second")], model="m")
+    assert isinstance(error, ConfigInvalid)
+    assert error.code is ErrorCode.INVALID_ARG
+    assert (error.message, error.hint, error.model) == ("first", "do this", "m")
+    assert [problem.message for problem in error.problems] == ["first", "second"]
+
+
+GOOD_IN = 'input { name: "A" data_type: TYPE_FP32 dims: [ 4 ] }'
+GOOD_OUT = 'output { name: "Z" data_type: TYPE_FP32 dims: [ 4 ] }'
+DIMENSIONS = "must be integer >= 1, or -1 to indicate a variable-size dimension for m"
+
+
+def config_of(text: str) -> ModelConfig:
+    return text_format.Parse(text, ModelConfig(name="m", platform="onnxruntime_onnx"))
+
+
+def messages_tensors(text: str) -> list[str]:
+    return [problem.message for problem in tensor_problems(config_of(text), "m")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ("data_type: TYPE_FP32 dims: [ 1 ]", "model {side} must specify 'name' for m"),
+        ('name: "X" dims: [ 1 ]', "model {side} 'X' must specify 'data_type' for m"),
+        ('name: "X" data_type: 77 dims: [ 1 ]', "model {side} 'X' must specify 'data_type' for m"),
+        ('name: "X" data_type: TYPE_FP32', "model {side} 'X' must specify 'dims' for m"),
+        ('name: "X" data_type: TYPE_FP32 dims: [ 0 ]', f"model {{side}} 'X' dimension {DIMENSIONS}"),
+        ('name: "X" data_type: TYPE_FP32 dims: [ -2 ]', f"model {{side}} 'X' dimension {DIMENSIONS}"),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {}',
+            "model {side} 'X' cannot have empty reshape for non-batching model as scalar tensors are not supported "
+            "for m",
+        ),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ 0 ] }',
+            f"model {{side}} 'X' reshape dimensions {DIMENSIONS}",
+        ),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ 4 ] reshape { shape: [ 5 ] }',
+            "model {side} 'X' has different size for dims and reshape for m",
+        ),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ 4, -1 ] }',
+            "model {side} 'X' has different size for dims and reshape for m",
+        ),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ -1, 4 ] reshape { shape: [ -1, -1, 4 ] }',
+            "model {side} 'X' has different number of variable-size dimensions for dims and reshape for m",
+        ),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_shape_tensor: true',
+            "shape tensors are only supported for TensorRT platform for m",
+        ),
+        (
+            'name: "X" data_type: TYPE_FP32 dims: [ 4 ] is_non_linear_format_io: true',
+            "Non-linear IO format is only supported for the TensorRT platform for m",
+        ),
+    ],
+)
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_tensor_problem_has_its_text(side: str, fields: str, text: str) -> None:
+    assert messages_tensors(f"{side} {{ {fields} }}") == [text.format(side=side)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "dims: [ 2, 4, -1, 6 ] reshape { shape: [ 8, -1, 1, 6 ] }",
+        "dims: [ -1 ] reshape { shape: [ 1, -1 ] }",
+        "dims: [ 1 ] reshape {}",
+        "dims: [ 2, 3 ] reshape { shape: [ 6 ] }",
+    ],
+)
+def test_reshape_with_equal_size_has_no_problem(fields: str) -> None:
+    assert messages_tensors(f'max_batch_size: 2 input {{ name: "X" data_type: TYPE_FP32 {fields} }}') == []
+
+
+def test_empty_reshape_is_allowed_before_auto_complete() -> None:
+    config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
+    assert tensor_problems(config, "m", completed=False) == []
+
+
+def test_format_needs_three_dimensions() -> None:
+    text = 'input {{ name: "X" data_type: TYPE_FP32 format: FORMAT_NCHW dims: [ {} ] }}'
+    assert messages_tensors(text.format("3, 2")) == ["model input NHWC/NCHW require 3 dims for m"]
+    assert messages_tensors(text.format("3, 2, 2")) == []
+
+
+def test_every_tensor_problem_is_found_with_its_path() -> None:
+    config = config_of(f'{GOOD_IN} input {{ name: "B" }} {GOOD_OUT} output {{ name: "Z" dims: [ 0 ] }}')
+    assert [problem.path for problem in tensor_problems(config, "m")] == [
+        "input[1].data_type",
+        "input[1].dims",
+        "output[1].data_type",
+        "output[1].dims",
+        "output",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            'batch_input { kind: BATCH_ITEM_SHAPE target_name: "T" data_type: TYPE_FP32 }',
+            ["batch input kind 'BATCH_ITEM_SHAPE' expects 1 source input, got 0 for m"],
+        ),
+        (
+            'batch_input { target_name: "T" data_type: TYPE_INT64 source_input: "A" }',
+            ["batch input data type must be TYPE_INT32 or TYPE_FP32 for m"],
+        ),
+        (
+            'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "Q" }',
+            ["unknown source input name 'Q' for m"],
+        ),
+        (
+            'batch_input { data_type: TYPE_INT32 source_input: "A" }',
+            ["batch input kind 'BATCH_ELEMENT_COUNT' expects a target name, got none for m"],
+        ),
+        (
+            'batch_output { target_name: "Z" }',
+            ["batch output kind 'BATCH_SCATTER_WITH_INPUT_SHAPE' expects 1 source input, got 0 for m"],
+        ),
+        ('batch_output { target_name: "Q" source_input: "A" }', ["unknown target output name 'Q' for m"]),
+        (
+            'batch_output { target_name: [ "Z", "Z" ] source_input: "A" }',
+            ["target output name 'Z' can only be specified once for m"],
+        ),
+        (
+            'batch_input { target_name: "T" data_type: TYPE_INT32 source_input: "A" } '
+            'batch_output { target_name: "Z" source_input: "A" }',
+            [],
+        ),
+        (
+            'batch_input { kind: 9 target_name: "T" data_type: TYPE_INT32 source_input: "A" }',
+            ["unknown batch input kind '9' for m"],
+        ),
+        (
+            'output { name: "W" data_type: TYPE_FP32 dims: [ 4, -1 ] } '
+            'batch_output { target_name: "W" source_input: "A" }',
+            [
+                "batch output 'W' has a variable dimension at position 2 or later, where its source input 'A' has no "
+                "dimension, for m"
+            ],
+        ),
+    ],
+)
+def test_batch_tensor_problem_has_its_text(text: str, expected: list[str]) -> None:
+    config = config_of(f"{GOOD_IN} {GOOD_OUT} {text}")
+    assert [problem.message for problem in batch_tensor_problems(config, "m")] == expected
+
+
+def target(value: str) -> str:
+    return f'parameters {{ key: "TARGET_P99_MS" value {{ string_value: "{value}" }} }}'
+
+
+def waiting_out(value: str) -> str:
+    return f'parameters {{ key: "WAIT_OUT_QUEUE_DELAY" value {{ string_value: "{value}" }} }}'
+
+
+def refused(text: str, *, completed: bool = True) -> list[str]:
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    return [problem.message for problem in scheduling_problems(config, "m", completed=completed)]
+
+
+@pytest.mark.parametrize(
+    ("batching", "expected"),
+    [
+        ("preferred_batch_size: [ 2, 8 ]", []),
+        ("preferred_batch_size: [ 0 ]", ["dynamic batching preferred size must be positive for m"]),
+        ("preferred_batch_size: [ 9 ]", ["dynamic batching preferred size must be <= max batch size for m"]),
+        ("priority_levels: 3", ["default priority level must be in range [1, 3] for m"]),
+        ("priority_levels: 3 default_priority_level: 4", ["default priority level must be in range [1, 3] for m"]),
+        (
+            "priority_levels: 2 default_priority_level: 1 priority_queue_policy { key: 3 value {} }",
+            ["priority queue policy must have priority level in range [1, 2] for m"],
+        ),
+        (
+            "preserve_ordering: true priority_levels: 2 default_priority_level: 1",
+            ["Only one priority level is allowed when 'preserve_ordering' is true for m"],
+        ),
+        (
+            "preserve_ordering: true default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 }",
+            ["Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for m"],
+        ),
+        ("preserve_ordering: true default_queue_policy { timeout_action: DELAY }", []),
+        ("priority_levels: 2 default_priority_level: 2 priority_queue_policy { key: 1 value {} }", []),
+    ],
+)
+def test_dynamic_batching_problem_has_its_text(batching: str, expected: list[str]) -> None:
+    assert refused(f"max_batch_size: 8 dynamic_batching {{ {batching} }}") == expected
+
+
+def test_preferred_size_is_checked_after_auto_complete() -> None:
+    text = "dynamic_batching { preferred_batch_size: [ 4 ] }"
+    assert refused(text, completed=False) == []
+    assert refused(text) == ["dynamic batching preferred size must be <= max batch size for m"]
+    assert refused(f"max_batch_size: 2 {text}", completed=False) == refused(text)
+
+
+@pytest.mark.parametrize("value", ["0.5", "20", "3600000", "1e3"])
+def test_a_target_in_milliseconds_is_valid(value: str) -> None:
+    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {target(value)}") == []
+    # As auto-complete writes it.
+    assert refused(f"max_batch_size: 8 dynamic_batching {{ preferred_batch_size: 8 }} {target(value)}") == []
+
+
+@pytest.mark.parametrize("value", ["", "fast", "0", "-1", "nan", "inf", "3600001", "20 ms"])
+def test_a_target_that_is_no_time_is_a_problem(value: str) -> None:
+    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {target(value)}") == [
+        f"TARGET_P99_MS must be milliseconds from above 0 to 3600000, got '{value}' for m"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("max_batch_size: 8", "TARGET_P99_MS needs dynamic_batching for m"),
+        ("max_batch_size: 1 dynamic_batching {}", "TARGET_P99_MS needs a max_batch_size of at least 2 for m"),
+        (
+            "max_batch_size: 8 dynamic_batching { max_queue_delay_microseconds: 1 }",
+            "TARGET_P99_MS sets what max_queue_delay_microseconds sets for m",
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching { preferred_batch_size: 4 }",
+            "TARGET_P99_MS sets what preferred_batch_size sets for m",
+        ),
+        (
+            "max_batch_size: 8 dynamic_batching {} model_transaction_policy { decoupled: true }",
+            "TARGET_P99_MS is not for the decoupled model m",
+        ),
+    ],
+)
+def test_a_target_that_does_not_fit_the_rest_is_a_problem_with_a_cure(text: str, problem: str) -> None:
+    config = text_format.Parse(f"{text} {target('20')}", ModelConfig(name="m"))
+    (found,) = scheduling_problems(config, "m")
+    assert found.message == problem
+    assert found.hint
+
+
+def test_a_target_waits_for_the_size_that_auto_complete_finds() -> None:
+    assert refused(f"dynamic_batching {{}} {target('20')}", completed=False) == []
+
+
+def test_a_sequence_batchers_own_problems_are_among_them() -> None:
+    assert refused("sequence_batching { control_input {} }") == [
+        "sequence batching control tensor must have a name for m"
+    ]
+
+
+def test_an_ensembles_own_problems_are_among_them() -> None:
+    assert refused('platform: "ensemble" ensemble_scheduling {}') == ["must specify 'step' for ensemble 'm'"]
+
+
+def test_response_cache_excludes_some_models() -> None:
+    start = "Response Cache does not currently support model m with "
+    end = ". Please disable the response cache."
+    cached = "response_cache { enable: true }"
+    assert refused(cached) == []
+    assert refused(f"{cached} model_transaction_policy {{ decoupled: true }}") == [
+        f"{start}'decoupled' transaction policy{end}"
+    ]
+    assert f"{start}sequence batching scheduler{end}" in refused(f"{cached} sequence_batching {{}}")
+
+
+@pytest.mark.parametrize("value", ["true", "False", "1", "0"])
+def test_whether_a_delay_is_waited_out_is_a_boolean(value: str) -> None:
+    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {waiting_out(value)}") == []
+
+
+@pytest.mark.parametrize("value", ["", "yes"])
+def test_a_delay_that_is_waited_out_perhaps_is_a_problem(value: str) -> None:
+    assert refused(f"max_batch_size: 8 dynamic_batching {{}} {waiting_out(value)}") == [
+        f"WAIT_OUT_QUEUE_DELAY must be true or false, got '{value}' for m"
+    ]
+
+
+ANY = "'int32_false_true', 'fp32_false_true' {} 'bool_false_true'"
+START, ID = "CONTROL_SEQUENCE_START", "CONTROL_SEQUENCE_CORRID"
+
+
+def messages_sequence(sequence_batching: str, more: str = "max_batch_size: 8") -> list[str]:
+    return [problem.message for problem in sequence_problems(sequence_config(sequence_batching, more), "m")]
+
+
+def control(fields: str, kind: str = START, name: str = "C") -> str:
+    return f'control_input {{ name: "{name}" control {{ kind: {kind} {fields} }} }} '
+
+
+def state(fields: str = "", initial: str = "") -> str:
+    made = f"initial_state {{ {initial} }}" if initial else ""
+    return f'state {{ input_name: "I" output_name: "O" data_type: TYPE_FP32 dims: [ 2, -1 ] {fields} {made} }} '
+
+
+def test_a_model_without_sequences_has_no_problems() -> None:
+    assert messages_sequence("") == []
+    assert messages_sequence(control("int32_false_true: [ 0, 1 ]") + state()) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ("direct { minimum_slot_utilization: 1.5 }", "minimum slot utilization must be in range (0.0, 1.0] for m"),
+        ("direct { minimum_slot_utilization: nan }", "minimum slot utilization must be in range (0.0, 1.0] for m"),
+        ("oldest { preferred_batch_size: [ 0 ] }", "preferred batch size must be positive for m"),
+        ("oldest { preferred_batch_size: [ 9 ] }", "preferred batch size must be <= max batch size for m"),
+        (
+            "control_input { control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ] } }",
+            "control tensor must have a name for m",
+        ),
+        (
+            control("int32_false_true: [ 0, 1 ]") + control("int32_false_true: [ 0, 1 ]", "CONTROL_SEQUENCE_END"),
+            "control tensor 'C' is specified for multiple control kinds for m",
+        ),
+        (
+            control("int32_false_true: [ 0, 1 ]") + control("int32_false_true: [ 0, 1 ]", name="D"),
+            f"sequence batching specifies multiple {START} tensors for m",
+        ),
+        (control(""), f"must specify either {ANY.format('or')} for {START} for m"),
+        (
+            control("int32_false_true: [ 0, 1 ] fp32_false_true: [ 0, 1 ]"),
+            f"specifies more than one from {ANY.format('and')} for {START} for m",
+        ),
+        (
+            control("int32_false_true: [ 0 ]"),
+            f"control 'int32_false_true' must have exactly 2 entries for {START} for m",
+        ),
+        (
+            control("data_type: TYPE_UINT64 int32_false_true: [ 0, 1 ]", ID),
+            f"must not specify either {ANY.format('or')} for {ID} for m",
+        ),
+        (
+            control("data_type: TYPE_FP32", ID),
+            f"unexpected data type for control {ID} for m. Allowed data types are TYPE_UINT64, TYPE_INT64, "
+            "TYPE_UINT32, TYPE_INT32 and TYPE_STRING",
+        ),
+        (state() + state(), "State input name 'I' specified more than once."),
+        (
+            state("use_growable_memory: true"),
+            "In order to 'use_growable_memory', you must also enable 'use_single_buffer' for state input name 'I'.",
+        ),
+        (
+            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2, 1 ] zero_data: true }  initial_state { '),
+            "initial_state field for state input 'I' must contain exactly one or zero element. Found '2' elements.",
+        ),
+        (
+            state(initial='name: "n" data_type: TYPE_INT32 dims: [ 2, 1 ] zero_data: true'),
+            "The data type used for 'initial_state' field of state 'I' does not match the state data type.",
+        ),
+        (
+            state(initial="data_type: TYPE_FP32 dims: [ 2, 1 ] zero_data: true"),
+            "Field 'name' must be set when using initial_state for state input 'I'.",
+        ),
+        (
+            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2 ] zero_data: true'),
+            "Number of dimensions in 'initial_state' doesn't match the size of 'state' dimensions for state input 'I'. "
+            "1 != 2",
+        ),
+        (
+            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2, -1 ] zero_data: true'),
+            "'initial_state' field for state input name 'I' contains variable dimensions.",
+        ),
+        (
+            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 3, 1 ] zero_data: true'),
+            "'initial_state' dim for input name 'I' doesn't match 'state' dim description. 3 != 2",
+        ),
+        (
+            state(initial='name: "n" data_type: TYPE_FP32 dims: [ 2, 1 ]'),
+            "initial_state setting expects state'I' to have state_data set",
+        ),
+    ],
+)
+def test_a_problem_has_tritons_text(fields: str, problem: str) -> None:
+    found = messages_sequence(fields)
+    assert len([text for text in found if problem in text]) >= 1, found
+
+
+def test_growable_memory_is_for_gpus() -> None:
+    growable = state("use_growable_memory: true use_same_buffer_for_input_output: true")
+    assert messages_sequence(growable, "instance_group { kind: KIND_GPU }") == []
+    (found,) = messages_sequence(growable, "instance_group { kind: KIND_CPU }")
+    assert found.startswith("'use_growable_memory' can only work with KIND_GPU model instances right now.")
+
+
+def test_a_client_sends_neither_controls_nor_states() -> None:
+    inputs = (
+        'input { name: "C" data_type: TYPE_INT32 dims: [ 1 ] } input { name: "I" data_type: TYPE_FP32 dims: [ 1 ] }'
+    )
+    assert messages_sequence(control("int32_false_true: [ 0, 1 ]") + state(), inputs) == [
+        "sequence batching control tensor 'C' must not be a model input for m",
+        "sequence batching state tensor 'I' must not be a model input for m",
+    ]
+
+
+def test_the_batch_size_may_be_completed_later() -> None:
+    config = sequence_config("oldest { preferred_batch_size: [ 9 ] }", "")
+    assert sequence_problems(config, "m", completed=False) == []
+
+
+IO = 'input { name: "IN" } output { name: "OUT" }'
+
+
+def messages_ensemble(text: str) -> list[str]:
+    config = text_format.Parse(text, ModelConfig(name="m"))
+    return [problem.message for problem in ensemble_problems(config, "m")]
+
+
+def step(inputs: str, outputs: str, model: str = "a") -> str:
+    """A step; `inputs` and `outputs` are pairs such as `X:T Y:U`."""
+    maps = [
+        f'{field} {{ key: "{pair.split(":")[0]}" value: "{pair.split(":")[1]}" }}'
+        for field, pairs in (("input_map", inputs), ("output_map", outputs))
+        for pair in pairs.split()
+    ]
+    return f'step {{ model_name: "{model}" model_version: -1 {" ".join(maps)} }}'
+
+
+def flow(*steps: str, io: str = IO) -> list[str]:
+    return messages_ensemble(f'platform: "ensemble" {io} ensemble_scheduling {{ {" ".join(steps)} }}')
+
+
+def test_other_models_have_no_steps() -> None:
+    assert messages_ensemble("ensemble_scheduling {}") == [
+        "ensemble scheduling cannot be set for model 'm' whose platform is not ensemble"
+    ]
+    assert messages_ensemble('backend: "onnxruntime"') == []
+
+
+def test_settings_that_an_ensemble_cannot_have() -> None:
+    assert messages_ensemble('platform: "ensemble" instance_group {} optimization {} model_warmup {}') == [
+        "ensemble scheduling must be set for ensemble m whose platform is ensemble",
+        "instance group should not be specified for ensemble 'm'",
+        "optimization should not be specified for ensemble 'm'",
+        "model_warmup can not be specified for ensemble 'm'",
+    ]
+
+
+def test_every_unfinished_step_is_named() -> None:
+    assert flow() == ["must specify 'step' for ensemble 'm'"]
+    assert flow(step("", "X:OUT"), step("X:IN", "", model="")) == [
+        "must specify 'input_map' in step 0 of ensemble 'm'",
+        "must specify 'model_name' in step 1 of ensemble 'm'",
+        "must specify 'output_map' in step 1 of ensemble 'm'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        ([step("X:IN", "Y:OUT")], []),
+        ([step("X:IN", "Y:T"), step("X:T", "Y:OUT")], []),
+        ([step("X:T", "Y:OUT"), step("X:IN", "Y:T")], []),
+        (
+            [step("X:IN", "Y:OUT"), step("X:IN", "Y:OUT")],
+            ["ensemble tensor 'OUT' can appear in an output map only once for ensemble 'm' step 1"],
+        ),
+        (
+            [step("X:IN", "Y:OUT Z:IN")],
+            ["ensemble tensor 'IN' is an input of ensemble 'm', so step 0 cannot write it"],
+        ),
+        (
+            [step("X:ALIEN", "Y:OUT")],
+            [
+                "ensemble input 'IN' for ensemble m' is not used",
+                "output 'OUT' for ensemble 'm' is not written: at least one of its depending tensors, 'ALIEN', is not "
+                "connected",
+                "ensemble tensor 'ALIEN' is unused in ensemble 'm'",
+            ],
+        ),
+        (
+            [step("X:IN", "Y:T")],
+            [
+                "ensemble output 'OUT' for ensemble m' is not used",
+                "ensemble tensor 'T' is unused in ensemble 'm'",
+            ],
+        ),
+        ([step("X:IN", "Y:OUT Z:T")], ["ensemble tensor 'T' is unused in ensemble 'm'"]),
+        (
+            [step("X:IN A:U", "Y:T"), step("X:T", "Y:U Z:OUT")],
+            [
+                "output 'OUT' for ensemble 'm' is not written",
+                "ensemble tensor 'T' is unused in ensemble 'm'",
+                "ensemble tensor 'U' is unused in ensemble 'm'",
+            ],
+        ),
+    ],
+)
+def test_the_flow_of_tensors_is_followed(steps: list[str], expected: list[str]) -> None:
+    assert flow(*steps) == expected
+
+
+LIMIT_S = 300
+MEMORY = 6 << 30
+M31, M32, M64, I64 = 2**31 - 1, 2**32 - 1, 2**64 - 1, 2**63 - 1
+ONE = "instance_group { kind: KIND_CPU count: 1 }"
+
+
+def config(text: str, batch: int = 64) -> str:
+    return f"""
+backend: "onnxruntime"
+max_batch_size: {batch}
+input {{ name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
+output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] }}
+{text}
+"""
+
+
+def parameter(key: str, value: object) -> str:
+    return f'{ONE} parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def warmup(batch: int = 1, count: int = 1, dims: str = "4", content: str = "zero_data") -> str:
+    given = f'{{ key: "INPUT0" value {{ data_type: TYPE_FP32 dims: [ {dims} ] {content}: true }} }}'
+    return f'{ONE} model_warmup {{ name: "w" batch_size: {batch} count: {count} inputs {given} }}'
+
+
+def state_of(dims: str) -> str:
+    state_of = f'{{ input_name: "S" output_name: "T" data_type: TYPE_FP32 dims: [ {dims} ] }}'
+    return f"{ONE} sequence_batching {{ state {state_of} }}"
+
+
+SIZES = ",".join(map(str, range(1, 66)))
+READY: dict[str, str] = {
+    "priorities": config(
+        f"{ONE} dynamic_batching {{ priority_levels: {M64} default_priority_level: {M64} priority_queue_policy {{ "
+        f"key: {M64} value {{ max_queue_size: {M32} default_timeout_microseconds: {M64} }} }} }}"
+    ),
+    "batch": config(f"{ONE} dynamic_batching {{ max_queue_delay_microseconds: {M64} }}", M31),
+    "target": config(f"{parameter('TARGET_P99_MS', 20)} dynamic_batching {{ }}", M31),
+    "sequences": config(
+        f"{ONE} sequence_batching {{ max_sequence_idle_microseconds: {M64} oldest {{ "
+        f"max_candidate_sequences: {M31} max_queue_delay_microseconds: {M64} }} }}",
+        M31,
+    ),
+    "slots": config(f"{ONE} sequence_batching {{ direct {{ }} }}", M31),
+    "resources": config(
+        "instance_group { kind: KIND_CPU count: 2 rate_limiter { "
+        f'priority: {M32} resources {{ name: "R" count: {M32} }} }} }}'
+    ),
+    "versions": config(f"{ONE} version_policy {{ latest {{ num_versions: {M32} }} }}"),
+    "specific": config(f"{ONE} version_policy {{ specific {{ versions: [ 1, {I64} ] }} }}"),
+    "buffers": config(f"{ONE} optimization {{ gather_kernel_buffer_threshold: {M31} graph {{ level: {M31} }} }}"),
+}
+# And the field that the error names.
+REFUSED: dict[str, tuple[str, str]] = {
+    "instances": (config(f"instance_group {{ kind: KIND_CPU count: {M31} }}"), "instance_group[0].count"),
+    "groups": (config("instance_group { kind: KIND_CPU count: 400 } " * 3), "instance_group[2].count"),
+    "threads": (config(parameter("intra_op_thread_count", M31)), "parameters[intra_op_thread_count]"),
+    "digits": (config(parameter("inter_op_thread_count", "9" * 5000)), "parameters[inter_op_thread_count]"),
+    "warm_batch": (config(warmup(batch=M32), M31), "model_warmup[0].batch_size"),
+    "warm_count": (config(warmup(count=M32)), "model_warmup[0].count"),
+    "warm_zeros": (config(warmup(dims=f"{I64}")), "model_warmup[0].inputs"),
+    "warm_random": (config(warmup(dims="100000, 1000000", content="random_data")), "model_warmup[0].inputs"),
+    "utilized": (
+        config(
+            f"{ONE} sequence_batching {{ direct {{ "
+            f"minimum_slot_utilization: 0.1 max_queue_delay_microseconds: {M64} }} }}",
+            M31,
+        ),
+        "sequence_batching.direct.minimum_slot_utilization",
+    ),
+    "state": (config(state_of("10000000000")), "sequence_batching.state[0].dims"),
+    "state_overflow": (config(state_of(f"{I64}, {I64}")), "sequence_batching.state[0].dims"),
+    "batch_bucket": (config(parameter("BATCH_BUCKETS", f"1,{M31}"), M31), "parameters[BATCH_BUCKETS]"),
+    "length_bucket": (config(parameter("LENGTH_BUCKETS", M31)), "parameters[LENGTH_BUCKETS]"),
+    "buckets": (
+        config(f"{parameter('BATCH_BUCKETS', SIZES)} {parameter('LENGTH_BUCKETS', SIZES)}".replace(ONE, ""), 65),
+        "parameters[BATCH_BUCKETS]",
+    ),
+}
+LOAD = """
+import json, os, resource, sys
+os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:2])  # stacks of threads count as memory
+resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[2]),) * 2)
+from trident.core.engine.in_process import make_engine
+from trident.core.lifecycle.options import EngineOptions
+engine = make_engine(EngineOptions(repositories=(sys.argv[1],), gpu_metrics=False))
+engine.start()
+engine.wait_loaded(3600)
+index = engine.repository_index(False)
+print(json.dumps({entry.name: [entry.state.value, entry.reason] for entry in index}))
+sys.stdout.flush()
+os._exit(0)  # threads of the models still wait
+"""
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """State and reason of each model after the load."""
+    repository = tmp_path_factory.mktemp("counts")
+    for name, text in [*READY.items(), *((name, text) for name, (text, _) in REFUSED.items())]:
+        write_version(identity(), repository, name, text)
+    command = [sys.executable, "-c", LOAD, str(repository), str(MEMORY)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_large_count_that_is_only_compared_costs_nothing(index: dict[str, list[str]], name: str) -> None:
+    assert index[name] == ["READY", ""]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_count_that_would_be_a_loop_or_memory_is_refused(index: dict[str, list[str]], name: str) -> None:
+    state_of, reason = index[name]
+    assert state_of == "UNAVAILABLE"
+    assert reason.startswith(f"Invalid argument: '{REFUSED[name][1]}' of model '{name}' means ")
+    assert ", more than the maximum of " in reason
+
+
+def buckets(*controls: tuple[str, str]) -> dict[str, tuple[float, ...]]:
+    text = " ".join(
+        f'metric_control {{ metric_identifier {{ family: "{family}" }} histogram_options {{ buckets: [ {bounds} ] }} }}'
+        for family, bounds in controls
+    )
+    return histogram_buckets(text_format.Parse(f"model_metrics {{ {text} }}", ModelConfig()))
+
+
+def test_a_model_has_the_default_buckets_of_every_histogram() -> None:
+    assert histogram_buckets(ModelConfig()) == DEFAULT_BUCKETS
+    assert histogram_buckets(ModelConfig())[FIRST_RESPONSE] == (100, 500, 2000, 5000)
+
+
+def test_a_model_chooses_the_buckets_of_one_histogram() -> None:
+    assert buckets((FIRST_RESPONSE, "1, 10, 0.5")) == {**DEFAULT_BUCKETS, FIRST_RESPONSE: (0.5, 1, 10)}
+    assert buckets((QUEUE, "0.1"), (FIRST_RESPONSE, "7")) == {**DEFAULT_BUCKETS, QUEUE: (0.1,), FIRST_RESPONSE: (7,)}
+
+
+def test_bounds_without_a_meaning_are_left_out() -> None:
+    assert buckets((QUEUE, "2, inf, 1, nan, 2"))[QUEUE] == (1, 2)
+    assert buckets((QUEUE, "inf"), ("nv_x", "1")) == DEFAULT_BUCKETS
+
+
+ON_CPU = "instance_group { kind: KIND_CPU } "
+
+
+def paths(text: str) -> list[str]:
+    return [each.path for each in settings_without_effect(text_format.Parse(text, ModelConfig()))]
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("optimization { priority: PRIORITY_MIN }", "optimization.priority"),
+        ("optimization { cuda { graphs: true } }", "optimization.cuda"),
+        ('platform: "tensorrt_plan" optimization { cuda { graphs: true } }', "optimization.cuda"),
+        ("optimization { input_pinned_memory { enable: false } }", "optimization.input_pinned_memory"),
+        ("optimization { output_pinned_memory { enable: false } }", "optimization.output_pinned_memory"),
+        ("optimization { gather_kernel_buffer_threshold: 1 }", "optimization.gather_kernel_buffer_threshold"),
+        ("optimization { eager_batching: true }", "optimization.eager_batching"),
+        (
+            ON_CPU + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }',
+            "optimization.execution_accelerators.gpu_execution_accelerator",
+        ),
+        ('instance_group {} instance_group { host_policy: "numa0" }', "instance_group[1].host_policy"),
+        ("instance_group { secondary_devices { device_id: 1 } }", "instance_group[0].secondary_devices"),
+        ("instance_group { passive: true }", "instance_group[0].passive"),
+        (ON_CPU + 'cc_model_filenames { key: "7.5" value: "t4.onnx" }', "cc_model_filenames"),
+        (
+            'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }',
+            "parameters[TRITON_BATCH_STRATEGY_PATH]",
+        ),
+        ("model_warmup { batch_size: 1 } model_warmup {}", "model_warmup[1].batch_size"),
+    ],
+)
+def test_setting_without_effect_is_named_by_its_path(text: str, path: str) -> None:
+    assert paths(text) == [path]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "optimization { graph { level: 1 } input_pinned_memory { enable: true } }",
+        'optimization { execution_accelerators { gpu_execution_accelerator { name: "cuda" } } }',
+        "instance_group { kind: KIND_CPU } instance_group { kind: KIND_GPU } "
+        'cc_model_filenames { key: "7.5" value: "t4.onnx" }',
+        "dynamic_batching { preserve_ordering: true } response_cache { enable: false }",
+        'backend: "tensorrt" optimization { priority: PRIORITY_MAX cuda { busy_wait_events: true } }',
+        'metric_tags { key: "a" value: "b" } model_transaction_policy { decoupled: true }',
+    ],
+)
+def test_setting_with_an_effect_is_not_named(text: str) -> None:
+    assert paths(text) == []
+
+
+def test_shipped_models_use_every_setting_that_they_have() -> None:
+    files = list((ROOT / "deploy" / "models").glob("*/config.pbtxt"))
+    assert files
+    assert [paths(file.read_text()) for file in files] == [[]] * len(files)
