@@ -13,7 +13,7 @@ from tests.contract.sagemaker.sagemaker_container import SageMakerContainer
 from tests.contract.servers.server import ServerProcess
 from tests.contract.vertex.vertex_container import PREDICT, VertexContainer
 from tests.project import ROOT
-from tests.unit.core.observability.metrics_log.embedded_metric_format import problems
+from tests.unit.core.observability.embedded_metric_format import problems
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

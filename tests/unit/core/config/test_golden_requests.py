@@ -30,7 +30,7 @@ from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.tensors import BY_NAME, Array
 
 
-def mistake(call: Callable[[], object]) -> tuple[str, str]:
+def malformed(call: Callable[[], object]) -> tuple[str, str]:
     with pytest.raises(Malformed) as caught:
         call()
     return str(caught.value), caught.value.hint
@@ -38,11 +38,11 @@ def mistake(call: Callable[[], object]) -> tuple[str, str]:
 
 def test_unknown_field_names_the_nearest() -> None:
     known = ("tolerance", "request")
-    assert mistake(lambda: Fields({"tolerence": 1}, "", known)) == (
+    assert malformed(lambda: Fields({"tolerence": 1}, "", known)) == (
         "tolerence: unknown field",
         "did you mean 'tolerance'?",
     )
-    assert mistake(lambda: Fields({"x": 1}, "a[0]", known)) == (
+    assert malformed(lambda: Fields({"x": 1}, "a[0]", known)) == (
         "a[0].x: unknown field",
         "known are: tolerance, request",
     )
@@ -52,14 +52,14 @@ def test_field_of_another_type_is_refused() -> None:
     fields = Fields({"t": 1, "l": {}, "i": [0, True], "n": [-1], "o": [], "two": [{"name": "a"}, {"name": "a"}]}, "p", [
         "t", "l", "i", "n", "o", "two", "none",
     ])  # fmt: skip
-    assert mistake(lambda: fields.text("t"))[0] == "p.t: expected a string, got 1"
-    assert mistake(lambda: fields.text("none"))[0] == "p.none: missing"
-    assert mistake(lambda: fields.elements("l"))[0] == "p.l: expected a list, got an object"
-    assert mistake(lambda: fields.integers("i"))[0] == "p.i[1]: expected an integer that is not negative, got true"
-    assert mistake(lambda: fields.integers("n"))[0] == "p.n[0]: expected an integer that is not negative, got -1"
-    assert mistake(lambda: fields.section("o", ()))[0] == "p.o: expected an object, got a list"
-    assert mistake(lambda: fields.sections("two", ["name"]))[0] == "p.two[1].name: 'a' appears twice in p.two"
-    assert mistake(lambda: Fields(None, "", ()))[0] == "the document: expected an object, got null"
+    assert malformed(lambda: fields.text("t"))[0] == "p.t: expected a string, got 1"
+    assert malformed(lambda: fields.text("none"))[0] == "p.none: missing"
+    assert malformed(lambda: fields.elements("l"))[0] == "p.l: expected a list, got an object"
+    assert malformed(lambda: fields.integers("i"))[0] == "p.i[1]: expected an integer that is not negative, got true"
+    assert malformed(lambda: fields.integers("n"))[0] == "p.n[0]: expected an integer that is not negative, got -1"
+    assert malformed(lambda: fields.section("o", ()))[0] == "p.o: expected an object, got a list"
+    assert malformed(lambda: fields.sections("two", ["name"]))[0] == "p.two[1].name: 'a' appears twice in p.two"
+    assert malformed(lambda: Fields(None, "", ()))[0] == "the document: expected an object, got null"
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_field_of_another_type_is_refused() -> None:
     ],
 )
 def test_invalid_json_is_refused(content: bytes, message: str) -> None:
-    assert mistake(lambda: read_json(content))[0] == message
+    assert malformed(lambda: read_json(content))[0] == message
 
 
 def test_integer_with_too_many_digits_is_refused() -> None:
-    assert mistake(lambda: read_json(b"1" * 100_000))[0].startswith("not JSON: Exceeds the limit")
+    assert malformed(lambda: read_json(b"1" * 100_000))[0].startswith("not JSON: Exceeds the limit")
 
 
 def test_shown_values_are_short() -> None:

@@ -1,0 +1,483 @@
+"""Gauges of the machine: CPU, memory, GPUs."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.core.observability.fake_nvml import NOT_SUPPORTED, UUIDS, FakeNvml, no_library
+from tests.unit.core.observability.proc_files import MEMINFO, Proc
+from tests.waiting import until
+from trident.core.observability.hardware import (
+    CpuMeter,
+    CpuReading,
+    DriverReading,
+    GpuMeter,
+    GpuReading,
+    HardwareGauges,
+    HardwareReading,
+    MemoryRoom,
+    PinnedMemory,
+    cpu_ticks,
+    gpu_memory,
+    gpu_uuids,
+    host_room,
+    memory_bytes,
+    read_driver,
+    resident_bytes,
+    trim_heap,
+    visible_gpus,
+)
+from trident.core.observability.nvml import Gpu, load_library
+
+
+def test_used_memory_is_total_less_available() -> None:
+    assert memory_bytes(MEMINFO) == (2000 * 1024, 500 * 1024)
+
+
+@pytest.mark.parametrize("text", ["", "MemTotal: 5 kB\n", "MemTotal:\nMemAvailable: 5 kB\n", "MemTotal: x kB\n"])
+def test_a_malformed_meminfo_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"meminfo|invalid literal"):
+        memory_bytes(text)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Proc:
+    return Proc(tmp_path)
+
+
+@pytest.fixture
+def meter(proc: Proc) -> CpuMeter:
+    return CpuMeter(proc.stat, proc.meminfo)
+
+
+def utilization(reading: CpuReading | None) -> float:
+    assert reading is not None
+    return reading.utilization
+
+
+def test_steal_counts_as_busy_and_iowait_as_idle() -> None:
+    assert cpu_ticks("cpu  1 2 4 8 16 32 64 128 256 512\ncpu0 0 0 0 0\n") == (1 + 2 + 4 + 32 + 64 + 128, 255)
+
+
+def test_the_fewer_fields_of_old_kernels_are_read() -> None:
+    assert cpu_ticks("cpu  1 2 4 8\n") == (7, 15)
+
+
+@pytest.mark.parametrize("text", ["", "cpu\n", "cpu0 1 2 3 4\n", "cpu 1 2 3 x\n", "intr 1 2 3 4\n"])
+def test_a_malformed_stat_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"stat|invalid literal"):
+        cpu_ticks(text)
+
+
+def test_utilization_is_measured_since_the_previous_reading(meter: CpuMeter, proc: Proc) -> None:
+    proc.ticks(1000, 0, 0, 0, 0, 0, 0, 0)
+    first = meter.read()
+    assert first == CpuReading(utilization=0.0, memory_total=2000 * 1024, memory_used=500 * 1024)
+    proc.ticks(1030, 0, 0, 60, 0, 0, 0, 10)
+    assert utilization(meter.read()) == 0.4
+    proc.ticks(1030, 0, 0, 160, 0, 0, 0, 10)
+    assert utilization(meter.read()) == 0.0
+
+
+def test_a_reading_within_one_tick_keeps_the_value(meter: CpuMeter, proc: Proc) -> None:
+    meter.read()
+    proc.ticks(1, 0, 0, 3, 0, 0, 0, 0)
+    assert utilization(meter.read()) == 0.25
+    assert utilization(meter.read()) == 0.25
+
+
+def test_utilization_stays_in_its_bounds_when_counters_decrease(meter: CpuMeter, proc: Proc) -> None:
+    proc.ticks(0, 0, 0, 0, 50, 0, 0, 0)
+    meter.read()
+    proc.ticks(60, 0, 0, 0, 40, 0, 0, 0)
+    assert utilization(meter.read()) == 1.0
+
+
+def test_an_unreadable_proc_gives_one_warning(meter: CpuMeter, proc: Proc, caplog: pytest.LogCaptureFixture) -> None:
+    proc.meminfo.unlink()
+    assert meter.read() is None
+    assert meter.read() is None
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("no CPU metrics: ")
+
+
+def test_the_meter_reads_this_machine() -> None:
+    if not Path("/proc/meminfo").exists():
+        pytest.skip("not Linux")
+    reading = CpuMeter().read()
+    assert reading is not None
+    assert 0 < reading.memory_used <= reading.memory_total
+
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+class Host:
+    """The files of a machine with 8 GiB, of which 6 are available; the test adds cgroups."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cgroups = folder / "cgroup"
+        self.memberships = folder / "memberships"
+        self.meminfo = folder / "meminfo"
+        self.meminfo.write_text(f"MemTotal: {8 << 20} kB\nMemFree: 1 kB\nMemAvailable: {6 << 20} kB\n")
+
+    def version_2(self, path: str, limit: object, usage: int, inactive_file: int = 0) -> None:
+        self._write(path, "max", limit, "current", usage, f"anon 5\ninactive_file {inactive_file}\n")
+
+    def version_1(self, path: str, limit: object, usage: int, inactive_file: int = 0) -> None:
+        stat = f"inactive_file 7\ntotal_inactive_file {inactive_file}\n"
+        self._write(f"memory{path}", "limit_in_bytes", limit, "usage_in_bytes", usage, stat)
+
+    def room(self) -> MemoryRoom | None:
+        return host_room(self.cgroups, self.memberships, self.meminfo)
+
+    def _write(self, path: str, limit: str, limit_value: object, usage: str, usage_value: int, stat: str) -> None:
+        folder = self.cgroups / path.lstrip("/")
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"memory.{limit}").write_text(f"{limit_value}\n")
+        (folder / f"memory.{usage}").write_text(f"{usage_value}\n")
+        (folder / "memory.stat").write_text(stat)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_the_room_without_a_limit_is_that_of_the_machine(host: Host) -> None:
+    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+    host.memberships.write_text("0::/\n")
+    host.version_2("/", "max", 7 * GIB)
+    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+
+
+def test_inactive_file_pages_of_version_2_count_as_free(host: Host) -> None:
+    host.memberships.write_text("0::/\n")
+    host.version_2("/", 2 * GIB, 1500 * MIB, inactive_file=500 * MIB)
+    assert host.room() == MemoryRoom(2 * GIB, 1048 * MIB)
+
+
+def test_an_ancestor_may_have_the_tighter_limit(host: Host) -> None:
+    host.memberships.write_text("0::/pod/container\n")
+    host.version_2("/pod", 3 * GIB, 2900 * MIB)
+    host.version_2("/pod/container", 2 * GIB, GIB)
+    assert host.room() == MemoryRoom(3 * GIB, 172 * MIB)
+
+
+def test_the_limit_of_version_1_is_found(host: Host) -> None:
+    host.memberships.write_text("9:name=systemd:/\n4:cpu,memory:/docker/abc\n0::/\n")
+    host.version_1("", 9223372036854771712, 7 * GIB)
+    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+    host.version_1("/docker/abc", GIB, 700 * MIB, inactive_file=100 * MIB)
+    assert host.room() == MemoryRoom(GIB, 424 * MIB)
+
+
+def test_the_root_counts_in_a_container_that_does_not_see_its_own_path(host: Host) -> None:
+    host.memberships.write_text("4:memory:/docker/abc\n")
+    host.version_1("", GIB, 700 * MIB)
+    assert host.room() == MemoryRoom(GIB, 324 * MIB)
+
+
+def test_no_room_is_left_when_more_is_used_than_allowed(host: Host) -> None:
+    host.memberships.write_text("0::/\n")
+    host.version_2("/", GIB, 2 * GIB)
+    assert host.room() == MemoryRoom(GIB, 0)
+
+
+def test_the_machine_may_have_less_than_the_limit(host: Host) -> None:
+    host.memberships.write_text("0::/\n")
+    host.version_2("/", 7 * GIB, 0)
+    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+
+
+def test_the_room_is_unknown_without_the_files(tmp_path: Path) -> None:
+    nowhere = tmp_path / "none"
+    assert host_room(nowhere, nowhere, nowhere) is None
+    assert resident_bytes(proc=nowhere) == 0
+    assert resident_bytes(os.getpid()) > 0
+
+
+def test_trimming_lowers_the_resident_memory_of_this_process() -> None:
+    room = host_room()
+    assert room is not None
+    assert 0 < room.free <= room.total
+    block = bytearray(64 * MIB)
+    held = resident_bytes()
+    assert held > len(block)
+    del block
+    trim_heap()
+    assert resident_bytes() < held - 32 * MIB
+
+
+@pytest.fixture
+def library() -> FakeNvml:
+    return FakeNvml()
+
+
+def opened(library: FakeNvml, visible: str | None = "0") -> GpuMeter:
+    meter = GpuMeter.open(visible, lambda: library)
+    assert meter is not None
+    return meter
+
+
+def test_every_field_is_read_in_the_units_of_the_page(library: FakeNvml) -> None:
+    first, second, third = opened(library, None).read()
+    assert first == GpuReading(
+        uuid="GPU-aa11",
+        utilization=0.25,
+        memory_total=80_000,
+        memory_used=1_000,
+        power_usage=90.5,
+        power_limit=700.0,
+        energy=0.0,
+    )
+    assert (second.uuid, second.utilization, second.memory_used) == ("GPU-aa22", 0.5, 2_000)
+    assert third.uuid == "GPU-bb33"
+
+
+def test_energy_counts_from_the_first_reading(library: FakeNvml) -> None:
+    meter = opened(library)
+    meter.read()
+    library.millijoules += 1_500
+    assert [reading.energy for reading in meter.read()] == [1.5]
+
+
+def test_closing_ends_the_session(library: FakeNvml) -> None:
+    meter = opened(library)
+    assert library.sessions == 1
+    meter.close()
+    assert library.sessions == 0
+
+
+def test_a_field_is_no_longer_read_after_three_failures_in_a_row(
+    library: FakeNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter = opened(library)
+    library.codes["nvmlDeviceGetPowerUsage"] = NOT_SUPPORTED
+    for _ in range(5):
+        (reading,) = meter.read()
+        assert reading.power_usage is None
+        assert reading.power_limit == 700.0
+    assert library.calls.count("nvmlDeviceGetPowerUsage") == 3
+    assert caplog.messages == ["power usage of GPU-aa11 is no longer read: nvmlDeviceGetPowerUsage: not supported (3)"]
+
+
+def test_a_success_resets_the_count_of_failures(library: FakeNvml) -> None:
+    meter = opened(library)
+    for code in (999, 999, 0, 999, 999, 0):
+        library.codes["nvmlDeviceGetMemoryInfo"] = code
+        (reading,) = meter.read()
+        assert reading.memory_total == (None if code else 80_000)
+        assert reading.memory_used == (None if code else 1_000)
+
+
+def test_a_field_that_an_old_library_lacks_is_none(library: FakeNvml) -> None:
+    library.missing.add("nvmlDeviceGetTotalEnergyConsumption")
+    (reading,) = opened(library).read()
+    assert reading.energy is None
+    assert reading.utilization == 0.25
+
+
+def test_a_missing_library_gives_no_meter_and_no_uuids(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert GpuMeter.open(load=no_library) is None
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("INFO", "no GPU metrics: libnvidia-ml.so.1: cannot open shared object file")
+    ]
+    assert gpu_uuids(load=no_library) == ()
+
+
+@pytest.mark.parametrize("function", ["nvmlInit_v2", "nvmlDeviceGetCount_v2"])
+def test_a_broken_driver_gives_one_warning(library: FakeNvml, function: str, caplog: pytest.LogCaptureFixture) -> None:
+    library.codes[function] = 18
+    assert GpuMeter.open(load=lambda: library) is None
+    assert caplog.messages == [f"no GPU metrics: {function}: driver and library versions differ (18)"]
+    assert gpu_uuids(load=lambda: library) == ()
+    assert library.sessions == 0
+
+
+def test_a_gpu_without_permission_keeps_its_number(library: FakeNvml, caplog: pytest.LogCaptureFixture) -> None:
+    library.codes["nvmlDeviceGetUUID"] = 4
+    assert gpu_uuids("0,1", lambda: library) == ("", "")
+    assert opened(library).read() == ()
+    assert "no metrics for GPU 0: nvmlDeviceGetUUID: no permission (4)" in caplog.messages
+
+
+@pytest.mark.gpu
+def test_the_real_library_reports_the_real_gpu() -> None:
+    try:
+        load_library()
+    except OSError:
+        pytest.skip("no NVML here")
+    meter = GpuMeter.open()
+    if meter is None:
+        pytest.skip("NVML does not work here")
+    try:
+        readings = meter.read()
+    finally:
+        meter.close()
+    assert readings
+    assert [reading.uuid for reading in readings] == [uuid for uuid in gpu_uuids() if uuid]
+    for reading in readings:
+        assert reading.uuid.startswith("GPU-")
+        assert reading.utilization is None or 0 <= reading.utilization <= 1
+        assert reading.memory_total is not None
+        assert reading.memory_used is not None
+        assert 0 <= reading.memory_used <= reading.memory_total
+
+
+def test_uuids_follow_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
+    assert gpu_uuids(load=lambda: library) == UUIDS
+    assert gpu_uuids("2,0", lambda: library) == ("GPU-bb33", "GPU-aa11")
+    assert library.sessions == 0
+
+
+@pytest.mark.parametrize(
+    ("visible", "numbers"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        (" 2 , 0 ", [2, 0]),
+        ("GPU-bb", [2]),
+        ("GPU-aa22,0", [1, 0]),
+        ("GPU-aa", []),
+        ("0,-1,1", [0]),
+        ("0,3,1", [0]),
+        ("0,,1", [0]),
+        ("MIG-aa11", []),
+    ],
+)
+def test_visible_gpus_are_chosen_as_cuda_chooses_them(visible: str | None, numbers: list[int]) -> None:
+    gpus = [Gpu(uuid, ctypes.c_void_p(number)) for number, uuid in enumerate(UUIDS)]
+    assert visible_gpus(gpus, visible) == [gpus[number] for number in numbers]
+
+
+def test_memory_follows_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
+    assert gpu_memory("2,0", lambda: library) == ((240_000, 3_000), (80_000, 1_000))
+    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
+    assert gpu_memory("0,1", lambda: library) == (None, None)
+    assert library.sessions == 0
+    assert gpu_memory(load=no_library) == ()
+
+
+def test_the_driver_is_read_with_the_memory_of_the_visible_gpus(library: FakeNvml) -> None:
+    assert read_driver("1,0", lambda: library) == DriverReading("550.54.15", "12.4", (160_000, 80_000))
+    library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
+    assert read_driver("0", lambda: library) == DriverReading("550.54.15", "12.4", (0,))
+    assert library.sessions == 0
+
+
+def test_a_driver_that_cannot_be_read_gives_the_reason(library: FakeNvml) -> None:
+    assert read_driver(load=no_library) == "libnvidia-ml.so.1: cannot open shared object file"
+    library.codes["nvmlSystemGetDriverVersion"] = 15
+    assert read_driver(load=lambda: library) == "nvmlSystemGetDriverVersion: GPU is lost (15)"
+    assert library.sessions == 0
+
+
+FOREVER_MS = 3_600_000.0
+
+
+class CountingMeter(GpuMeter):
+    """One GPU whose energy is the number of readings."""
+
+    def __init__(self) -> None:
+        self.readings = 0
+        self.closed_on: list[str] = []
+
+    def read(self) -> tuple[GpuReading, ...]:
+        self.readings += 1
+        return (GpuReading(uuid="GPU-1", energy=float(self.readings)),)
+
+    def close(self) -> None:
+        self.closed_on.append(threading.current_thread().name)
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[HardwareGauges], HardwareGauges]]:
+    """Closes the gauges that a test has started."""
+    gauges: list[HardwareGauges] = []
+
+    def close_later(made: HardwareGauges) -> HardwareGauges:
+        gauges.append(made)
+        return made
+
+    yield close_later
+    for made in gauges:
+        made.close()
+    assert [thread for thread in threading.enumerate() if thread.name == "hardware-gauges"] == []
+
+
+def test_start_reads_processors_and_pinned_memory_before_it_returns(
+    meter: CpuMeter, closing: Callable[[HardwareGauges], HardwareGauges]
+) -> None:
+    pool = PinnedMemory(total=256, used=16)
+    gauges = closing(HardwareGauges(interval_ms=FOREVER_MS, cpu=meter, pinned=lambda: pool))
+    assert gauges.reading == HardwareReading()
+    gauges.start()
+    assert gauges.reading.cpu is not None
+    assert gauges.reading.pinned == pool
+
+
+def test_gauges_that_are_switched_off_are_not_read(closing: Callable[[HardwareGauges], HardwareGauges]) -> None:
+    gauges = closing(HardwareGauges(interval_ms=FOREVER_MS))
+    gauges.start()
+    assert gauges.reading == HardwareReading(cpu=None, gpus=(), pinned=PinnedMemory(total=0, used=0))
+
+
+def test_the_thread_polls_until_it_is_closed(
+    meter: CpuMeter, proc: Proc, closing: Callable[[HardwareGauges], HardwareGauges]
+) -> None:
+    used = iter(range(1_000_000))
+    gauges = closing(HardwareGauges(interval_ms=2, cpu=meter, pinned=lambda: PinnedMemory(used=next(used))))
+    gauges.start()
+    proc.ticks(75, 0, 0, 25, 0, 0, 0, 0)
+    until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.75)
+    seen = gauges.reading.pinned.used
+    until(lambda: gauges.reading.pinned.used > seen)
+
+
+def test_gpus_are_opened_read_and_closed_on_the_thread(
+    closing: Callable[[HardwareGauges], HardwareGauges],
+) -> None:
+    meter = CountingMeter()
+    opened_on: list[str] = []
+
+    def open_gpu() -> GpuMeter:
+        opened_on.append(threading.current_thread().name)
+        return meter
+
+    gauges = closing(HardwareGauges(interval_ms=2, open_gpu=open_gpu))
+    gauges.start()
+    until(lambda: bool(gauges.reading.gpus) and (gauges.reading.gpus[0].energy or 0) > 2)
+    gauges.close()
+    assert opened_on == meter.closed_on == ["hardware-gauges"]
+
+
+def test_the_other_gauges_are_polled_without_nvml(
+    meter: CpuMeter, proc: Proc, closing: Callable[[HardwareGauges], HardwareGauges]
+) -> None:
+    gauges = closing(HardwareGauges(interval_ms=2, cpu=meter, open_gpu=lambda: None))
+    gauges.start()
+    proc.ticks(1, 0, 0, 1, 0, 0, 0, 0)
+    until(lambda: gauges.reading.cpu is not None and gauges.reading.cpu.utilization == 0.5)
+    assert gauges.reading.gpus == ()
+
+
+def test_close_does_not_wait_for_the_interval(closing: Callable[[HardwareGauges], HardwareGauges]) -> None:
+    gauges = closing(HardwareGauges(interval_ms=FOREVER_MS))
+    gauges.start()
+    gauges.close()
+    gauges.close()
+
+
+def test_close_without_start_does_nothing() -> None:
+    HardwareGauges(interval_ms=FOREVER_MS).close()

@@ -1,0 +1,414 @@
+"""Latency histograms, summaries, and the slowest requests."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.unit.pending_requests import pending_request
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import CloseReason
+from trident.core.observability.latencies import (
+    CACHE_SUMMARIES,
+    SUMMARIES,
+    Buckets,
+    Exemplar,
+    HistogramMetrics,
+    LatencyMeters,
+    SummaryMetrics,
+)
+from trident.core.observability.latency_options import (
+    COMPUTE,
+    DEFAULT_BUCKETS,
+    DEFAULT_QUANTILES,
+    FIRST_RESPONSE,
+    QUEUE,
+    REQUEST,
+    LatencyOptions,
+    parse_quantiles,
+)
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.slowest_requests import KEPT_MS, MOST, NotedRequest, merged_requests
+from trident.core.observability.statistics import FailureReason
+
+
+@pytest.mark.parametrize(
+    ("text", "quantiles", "refused"),
+    [
+        ("0.5:0.05,0.99:0.001", (0.5, 0.99), []),
+        ("0.99:0,0.5:0.1,0.99:0.2", (0.99, 0.5), []),
+        ("0.5:0.05,0.9,1.5:0.1,x:0.1,0.7:y,nan:0.1", (0.5,), ["0.9", "1.5:0.1", "x:0.1", "0.7:y", "nan:0.1"]),
+        ("", DEFAULT_QUANTILES, [""]),
+    ],
+)
+def test_invalid_quantiles_are_logged_and_left_out(
+    text: str, quantiles: tuple[float, ...], refused: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert parse_quantiles(text) == quantiles
+    assert caplog.messages == [f"Invalid option: [{each}]" for each in refused]
+
+
+def test_one_kind_is_enough_to_measure() -> None:
+    assert not LatencyOptions().is_any
+    assert LatencyOptions(histograms=True).is_any
+    assert LatencyOptions(summaries=True).is_any
+
+
+def filled() -> Buckets:
+    buckets = Buckets([10, 20, 30])
+    buckets.counts = [1, 2, 3, 4]
+    buckets.exemplars = [("a", 9, 1000), ("b", 19, 3000), ("c", 29, 2000), None]
+    return buckets
+
+
+def test_limits_are_ascending_and_unique() -> None:
+    assert Buckets([30, 10, 30]).limits == [10, 30]
+    assert Buckets([]).counts == [0]
+
+
+def test_buckets_are_merged_with_the_latest_exemplar() -> None:
+    merged = filled().merged_into([30])
+    assert (merged.limits, merged.counts, merged.exemplars) == ([30], [6, 4], [("b", 19, 3000), None])
+
+
+def test_equal_buckets_are_added() -> None:
+    other = Buckets([10, 20, 30])
+    other.counts = [0, 0, 1, 1]
+    other.exemplars = [None, None, ("d", 28, 2500), ("e", 99, 1)]
+    total = filled().plus(other)
+    assert total.counts == [1, 2, 4, 5]
+    assert total.exemplars == [("a", 9, 1000), ("b", 19, 3000), ("d", 28, 2500), ("e", 99, 1)]
+
+
+def test_metrics_are_in_the_unit_of_the_name() -> None:
+    metrics = filled().metrics("h", (1.0, 2.0, 3.0), 7.5, 10)
+    assert (metrics.name, metrics.bounds, metrics.counts, metrics.sum) == ("h", (1.0, 2.0, 3.0), (1, 2, 3, 4), 7.5)
+    assert metrics.count == 10
+    assert metrics.exemplars[1] == Exemplar(request_id="b", value=1.9, timestamp=3.0)
+    assert metrics.exemplars[3] is None
+
+
+def test_an_id_that_cannot_be_printed_is_no_exemplar() -> None:
+    buckets = Buckets([1])
+    buckets.exemplars = [("line\nend", 1, 1), ("nul\0", 2, 1)]
+    assert buckets.metrics("h", (1.0,), 0, 1).exemplars == (None, None)
+
+
+MS = 1_000_000
+BOUNDS = {**DEFAULT_BUCKETS, REQUEST: (0.1, 0.2), QUEUE: (0.01,), COMPUTE: (0.05,)}
+
+
+def measured() -> ModelStatistics:
+    statistics = ModelStatistics(wall_clock=lambda: 1_700_000_000_500 * MS)
+    statistics.measure(LatencyMeters(LatencyOptions(histograms=True), BOUNDS))
+    return statistics
+
+
+def execute(statistics: ModelStatistics, *requests: PendingRequest, start: int = 50, end: int = 100) -> None:
+    """One execution from `start` to `end` milliseconds."""
+    statistics.record_batch(requests, len(requests), start * MS, start * MS, end * MS, end * MS)
+
+
+def request(start_ms: float = 0, id: str = "") -> PendingRequest:
+    return pending_request(id, start_ns=int(start_ms * MS), enqueue_ns=int(start_ms * MS))
+
+
+def histograms(statistics: ModelStatistics) -> dict[str, HistogramMetrics]:
+    return {each.name: each for each in statistics.latencies(0).histograms}
+
+
+def test_nothing_is_kept_unless_it_is_measured() -> None:
+    statistics = ModelStatistics()
+    execute(statistics, request(0, "id"))
+    assert statistics.latencies(0).histograms == ()
+    statistics = ModelStatistics()
+    statistics.measure(LatencyMeters(LatencyOptions(summaries=True), BOUNDS))
+    assert statistics.latencies(0).histograms == ()
+
+
+def test_every_successful_request_is_in_one_bucket_of_each_histogram() -> None:
+    statistics = measured()
+    execute(statistics, request(0), request(45), end=100)
+    execute(statistics, request(0), start=120, end=250)
+    found = histograms(statistics)
+    assert found[REQUEST].counts == (2, 0, 1)
+    assert found[REQUEST].sum == pytest.approx(0.1 + 0.055 + 0.25)
+    assert found[QUEUE].counts == (1, 2)
+    assert found[QUEUE].sum == pytest.approx(0.05 + 0.005 + 0.12)
+    assert found[COMPUTE].counts == (2, 1)
+    assert found[COMPUTE].sum == pytest.approx(2 * 0.05 + 0.13)
+    assert found[FIRST_RESPONSE].counts == (2, 1, 0, 0, 0)
+    assert found[FIRST_RESPONSE].sum == 405
+    assert all(each.count == 3 for each in found.values())
+
+
+@pytest.mark.parametrize(("duration_ms", "bucket"), [(100, 0), (100.999, 0), (101, 1), (5000.5, 3), (5001, 4)])
+def test_the_first_response_is_counted_in_whole_milliseconds(duration_ms: float, bucket: int) -> None:
+    statistics = measured()
+    statistics.record_failure(request(), FailureReason.BACKEND, int(duration_ms * MS), "no")
+    execute(statistics, request(5001 - duration_ms), start=5001, end=5001)
+    counts = histograms(statistics)[FIRST_RESPONSE].counts
+    assert counts[bucket] == sum(counts) == 2
+
+
+def test_a_failure_is_a_first_response_and_nothing_else() -> None:
+    statistics = measured()
+    statistics.record_failure(request(0, "failed"), FailureReason.REJECTED, 600 * MS, "no")
+    found = histograms(statistics)
+    assert (found[FIRST_RESPONSE].counts, found[FIRST_RESPONSE].sum) == ((0, 0, 1, 0, 0), 600)
+    assert found[FIRST_RESPONSE].exemplars[2] == Exemplar(request_id="failed", value=600, timestamp=1_700_000_000.5)
+    assert [found[name].count for name in (REQUEST, QUEUE, COMPUTE)] == [0, 0, 0]
+
+
+def test_the_latest_request_with_an_id_is_the_exemplar_of_its_bucket() -> None:
+    statistics = measured()
+    execute(statistics, request(0, "first"))
+    execute(statistics, request(10, "second"), request(20))
+    found = histograms(statistics)
+    assert found[REQUEST].exemplars == (
+        second(0.09),
+        None,
+        None,
+    )
+    assert found[QUEUE].exemplars == (None, second(0.04))
+    assert found[COMPUTE].exemplars[0] == second(0.05)
+    assert found[FIRST_RESPONSE].exemplars[0] == second(90)
+
+
+def second(value: float) -> Exemplar:
+    return Exemplar(request_id="second", value=value, timestamp=1_700_000_000.5)
+
+
+@pytest.mark.parametrize(("id", "is_kept"), [("", False), ("x" * 118, True), ("x" * 119, False)])
+def test_an_id_that_is_missing_or_too_long_is_no_exemplar(id: str, is_kept: bool) -> None:
+    statistics = measured()
+    execute(statistics, request(0, id))
+    statistics.record_failure(request(0, id), FailureReason.BACKEND, 10_000 * MS, "no")
+    for found in histograms(statistics).values():
+        assert any(found.exemplars) == is_kept
+
+
+def test_an_execution_without_success_counts_nothing() -> None:
+    statistics = measured()
+    execute(statistics)
+    assert all(each.count == 0 for each in histograms(statistics).values())
+
+
+def test_the_first_of_many_responses_is_not_the_end_of_its_request() -> None:
+    statistics = measured()
+    execute(statistics, request(0), end=100)
+    statistics.record_request(request(0, "many"), 20 * MS, 20 * MS, 90 * MS, 900 * MS)
+    found = histograms(statistics)
+    assert found[FIRST_RESPONSE].counts == (2, 0, 0, 0, 0)
+    assert found[FIRST_RESPONSE].sum == 190
+    assert found[REQUEST].counts == (1, 0, 1)
+    assert found[REQUEST].sum == pytest.approx(1)
+    assert found[QUEUE].count == found[COMPUTE].count == 2
+    assert found[FIRST_RESPONSE].exemplars[0] == Exemplar(request_id="many", value=90, timestamp=1_700_000_000.5)
+
+
+def test_a_hit_of_the_cache_is_a_request_that_was_not_executed() -> None:
+    statistics = measured()
+    statistics.record_cache_hit("second", 90 * MS, 0)
+    found = histograms(statistics)
+    assert (found[FIRST_RESPONSE].counts, found[FIRST_RESPONSE].sum) == ((1, 0, 0, 0, 0), 90)
+    assert (found[REQUEST].count, found[QUEUE].count, found[COMPUTE].count) == (1, 1, 0)
+    assert found[FIRST_RESPONSE].exemplars[0] == second(90)
+
+
+US = 1000
+S = 1_000_000_000
+START = 1000 * S
+WITHIN = 0.01
+
+
+def measured_summary(*quantiles: float) -> ModelStatistics:
+    statistics = ModelStatistics()
+    options = LatencyOptions(summaries=True, quantiles=quantiles or (0.5, 0.99))
+    statistics.measure(LatencyMeters(options, DEFAULT_BUCKETS))
+    return statistics
+
+
+def execute_once(statistics: ModelStatistics, request_us: int, at_ns: int = START) -> None:
+    """A request that ends at `at_ns` and took that long, in the parts 4, 1, 3 and 2 tenths of it."""
+    tenth = request_us * US // 10
+    pending = pending_request(start_ns=at_ns - 10 * tenth, enqueue_ns=at_ns - 10 * tenth)
+    statistics.record_batch([pending], 1, at_ns - 6 * tenth, at_ns - 5 * tenth, at_ns - 2 * tenth, at_ns)
+
+
+def summaries(statistics: ModelStatistics, now_ns: int = START) -> dict[str, SummaryMetrics]:
+    return {each.name: each for each in statistics.latencies(now_ns).summaries}
+
+
+def request_quantiles(statistics: ModelStatistics, now_ns: int = START) -> list[float]:
+    return [value for _, value in summaries(statistics, now_ns)["nv_inference_request_summary_us"].quantiles]
+
+
+def test_quantiles_of_many_values_are_within_one_percent() -> None:
+    statistics = measured_summary(0.0, 0.5, 0.9, 0.99, 1.0)
+    for duration in range(1000, 101_000, 100):
+        execute_once(statistics, duration)
+    expected = [1000, 50_900, 90_900, 99_900, 100_900]
+    assert request_quantiles(statistics) == [pytest.approx(each, rel=WITHIN) for each in expected]
+
+
+def test_every_part_of_a_request_has_its_summary() -> None:
+    statistics = measured_summary(0.5)
+    execute_once(statistics, 1000)
+    found = summaries(statistics)
+    assert list(found) == list(SUMMARIES)
+    expected = [1000, 400, 100, 300, 200]
+    executed = [found[name] for name in SUMMARIES if name not in CACHE_SUMMARIES]
+    assert [each.quantiles for each in executed] == [((0.5, pytest.approx(each, rel=WITHIN)),) for each in expected]
+    assert [each.sum for each in executed] == expected
+    assert [each.count for each in executed] == [1] * 5
+
+
+def test_hits_and_misses_of_the_cache_have_theirs() -> None:
+    statistics = measured_summary(0.5)
+    statistics.record_cache_miss(30 * US)
+    execute_once(statistics, 1000)
+    statistics.record_cache_insertion(30 * US, 10 * US, START)
+    for duration in (3, 5, 7):
+        statistics.record_cache_hit("", duration * US, START)
+    found = summaries(statistics)
+    shown = {name: (each.quantiles[0][1], each.sum, each.count) for name, each in found.items()}
+    near = {
+        name: (pytest.approx(value, rel=WITHIN), total, count)
+        for name, (value, total, count) in {
+            "nv_inference_request_summary_us": (5, 1025, 4),
+            "nv_inference_queue_summary_us": (0, 400, 4),
+            "nv_inference_compute_input_summary_us": (100, 100, 1),
+            "nv_inference_compute_infer_summary_us": (300, 300, 1),
+            "nv_inference_compute_output_summary_us": (200, 200, 1),
+            "nv_cache_hit_summary_per_model": (5, 15, 3),
+            "nv_cache_miss_summary_per_model": (40, 40, 1),
+        }.items()
+    }
+    assert shown == near
+
+
+def test_a_summary_without_requests_is_nan() -> None:
+    found = summaries(measured_summary())
+    assert all(math.isnan(value) for each in found.values() for _, value in each.quantiles)
+    assert {(each.sum, each.count) for each in found.values()} == {(0, 0)}
+
+
+def test_durations_of_zero_are_counted() -> None:
+    statistics = measured_summary()
+    execute_once(statistics, 0)
+    assert request_quantiles(statistics) == [0.0, 0.0]
+
+
+def test_what_is_older_than_a_minute_is_forgotten_but_counted() -> None:
+    statistics = measured_summary(0.5)
+    execute_once(statistics, 1000, START)
+    execute_once(statistics, 9000, START + 30 * S)
+    assert request_quantiles(statistics, START + 47 * S) == [pytest.approx(1000, rel=WITHIN)]
+    assert request_quantiles(statistics, START + 61 * S) == [pytest.approx(9000, rel=WITHIN)]
+    assert math.isnan(request_quantiles(statistics, START + 91 * S)[0])
+    found = summaries(statistics, START + 10_000 * S)["nv_inference_request_summary_us"]
+    assert (found.sum, found.count) == (10_000, 2)
+
+
+def test_requests_after_a_long_pause_are_counted() -> None:
+    statistics = measured_summary(0.5)
+    execute_once(statistics, 1000, START)
+    execute_once(statistics, 5000, START + 100_000 * S)
+    assert request_quantiles(statistics, START + 100_001 * S) == [pytest.approx(5000, rel=WITHIN)]
+
+
+class Version:
+    """The statistics of a version, whose wall clock stands at `now_ms`."""
+
+    def __init__(self) -> None:
+        self.now_ms = 10 * KEPT_MS
+        self.statistics = ModelStatistics(wall_clock=lambda: self.now_ms * MS)
+
+    def execute(self, *durations_ms: int) -> None:
+        """One execution, which ends at 1,000 ms, of requests of these durations. Each has its duration as id."""
+        end = 1000 * MS
+        requests = [pending_request(str(ms), start_ns=end - ms * MS, enqueue_ns=end - ms * MS) for ms in durations_ms]
+        self.statistics.record_batch(requests, len(requests), end - 4, end - 3, end - 1, end, CloseReason.FULL)
+
+    def fail(self, id: str) -> None:
+        self.statistics.record_failure(pending_request(id, start_ns=5), FailureReason.BACKEND, 12, "no")
+
+    @property
+    def slowest(self) -> list[str]:
+        return [each.id for each in self.statistics.requests("m", 1).slowest]
+
+    @property
+    def failed(self) -> list[str]:
+        return [each.id for each in self.statistics.requests("m", 1).failed]
+
+
+def test_the_slowest_are_kept_whatever_their_order_and_batch() -> None:
+    version = Version()
+    for ms in range(1, 101):
+        version.execute(ms, 900 - ms)
+    for _ in range(100):
+        version.execute(1, 2)
+    assert version.slowest == [str(ms) for ms in range(899, 899 - MOST, -1)]
+
+
+def test_a_request_has_its_times() -> None:
+    version = Version()
+    version.execute(7)
+    version.fail("bad")
+    found = version.statistics.requests("m", 1)
+    assert found.slowest == (
+        NotedRequest(
+            id="7",
+            ended_ms=version.now_ms,
+            duration_ns=7 * MS,
+            queue_ns=7 * MS - 4,
+            compute_input_ns=1,
+            compute_infer_ns=2,
+            compute_output_ns=1,
+            batch_size=1,
+            batch_close="full",
+        ),
+    )
+    assert found.failed == (
+        NotedRequest(id="bad", ended_ms=version.now_ms, duration_ns=7, failure="BACKEND", error="no"),
+    )
+
+
+def test_requests_are_forgotten_after_an_hour_and_faster_ones_take_their_place() -> None:
+    version = Version()
+    version.execute(*range(500, 500 + MOST))
+    version.fail("bad")
+    version.now_ms += KEPT_MS // 2
+    version.execute(3)
+    assert version.slowest == [str(ms) for ms in range(499 + MOST, 499, -1)]
+    version.now_ms += KEPT_MS // 2 + 1
+    assert (version.slowest, version.failed) == (["3"], [])
+    version.now_ms += KEPT_MS
+    assert version.slowest == []
+
+
+def test_only_the_last_failed_requests_are_kept() -> None:
+    version = Version()
+    for number in range(MOST + 10):
+        version.now_ms += 1
+        version.fail(str(number))
+    assert version.failed == [str(number) for number in range(MOST + 9, 9, -1)]
+
+
+def test_ids_and_errors_of_any_length_take_no_more_memory() -> None:
+    statistics = ModelStatistics()
+    statistics.record_refusal(pending_request("x" * 10_000), FailureReason.REJECTED, "y" * 10_000)
+    (noted,) = statistics.requests("m", 1).failed
+    assert (len(noted.id), len(noted.error)) == (256, 1024)
+
+
+def test_the_requests_of_several_engines_are_those_of_one() -> None:
+    first, second = Version(), Version()
+    first.execute(*range(1, 60, 2))
+    second.execute(*range(2, 61, 2))
+    first.fail("a")
+    (merged,) = merged_requests([each.statistics.requests("m", 1) for each in (first, second)])
+    assert [each.id for each in merged.slowest] == [str(ms) for ms in range(60, 60 - MOST, -1)]
+    assert [each.id for each in merged.failed] == ["a"]

@@ -1,0 +1,608 @@
+"""The log: events, formats, the file, the console, lines of native libraries, and the writer thread."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.project import ROOT
+from tests.waiting import until
+from trident.core.errors import ConfigInvalid
+from trident.core.observability.log import (
+    JsonFormatter,
+    LineWriter,
+    LogFile,
+    LogLevels,
+    LogOptions,
+    TextFormatter,
+    change_log,
+    close_log,
+    configure_logging,
+    escaped,
+    flush_log,
+    lines_dropped,
+    log_native_line,
+    log_options,
+    log_table,
+    print_line,
+    quoted,
+    verbose_level,
+    write_all,
+)
+
+log = logging.getLogger("trident.test")
+
+
+def shown(options: LogOptions) -> tuple[list[str], list[str]]:
+    """The messages on each stream after one message of each level."""
+    out, err = io.StringIO(), io.StringIO()
+    configure_logging(options, out=out, err=err)
+    for level in (3, 2, 1):
+        log.log(verbose_level(level), "verbose %d", level)
+    log.info("info")
+    log.warning("warning")
+    log.error("error")
+    return [[line.split('"')[1] for line in each.getvalue().splitlines()] for each in (out, err)]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("options", "out", "err"),
+    [
+        (LogOptions(), ["info"], ["warning", "error"]),
+        (LogOptions(verbose=1), ["verbose 1", "info"], ["warning", "error"]),
+        (LogOptions(verbose=2), ["verbose 2", "verbose 1", "info"], ["warning", "error"]),
+        (LogOptions(verbose=99), ["verbose 3", "verbose 2", "verbose 1", "info"], ["warning", "error"]),
+        (LogOptions(verbose=1, info=False), ["verbose 1"], ["warning", "error"]),
+        (LogOptions(info=False), [], ["warning", "error"]),
+        (LogOptions(warning=False), ["info"], ["error"]),
+        (LogOptions(error=False), ["info"], ["warning"]),
+        (LogOptions(info=False, warning=False, error=False), [], []),
+    ],
+)
+def test_each_message_goes_to_its_stream(options: LogOptions, out: list[str], err: list[str]) -> None:
+    assert tuple(shown(options)) == (out, err)
+
+
+def test_debug_is_the_first_verbose_level() -> None:
+    assert verbose_level(1) == logging.DEBUG
+    assert verbose_level(2) < verbose_level(1)
+    assert verbose_level(1000) > logging.NOTSET
+
+
+def test_a_log_file_gets_all_messages_and_is_appended_to(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("before\n")
+    out, err = io.StringIO(), io.StringIO()
+    configure_logging(LogOptions(file=str(file)), out=out, err=err)
+    log.info("information")
+    log.error("Größe \udc80")
+    flush_log()
+    lines = file.read_text("utf-8").splitlines()
+    assert lines[0] == "before"
+    assert [line.split("] ")[1] for line in lines[1:]] == ['"information"', '"Größe \\udc80"']
+    assert (out.getvalue(), err.getvalue()) == ("", "")
+
+
+def test_a_log_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
+        configure_logging(LogOptions(file=str(tmp_path / "missing" / "log")))
+
+
+def test_a_second_call_replaces_the_first(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    configure_logging(LogOptions(file=str(first)))
+    out = io.StringIO()
+    configure_logging(LogOptions(format="json"), out=out, err=io.StringIO())
+    log.info("one", extra={"model": "digits"})
+    assert first.read_text() == ""
+    event = json.loads(out.getvalue())
+    assert (event["message"], event["model"], event["logger"]) == ("one", "digits", "trident.test")
+
+
+def test_warnings_of_other_packages_are_logged() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    configure_logging(LogOptions(verbose=9), out=out, err=err)
+    other = logging.getLogger("somebody.else")
+    other.info("chatter")
+    other.warning("trouble")
+    assert out.getvalue() == ""
+    assert "trouble" in err.getvalue()
+
+
+def test_a_table_is_one_event_at_the_line_of_its_caller() -> None:
+    out = io.StringIO()
+    configure_logging(LogOptions(), out=out, err=io.StringIO())
+    log_table(log, "models", "+---+\n+---+")
+    head, *rows = out.getvalue().splitlines()
+    assert "test_log.py:" in head
+    assert head.endswith('"models"')
+    assert rows == ["+---+", "+---+"]
+
+
+def test_the_iso_format_and_unquoted_messages_can_be_chosen() -> None:
+    out = io.StringIO()
+    configure_logging(LogOptions(format="ISO8601", escape=False), out=out, err=io.StringIO())
+    log.info("plain")
+    assert out.getvalue().endswith("] plain\n")
+    assert out.getvalue()[10:11] == "T"
+
+
+def test_a_console_of_another_encoding_loses_no_event() -> None:
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="ascii") as console:
+        configure_logging(LogOptions(), out=console, err=io.StringIO())
+        log.info("Größe")
+        assert raw.getvalue().endswith(b'"Gr\\xf6\\xdfe"\n')
+        close_log()
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+
+def test_lost_events_are_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
+    err = io.StringIO()
+    configure_logging(LogOptions(), out=Broken(), err=err)
+    log = logging.getLogger("trident.test")
+    for number in range(3):
+        log.info("event %d", number)
+    log.warning("still heard")
+    assert capsys.readouterr().err == "the log cannot be written: [Errno 32] Broken pipe; its events are lost\n"
+    assert err.getvalue().endswith('"still heard"\n')
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+def test_lines_that_the_disk_does_not_take_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    before = lines_dropped()
+    configure_logging(LogOptions(file="/dev/full"), err=io.StringIO())
+    log.info("one")
+    flush_log()
+    told = "the log cannot be written: [Errno 28] No space left on device; its events are lost\n"
+    assert (capsys.readouterr().err, lines_dropped() - before) == (told, 1)
+
+
+def test_a_malformed_message_is_reported_with_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    before = list(logging.getLogger().handlers)
+    configure_logging(LogOptions(), out=io.StringIO(), err=io.StringIO())
+    (quiet, _) = [each for each in logging.getLogger().handlers if each not in before]
+    quiet.handle(logging.LogRecord("trident.test", logging.INFO, "test.py", 1, "%d", ("one",), None))
+    assert "TypeError" in capsys.readouterr().err
+
+
+def test_the_log_changes_while_it_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    configure_logging(LogOptions(file=str(file), info=False))
+    log.info("before")
+    change_log(LogLevels(verbose=1, warning=False, format="json"))
+    for level in (logging.INFO, logging.WARNING, verbose_level(1), verbose_level(2)):
+        log.log(level, "at %d", level)
+    close_log()
+    assert [json.loads(line)["message"] for line in file.read_text().splitlines()] == ["at 20", "at 10"]
+    assert log_options() == LogOptions(file=str(file), verbose=1, warning=False, format="json")
+
+
+NOON = 1735732800.123456  # 2025-01-01 12:00:00.123456 UTC
+FORGED = 'I0101 12:00:00.000000 1 server.py:1] "all is well"'
+ATTACKS = [f"x\n{FORGED}", f"x\r\n{FORGED}", f"x\r{FORGED}", f'x"\n{FORGED}', f"x\u2028{FORGED}", f"x\x85{FORGED}"]
+EVENT = re.compile(r"[IWE]\d{4} |\d{4}-\d\d-\d\dT")
+
+
+def record(message: str, *args: object, level: int = logging.INFO, **more: Any) -> logging.LogRecord:
+    made = logging.LogRecord("trident.test", level, "/srv/app/server.py", 88, message, args, more.pop("exc_info", None))
+    made.created = NOON
+    made.__dict__.update(more)
+    return made
+
+
+def failure(text: str) -> Any:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        return sys.exc_info()
+
+
+def test_the_default_format_is_tritons() -> None:
+    line = TextFormatter().format(record("Started HTTPService at %s:%d", "0.0.0.0", 8000))
+    assert line == f'I0101 12:00:00.123456 {os.getpid()} server.py:88] "Started HTTPService at 0.0.0.0:8000"'
+
+
+def test_the_iso_format_has_the_time_first() -> None:
+    line = TextFormatter(iso8601=True).format(record("hello", level=logging.WARNING))
+    assert line == f'2025-01-01T12:00:00Z W {os.getpid()} server.py:88] "hello"'
+
+
+@pytest.mark.parametrize(
+    ("level", "letter", "name"),
+    [
+        (verbose_level(3), "I", "VERBOSE"),
+        (logging.DEBUG, "I", "VERBOSE"),
+        (logging.INFO, "I", "INFO"),
+        (logging.WARNING, "W", "WARNING"),
+        (logging.ERROR, "E", "ERROR"),
+        (logging.CRITICAL, "E", "ERROR"),
+    ],
+)
+def test_each_level_has_a_letter_and_a_name(level: int, letter: str, name: str) -> None:
+    assert TextFormatter().format(record("x", level=level)).startswith(f"{letter}0101 ")
+    assert json.loads(JsonFormatter().format(record("x", level=level)))["level"] == name
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("formatter", [TextFormatter(), TextFormatter(iso8601=True), JsonFormatter()])
+def test_a_message_is_one_line_whatever_it_contains(formatter: logging.Formatter, attack: str) -> None:
+    for event in (record(attack), record("model '%s' is not found", attack)):
+        assert len(formatter.format(event).splitlines()) == 1
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_traceback_forges_no_event(attack: str) -> None:
+    text = TextFormatter().format(record("it broke", level=logging.ERROR, exc_info=failure(attack)))
+    first, *others = text.splitlines()
+    assert first.endswith('"it broke"')
+    assert any("Traceback" in line for line in others)
+    assert all(line.startswith("    ") for line in others)
+    assert not any(EVENT.match(line) for line in others)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_traceback_is_a_field_of_a_json_event(attack: str) -> None:
+    text = JsonFormatter().format(record("it broke", level=logging.ERROR, exc_info=failure(attack)))
+    assert len(text.splitlines()) == 1
+    event = json.loads(text)
+    assert event["traceback"].startswith("Traceback")
+    assert event["traceback"].endswith(f"ValueError: {attack}")
+
+
+def test_a_table_follows_its_heading_unchanged() -> None:
+    text = TextFormatter().format(record("models", table="+---+\n| a |\n+---+"))
+    assert text.split("\n")[1:] == ["+---+", "| a |", "+---+"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_table_forges_no_event(attack: str) -> None:
+    lines = TextFormatter().format(record("models", table=attack)).splitlines()
+    assert all(line[0] in "|+" for line in lines[1:])
+
+
+def test_messages_are_unquoted_on_request() -> None:
+    line = TextFormatter(escape=False).format(record('say "hi"'))
+    assert line.endswith('server.py:88] say "hi"')
+
+
+def test_a_json_event_has_its_fields_and_those_of_the_caller() -> None:
+    event = json.loads(
+        JsonFormatter().format(record("it is %s", "so", model="digits", code="Internal", hint=None, count=3))
+    )
+    assert event == {
+        "time": "2025-01-01T12:00:00.123456Z",
+        "level": "INFO",
+        "logger": "trident.test",
+        "message": "it is so",
+        "file": "server.py",
+        "line": 88,
+        "pid": os.getpid(),
+        "model": "digits",
+        "code": "Internal",
+        "count": 3,
+    }
+
+
+def test_a_field_of_the_caller_does_not_replace_one_of_the_event() -> None:
+    event = json.loads(JsonFormatter().format(record("true", level=logging.ERROR, time="never", line=0)))
+    assert (event["time"], event["line"]) == ("2025-01-01T12:00:00.123456Z", 88)
+
+
+def test_a_value_of_any_type_can_be_a_field() -> None:
+    event = json.loads(
+        JsonFormatter().format(record("x", bad=float("nan"), ratio=0.5, path=os.PathLike, text="\udc80"))
+    )
+    assert (event["bad"], event["ratio"]) == ("nan", 0.5)
+    assert event["path"] == str(os.PathLike)
+
+
+def test_the_stack_of_an_event_is_written() -> None:
+    text = TextFormatter().format(record("here", stack_info="Stack (most recent call last):\n  File x"))
+    assert text.split("\n")[1:] == ["    Stack (most recent call last):", "      File x"]
+
+
+UNSAFE = ["\n", "\r", "\x00", "\x1b[2J", "\x7f", "\x85", "\x9b1A", "\u2028", "\u2029", "\u202e", "\u2066", "\udc80"]
+
+
+@pytest.mark.parametrize("text", UNSAFE)
+def test_an_escaped_text_cannot_end_a_line_or_control_a_terminal(text: str) -> None:
+    for safe in (escaped(f"a{text}b"), quoted(f"a{text}b")):
+        assert safe.isprintable()
+        assert safe.encode()
+
+
+@pytest.mark.parametrize("text", [*UNSAFE, 'say "hi"', "back\\slash", "Größe 模型", "😀", ""])
+def test_a_quoted_text_is_a_json_string_of_the_text(text: str) -> None:
+    assert json.loads(quoted(text)) == text
+
+
+def test_other_scripts_stay_readable() -> None:
+    assert quoted("Größe 模型") == '"Größe 模型"'
+    assert escaped('"Größe"\t') == '"Größe"\\t'
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def sink(tmp_path: Path, told: list[str]) -> Iterator[LogFile]:
+    made = LogFile(str(tmp_path / "log"), told.append)
+    yield made
+    made.close()
+
+
+def test_a_moved_file_is_left_at_the_next_write_also_of_nothing(sink: LogFile, tmp_path: Path) -> None:
+    sink.write(b"one\n")
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    sink.write(b"two\n")
+    sink.ask_to_reopen()
+    sink.write(b"three\n")
+    (tmp_path / "log").rename(tmp_path / "log.2")
+    sink.ask_to_reopen()
+    sink.write(b"")
+    assert (tmp_path / "log").read_text() == ""
+    assert ((tmp_path / "log.1").read_text(), (tmp_path / "log.2").read_text()) == ("one\ntwo\n", "three\n")
+
+
+def test_a_removed_file_takes_no_event_with_it(sink: LogFile, tmp_path: Path) -> None:
+    (tmp_path / "log").unlink()
+    sink.write(b"one\n")
+    assert (tmp_path / "log").read_text() == "one\n"
+
+
+def test_the_file_from_before_is_kept_if_there_is_no_other(sink: LogFile, tmp_path: Path, told: list[str]) -> None:
+    (tmp_path / "log").rename(tmp_path / "log.1")
+    (tmp_path / "log").mkdir()
+    sink.ask_to_reopen()
+    sink.write(b"one\n")
+    sink.write(b"two\n")
+    assert (tmp_path / "log.1").read_text() == "one\ntwo\n"
+    assert len(told) == 1
+    assert "Is a directory" in told[0]
+    assert "the log goes on in the file from before" in told[0]
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, told: list[str]) -> None:
+    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*missing/log: No such file or directory"):
+        LogFile(str(tmp_path / "missing" / "log"), told.append)
+
+
+def test_a_pipe_without_a_reader_is_not_waited_for(tmp_path: Path, told: list[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigInvalid, match=r"cannot open the log file .*pipe: No such device or address"):
+        LogFile(str(tmp_path / "pipe"), told.append)
+
+
+class Writes(io.RawIOBase):
+    """A file that records the bytes of each system call."""
+
+    def __init__(self) -> None:
+        self.each: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        self.each.append(bytes(data))
+        return len(data)
+
+
+# As Python opens the standard streams: with PYTHONUNBUFFERED without a buffer, and on a terminal by lines.
+@pytest.mark.parametrize("how", [{"write_through": True}, {"line_buffering": True}, {}])
+def test_a_line_and_its_end_are_one_write(how: dict[str, bool]) -> None:
+    file = Writes()
+    buffer = file if how.get("write_through") else io.BufferedWriter(file)
+    stream = io.TextIOWrapper(buffer, encoding="utf-8", **how)  # type: ignore[arg-type]
+    print_line("one\ntwo ä", stream)
+    assert file.each == ["one\ntwo ä\n".encode()]
+
+
+def test_print_writes_the_line_end_separately() -> None:
+    """The reason for `print_line`."""
+    file = Writes()
+    print("line", file=io.TextIOWrapper(file, write_through=True), flush=True)  # type: ignore[arg-type]
+    assert file.each == [b"line", b"\n"]
+
+
+LINE = "2026-11-23 09:02:28.207427347 [%s:onnxruntime:simple, graph.cc:777 Resolve] some text [1, 2]"
+PID = 4711
+
+
+@pytest.fixture
+def native_log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    caplog.set_level(logging.DEBUG, "trident")
+    return caplog
+
+
+@pytest.mark.parametrize(
+    ("letter", "level"),
+    [("V", logging.DEBUG), ("I", logging.DEBUG), ("W", logging.WARNING), ("E", logging.ERROR), ("F", logging.ERROR)],
+)
+def test_a_line_in_the_known_form_keeps_its_parts(
+    native_log: pytest.LogCaptureFixture, letter: str, level: int
+) -> None:
+    log_native_line(LINE % letter, PID)
+    (record,) = native_log.records
+    assert (record.name, record.levelno, record.getMessage()) == ("trident.onnxruntime", level, "some text [1, 2]")
+    assert (record.filename, record.lineno, record.process) == ("graph.cc", 777, PID)
+    assert record.__dict__["session"] == "simple"
+    assert record.created == datetime(2026, 11, 23, 9, 2, 28, 207427).timestamp()
+
+
+def test_colours_are_removed(native_log: pytest.LogCaptureFixture) -> None:
+    log_native_line(f"\x1b[0;93m{LINE % 'W'}\x1b[m", PID)
+    assert native_log.messages == ["some text [1, 2]"]
+
+
+@pytest.mark.parametrize("line", ["free(): invalid pointer", "2026-11-23 [W:x] y", "%s %d", LINE[:40]])
+def test_any_other_line_is_a_warning(native_log: pytest.LogCaptureFixture, line: str) -> None:
+    log_native_line(line, PID)
+    (record,) = native_log.records
+    assert (record.name, record.levelno, record.getMessage()) == ("trident.native", logging.WARNING, line)
+    assert record.process == PID
+
+
+def test_empty_and_hidden_lines_are_no_events(native_log: pytest.LogCaptureFixture) -> None:
+    native_log.set_level(logging.INFO, "trident")
+    for line in ("", "  \n", LINE % "V"):
+        log_native_line(line, PID)
+    assert native_log.records == []
+
+
+def test_a_time_that_is_none_does_not_lose_the_line(native_log: pytest.LogCaptureFixture) -> None:
+    log_native_line(LINE.replace("2026-11-23", "2026-99-99") % "E", PID)
+    assert native_log.messages == ["some text [1, 2]"]
+
+
+WRITTEN = b"x" * 999 + b"\n"
+
+
+class Output:
+    """What a writer writes; it waits while `may_write` is not set, and fails while `error` is."""
+
+    def __init__(self) -> None:
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.error: OSError | None = None
+        self.writes: list[bytes] = []
+        self.failures: list[str] = []
+        self.dropped: list[int] = []
+        self.writer = LineWriter(self._write, self.failures.append, self.dropped.append)
+
+    def _write(self, lines: bytes) -> None:
+        self.may_write.wait()
+        if self.error is not None:
+            raise self.error
+        self.writes.append(lines)
+
+
+@pytest.fixture
+def output() -> Iterator[Output]:
+    made = Output()
+    yield made
+    made.may_write.set()
+    assert made.writer.close(30)
+
+
+def test_lines_are_written_in_order_and_small_ones_together(output: Output) -> None:
+    lines = [b"%d\n" % number for number in range(1000)]
+    for line in lines:
+        output.writer.put(line)
+    output.writer.flush(30)
+    assert b"".join(output.writes) == b"".join(lines)
+    assert len(output.writes) < len(lines)
+    assert all(len(write) <= 4096 and write.endswith(b"\n") for write in output.writes)
+
+
+def test_lines_without_room_are_dropped_counted_and_told_once_there_is_room(output: Output) -> None:
+    before = lines_dropped()
+    output.may_write.clear()
+    for _ in range(1000):
+        output.writer.put(WRITTEN)
+    dropped = lines_dropped() - before
+    assert 500 < dropped < 1000
+    assert output.dropped == []
+    output.may_write.set()
+    output.writer.flush(30)
+    assert output.dropped == [dropped]
+    assert len(b"".join(output.writes)) == (1000 - dropped) * len(WRITTEN)
+
+
+def test_a_line_that_is_larger_than_the_room_is_written(output: Output) -> None:
+    output.writer.put(b"y" * 1_000_000)
+    output.writer.flush(30)
+    assert [len(write) for write in output.writes] == [1_000_000]
+
+
+def test_the_end_does_not_wait_for_a_stalled_reader(output: Output) -> None:
+    output.may_write.clear()
+    output.writer.put(WRITTEN)
+    output.writer.flush(0.01)
+    assert not output.writer.close(0.01)
+    assert output.writes == []
+
+
+def test_lines_that_cannot_be_written_are_counted_and_the_next_ones_are_tried(output: Output) -> None:
+    before = lines_dropped()
+    output.error = OSError(28, "No space left on device")
+    output.writer.put(WRITTEN)
+    output.writer.flush(30)
+    output.error = None
+    output.writer.put(WRITTEN)
+    output.writer.flush(30)
+    assert (output.failures, lines_dropped() - before) == (["[Errno 28] No space left on device"], 1)
+    assert output.writes == [WRITTEN]
+
+
+def test_an_ended_writer_begins_again(output: Output) -> None:
+    for _ in range(2):
+        output.writer.put(WRITTEN)
+        assert output.writer.close(30)
+    assert output.writes == [WRITTEN, WRITTEN]
+
+
+def test_a_pipe_that_does_not_block_its_writers_gets_everything() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    content = os.urandom(1 << 20)
+    thread = threading.Thread(target=write_all, args=(writer, content))
+    thread.start()
+    with open(reader, "rb") as file:
+        found: Any = file.read(len(content))
+    thread.join()
+    os.close(writer)
+    assert found == content
+
+
+FORK = """
+import os
+from trident.core.observability.log import LineWriter, lines_dropped
+writer = LineWriter(lambda lines: os.write(1, lines), print, print)
+writer.put(b"before\\n")
+if not os.fork():
+    writer.put(b"child\\n")
+    writer.close()
+    os._exit(0)
+os.wait()
+writer.put(b"parent\\n")
+writer.close()
+"""
+
+
+def test_each_process_writes_its_own_lines() -> None:
+    command = [sys.executable, "-W", "error", "-c", FORK]
+    run = subprocess.run(
+        command, cwd=ROOT, capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    assert (run.stdout, run.stderr) == (b"before\nchild\nparent\n", b"")
+
+
+def test_the_count_is_that_of_all_processes(output: Output) -> None:
+    before = lines_dropped()
+    output.error = OSError(5, "Input/output error")
+    pid = os.fork()
+    if not pid:
+        output.writer.put(WRITTEN)
+        output.writer.close(30)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert until(lambda: lines_dropped() - before) == 1

@@ -1,0 +1,595 @@
+"""The metrics page: its families, their options, and its text."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.request import CloseReason
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.latencies import (
+    CACHE_SUMMARIES,
+    Exemplar,
+    HistogramMetrics,
+    LatencyMeters,
+    LatencyMetrics,
+    SummaryMetrics,
+)
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
+from trident.core.observability.metrics.exposition import MetricFamily, Sample, number, render
+from trident.core.observability.metrics.families import bucket_families, latency_families, metric_families
+from trident.core.observability.metrics.snapshot import (
+    DownloadMetrics,
+    LoadMetrics,
+    MetricsOptions,
+    MetricsSnapshot,
+    ModelMetrics,
+    VersionStateMetrics,
+)
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BucketUse, FailureReason, StatisticsSnapshot
+
+STATISTICS = StatisticsSnapshot(
+    request_success=5,
+    request_failures={
+        FailureReason.REJECTED: 0,
+        FailureReason.CANCELED: 2,
+        FailureReason.BACKEND: 3,
+        FailureReason.OTHER: 4,
+    },
+    inference_count=9,
+    execution_count=2,
+    request_ns=1_234_999,
+    queue_ns=234_000,
+    compute_input_ns=10_500,
+    compute_infer_ns=900_000,
+    compute_output_ns=999,
+    pending=7,
+    request_refusals={FailureReason.REJECTED: 1},
+    batch_closes={CloseReason.IDLE: 1, CloseReason.DELAY: 1},
+    request_cancellations={CancelCause.DEADLINE: 2},
+)
+STATES = ("LOADING", "READY", "UNLOADING", "UNAVAILABLE")
+DIGITS = ModelMetrics(model="digits", version=1, statistics=STATISTICS, load_duration_secs=0.125)
+IDLE = ModelMetrics(
+    model="idle",
+    version=3,
+    statistics=ModelStatistics().snapshot(),
+    load_duration_secs=2.0,
+    namespace="/models",
+    tags={"team": 'a"b', "cost centre": "7"},
+)
+HARDWARE = HardwareReading(
+    cpu=CpuReading(utilization=0.022556390977443608, memory_total=16502972416, memory_used=9946726400),
+    gpus=(
+        GpuReading(
+            uuid="GPU-1",
+            utilization=0.25,
+            memory_total=80_000_000_000,
+            memory_used=1_000_000,
+            power_usage=90.5,
+            power_limit=700.0,
+            energy=12.75,
+        ),
+        GpuReading(uuid="GPU-2", utilization=0.0),
+    ),
+    pinned=PinnedMemory(total=268435456, used=64),
+)
+SNAPSHOT = MetricsSnapshot(models=(DIGITS, IDLE), hardware=HARDWARE)
+
+TAGGED = '_cost_centre="7",_team="a\\"b",model="idle",namespace="/models"'
+# Labels are sorted by their names.
+BEFORE_MODEL, FROM_MODEL = TAGGED.split("model=")
+GIVEN_UP = "\n".join(
+    f'trident_inference_cancellations_total{{{BEFORE_MODEL}cause="{cause.value}",model={FROM_MODEL},version="3"}} 0'
+    for cause in CancelCause
+)
+PAGE = f"""\
+# HELP nv_inference_request_success Number of successful inference requests, all batch sizes
+# TYPE nv_inference_request_success counter
+nv_inference_request_success{{model="digits",version="1"}} 5
+nv_inference_request_success{{{TAGGED},version="3"}} 0
+# HELP nv_inference_request_failure Number of failed inference requests, all batch sizes
+# TYPE nv_inference_request_failure counter
+nv_inference_request_failure{{model="digits",reason="REJECTED",version="1"}} 1
+nv_inference_request_failure{{model="digits",reason="CANCELED",version="1"}} 2
+nv_inference_request_failure{{model="digits",reason="BACKEND",version="1"}} 3
+nv_inference_request_failure{{model="digits",reason="OTHER",version="1"}} 4
+nv_inference_request_failure{{{TAGGED},reason="REJECTED",version="3"}} 0
+nv_inference_request_failure{{{TAGGED},reason="CANCELED",version="3"}} 0
+nv_inference_request_failure{{{TAGGED},reason="BACKEND",version="3"}} 0
+nv_inference_request_failure{{{TAGGED},reason="OTHER",version="3"}} 0
+# HELP nv_inference_count Number of inferences performed (does not include cached requests)
+# TYPE nv_inference_count counter
+nv_inference_count{{model="digits",version="1"}} 9
+nv_inference_count{{{TAGGED},version="3"}} 0
+# HELP nv_inference_exec_count Number of model executions performed (does not include cached requests)
+# TYPE nv_inference_exec_count counter
+nv_inference_exec_count{{model="digits",version="1"}} 2
+nv_inference_exec_count{{{TAGGED},version="3"}} 0
+# HELP nv_inference_request_duration_us Cumulative inference request duration in microseconds (includes cached requests)
+# TYPE nv_inference_request_duration_us counter
+nv_inference_request_duration_us{{model="digits",version="1"}} 1234
+nv_inference_request_duration_us{{{TAGGED},version="3"}} 0
+# HELP nv_inference_queue_duration_us Cumulative inference queuing duration in microseconds (includes cached requests)
+# TYPE nv_inference_queue_duration_us counter
+nv_inference_queue_duration_us{{model="digits",version="1"}} 234
+nv_inference_queue_duration_us{{{TAGGED},version="3"}} 0
+# HELP nv_inference_compute_input_duration_us Cumulative compute input duration in microseconds \
+(does not include cached requests)
+# TYPE nv_inference_compute_input_duration_us counter
+nv_inference_compute_input_duration_us{{model="digits",version="1"}} 10
+nv_inference_compute_input_duration_us{{{TAGGED},version="3"}} 0
+# HELP nv_inference_compute_infer_duration_us Cumulative compute inference duration in microseconds \
+(does not include cached requests)
+# TYPE nv_inference_compute_infer_duration_us counter
+nv_inference_compute_infer_duration_us{{model="digits",version="1"}} 900
+nv_inference_compute_infer_duration_us{{{TAGGED},version="3"}} 0
+# HELP nv_inference_compute_output_duration_us Cumulative inference compute output duration in microseconds \
+(does not include cached requests)
+# TYPE nv_inference_compute_output_duration_us counter
+nv_inference_compute_output_duration_us{{model="digits",version="1"}} 0
+nv_inference_compute_output_duration_us{{{TAGGED},version="3"}} 0
+# HELP nv_inference_pending_request_count Instantaneous number of pending requests awaiting execution per-model.
+# TYPE nv_inference_pending_request_count gauge
+nv_inference_pending_request_count{{model="digits",version="1"}} 7
+nv_inference_pending_request_count{{{TAGGED},version="3"}} 0
+# HELP nv_model_load_duration_secs Model load time in seconds
+# TYPE nv_model_load_duration_secs gauge
+nv_model_load_duration_secs{{model="digits",version="1"}} 0.125
+nv_model_load_duration_secs{{{TAGGED},version="3"}} 2
+# HELP trident_batch_close_total Executions by the reason for which their batch was closed
+# TYPE trident_batch_close_total counter
+trident_batch_close_total{{model="digits",reason="idle",version="1"}} 1
+trident_batch_close_total{{model="digits",reason="delay",version="1"}} 1
+trident_batch_close_total{{{TAGGED},reason="idle",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="full",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="preferred",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="delay",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="deadline",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="priority",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="shape",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="sequence",version="3"}} 0
+trident_batch_close_total{{{TAGGED},reason="callers",version="3"}} 0
+# HELP trident_inference_cancellations_total Requests that were given up by their callers or their queues
+# TYPE trident_inference_cancellations_total counter
+trident_inference_cancellations_total{{cause="deadline",model="digits",version="1"}} 2
+{GIVEN_UP}
+# HELP nv_pinned_memory_pool_total_bytes Pinned memory pool total memory size, in bytes
+# TYPE nv_pinned_memory_pool_total_bytes gauge
+nv_pinned_memory_pool_total_bytes 268435456
+# HELP nv_pinned_memory_pool_used_bytes Pinned memory pool used memory size, in bytes
+# TYPE nv_pinned_memory_pool_used_bytes gauge
+nv_pinned_memory_pool_used_bytes 64
+# HELP nv_gpu_utilization GPU utilization rate [0.0 - 1.0)
+# TYPE nv_gpu_utilization gauge
+nv_gpu_utilization{{gpu_uuid="GPU-1"}} 0.25
+nv_gpu_utilization{{gpu_uuid="GPU-2"}} 0
+# HELP nv_gpu_memory_total_bytes GPU total memory, in bytes
+# TYPE nv_gpu_memory_total_bytes gauge
+nv_gpu_memory_total_bytes{{gpu_uuid="GPU-1"}} 80000000000
+# HELP nv_gpu_memory_used_bytes GPU used memory, in bytes
+# TYPE nv_gpu_memory_used_bytes gauge
+nv_gpu_memory_used_bytes{{gpu_uuid="GPU-1"}} 1000000
+# HELP nv_gpu_power_usage GPU power usage in watts
+# TYPE nv_gpu_power_usage gauge
+nv_gpu_power_usage{{gpu_uuid="GPU-1"}} 90.5
+# HELP nv_gpu_power_limit GPU power management limit in watts
+# TYPE nv_gpu_power_limit gauge
+nv_gpu_power_limit{{gpu_uuid="GPU-1"}} 700
+# HELP nv_energy_consumption GPU energy consumption in joules since the Triton Server started
+# TYPE nv_energy_consumption counter
+nv_energy_consumption{{gpu_uuid="GPU-1"}} 12.75
+# HELP nv_cpu_utilization CPU utilization rate [0.0 - 1.0]
+# TYPE nv_cpu_utilization gauge
+nv_cpu_utilization 0.02255639097744361
+# HELP nv_cpu_memory_total_bytes CPU total memory (RAM), in bytes
+# TYPE nv_cpu_memory_total_bytes gauge
+nv_cpu_memory_total_bytes 16502972416
+# HELP nv_cpu_memory_used_bytes CPU used memory (RAM), in bytes
+# TYPE nv_cpu_memory_used_bytes gauge
+nv_cpu_memory_used_bytes 9946726400
+# HELP trident_oldest_execution_seconds For how long the oldest execution that runs now has run; 0 if none runs
+# TYPE trident_oldest_execution_seconds gauge
+trident_oldest_execution_seconds{{model="digits",version="1"}} 0
+trident_oldest_execution_seconds{{{TAGGED},version="3"}} 0
+"""
+
+
+def page(snapshot: MetricsSnapshot, options: MetricsOptions | None = None) -> str:
+    return render(metric_families(snapshot, options or MetricsOptions())).decode()
+
+
+def families_on(text: str) -> set[str]:
+    return {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")}
+
+
+def test_the_page_is_tritons_line_by_line() -> None:
+    assert page(SNAPSHOT).splitlines() == PAGE.splitlines()
+
+
+def test_a_parser_finds_every_series_under_tritons_name() -> None:
+    found = [sample for family in text_string_to_metric_families(page(SNAPSHOT)) for sample in family.samples]
+    written = [line for line in PAGE.splitlines() if not line.startswith("#")]
+    # This parser appends `_total` to the name of every counter.
+    assert [sample.name.removesuffix("_total") for sample in found] == [
+        line.split("{")[0].split()[0].removesuffix("_total") for line in written
+    ]
+    assert [sample.value for sample in found] == [float(line.rsplit(maxsplit=1)[1]) for line in written]
+    idle = next(sample for sample in found if sample.labels.get("model") == "idle")
+    assert idle.labels == {
+        "model": "idle",
+        "version": "3",
+        "namespace": "/models",
+        "_team": 'a"b',
+        "_cost_centre": "7",
+    }
+
+
+def test_a_snapshot_can_be_sent_to_another_process() -> None:
+    assert pickle.loads(pickle.dumps(SNAPSHOT)) == SNAPSHOT
+
+
+def test_an_empty_snapshot_shows_only_the_pool() -> None:
+    assert families_on(page(MetricsSnapshot())) == {
+        "nv_pinned_memory_pool_total_bytes",
+        "nv_pinned_memory_pool_used_bytes",
+    }
+
+
+def test_each_version_has_one_state_and_loads_are_counted_by_cause_and_result() -> None:
+    states = (
+        VersionStateMetrics(model="m", version="2", state="READY"),
+        VersionStateMetrics(model="bad", version="", state="UNAVAILABLE", namespace="/models"),
+    )
+    loads = (LoadMetrics(cause="poll", result="failure", count=3),)
+    lines = [
+        line for line in page(MetricsSnapshot(states=states, loads=loads)).splitlines() if line.startswith("trident")
+    ]
+    assert lines == [
+        *(f'trident_model_version_state{{model="m",state="{s}",version="2"}} {int(s == "READY")}' for s in STATES),
+        *(
+            f'trident_model_version_state{{model="bad",namespace="/models",state="{s}",version=""}} '
+            f"{int(s == 'UNAVAILABLE')}"
+            for s in STATES
+        ),
+        'trident_model_loads_total{cause="poll",result="failure"} 3',
+    ]
+
+
+def test_a_version_on_a_gpu_has_two_reporters_that_add_up() -> None:
+    snapshot = MetricsSnapshot(models=(replace(DIGITS, gpu_uuid="GPU-1"),))
+    lines = page(snapshot).splitlines()
+    plain, gpu = 'model="digits",version="1"', 'gpu_uuid="GPU-1",model="digits",version="1"'
+    for name, without, on_gpu in [
+        ("nv_inference_request_success", 0, 5),
+        ("nv_inference_count", 0, 9),
+        ("nv_inference_exec_count", 0, 2),
+        ("nv_inference_request_duration_us", 0, 1234),
+        ("nv_inference_queue_duration_us", 0, 234),
+        ("nv_inference_compute_input_duration_us", 0, 10),
+        ("nv_inference_compute_infer_duration_us", 0, 900),
+        ("nv_inference_compute_output_duration_us", 0, 0),
+        ("nv_inference_pending_request_count", 7, 0),
+        ("nv_model_load_duration_secs", 0.125, 0),
+    ]:
+        assert f"{name}{{{plain}}} {without}" in lines
+        assert f"{name}{{{gpu}}} {on_gpu}" in lines
+    for reason, without, on_gpu in [("REJECTED", 1, 0), ("CANCELED", 2, 0), ("BACKEND", 0, 3), ("OTHER", 4, 0)]:
+        for labels, count in [('model="digits",', without), ('gpu_uuid="GPU-1",model="digits",', on_gpu)]:
+            assert f'nv_inference_request_failure{{{labels}reason="{reason}",version="1"}} {count}' in lines
+
+
+def test_counters_stay_at_zero_and_durations_are_left_out_without_counter_latencies() -> None:
+    text = page(MetricsSnapshot(models=(DIGITS,)), MetricsOptions(config={"counter_latencies": "false"}))
+    assert "_duration_us" not in text
+    values = {line.split("{")[0]: line.split()[1] for line in text.splitlines() if "{" in line}
+    assert values == {
+        "nv_inference_request_success": "0",
+        "nv_inference_request_failure": "0",
+        "nv_inference_count": "0",
+        "nv_inference_exec_count": "0",
+        "nv_inference_pending_request_count": "7",
+        "nv_model_load_duration_secs": "0.125",
+        "trident_batch_close_total": "1",
+        "trident_inference_cancellations_total": "2",
+        "trident_oldest_execution_seconds": "0",
+    }
+
+
+@pytest.mark.parametrize("value", ["False", "0", "true", "", "no"])
+def test_only_the_exact_word_switches_counter_latencies_off(value: str) -> None:
+    options = MetricsOptions(config={"counter_latencies": value, "unknown": "false"})
+    assert page(SNAPSHOT, options) == PAGE
+
+
+def test_gpu_and_cpu_gauges_can_be_switched_off() -> None:
+    assert not any("gpu" in name or "energy" in name for name in families_on(page(SNAPSHOT, MetricsOptions(gpu=False))))
+    assert not any("cpu" in name for name in families_on(page(SNAPSHOT, MetricsOptions(cpu=False))))
+
+
+def test_gpu_families_are_left_out_without_a_gpu() -> None:
+    assert not any("gpu" in n or "energy" in n for n in families_on(page(MetricsSnapshot(models=(DIGITS,)))))
+
+
+def test_downloads_are_shown_after_the_first_one() -> None:
+    downloads = DownloadMetrics(bytes=7, objects=2, cache_hits=1, retries=3, seconds=1.5, pending_bytes=4)
+    page = render(metric_families(replace(SNAPSHOT, downloads=downloads), MetricsOptions())).decode()
+    for line in (
+        "trident_repository_downloaded_bytes_total 7",
+        "trident_repository_downloaded_objects_total 2",
+        "trident_repository_cache_hits_total 1",
+        "trident_repository_download_retries_total 3",
+        "trident_repository_download_seconds_total 1.5",
+        "trident_repository_download_pending_bytes 4",
+    ):
+        assert line in page.splitlines()
+    assert "trident_repository" not in render(metric_families(SNAPSHOT, MetricsOptions())).decode()
+
+
+def test_distributions_are_off_unless_the_value_is_exactly_true() -> None:
+    assert not MetricsOptions().latencies.is_any
+    found = MetricsOptions(config={"summary_latencies": "true", "histogram_latencies": "True"}).latencies
+    assert (found.histograms, found.summaries) == (False, True)
+    assert MetricsOptions(config={"histogram_latencies": "true"}).latencies.histograms
+
+
+def test_quantiles_are_those_of_the_configuration() -> None:
+    assert MetricsOptions(config={"summary_quantiles": "0.9:0.01,0.25:0"}).latencies.quantiles == (0.9, 0.25)
+    assert MetricsOptions().latencies.quantiles == (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+def test_a_series_has_the_sizes_that_the_model_pads_to() -> None:
+    rows, lengths = ModelStatistics(), ModelStatistics()
+    rows.record_bucket(BucketUse(4, 0, 6, 2))
+    lengths.record_bucket(BucketUse(0, 16, 12, 4))
+    executions, elements, padding = bucket_families(
+        [({"model": "a"}, rows.snapshot()), ({"model": "b"}, lengths.snapshot()), ({}, ModelStatistics().snapshot())]
+    )
+    by_rows, by_length = {"model": "a", "batch_size": "4"}, {"model": "b", "length": "16"}
+    assert executions.samples == (Sample(by_rows, 1), Sample(by_length, 1))
+    assert elements.samples == (Sample(by_rows, 6), Sample(by_length, 12))
+    assert padding.samples == (Sample(by_rows, 2), Sample(by_length, 4))
+
+
+EXEMPLAR = Exemplar(request_id="frame 7", value=0.09, timestamp=1_700_000_000.5)
+LATENCIES = LatencyMetrics(
+    histograms=(
+        HistogramMetrics(
+            name="nv_inference_first_response_histogram_ms",
+            bounds=(100.0, 500.0),
+            counts=(1, 2, 3),
+            sum=405,
+            exemplars=(None, None, None),
+        ),
+        HistogramMetrics(
+            name="trident_inference_queue_duration_seconds",
+            bounds=(0.1, 1.0),
+            counts=(1, 0, 4),
+            sum=2.5,
+            exemplars=(EXEMPLAR, None, None),
+        ),
+    ),
+    summaries=(
+        SummaryMetrics(
+            name="nv_inference_queue_summary_us", quantiles=((0.5, 12.5), (0.999, math.nan)), sum=77, count=5
+        ),
+    ),
+)
+MODEL = ModelMetrics(
+    model="m",
+    version=1,
+    statistics=ModelStatistics().snapshot(),
+    load_duration_secs=1.0,
+    gpu_uuid="GPU-1",
+    latencies=LATENCIES,
+)
+
+
+def test_the_page_has_triton_s_names_and_labels() -> None:
+    page = render(latency_families([MODEL], has_cache=True)).decode()
+    lines = [line for line in page.splitlines() if not line.startswith("#")]
+    label = 'model="m",version="1"'
+    assert lines == [
+        f'nv_inference_first_response_histogram_ms_bucket{{{label},le="100"}} 1',
+        f'nv_inference_first_response_histogram_ms_bucket{{{label},le="500"}} 3',
+        f'nv_inference_first_response_histogram_ms_bucket{{{label},le="+Inf"}} 6',
+        f"nv_inference_first_response_histogram_ms_count{{{label}}} 6",
+        f"nv_inference_first_response_histogram_ms_sum{{{label}}} 405",
+        f'trident_inference_queue_duration_seconds_bucket{{{label},le="0.1"}} 1',
+        f'trident_inference_queue_duration_seconds_bucket{{{label},le="1"}} 1',
+        f'trident_inference_queue_duration_seconds_bucket{{{label},le="+Inf"}} 5',
+        f"trident_inference_queue_duration_seconds_count{{{label}}} 5",
+        f"trident_inference_queue_duration_seconds_sum{{{label}}} 2.5",
+        f'nv_inference_queue_summary_us{{{label},quantile="0.5"}} 12.5',
+        f'nv_inference_queue_summary_us{{{label},quantile="0.999"}} Nan',
+        f"nv_inference_queue_summary_us_count{{{label}}} 5",
+        f"nv_inference_queue_summary_us_sum{{{label}}} 77",
+    ]
+
+
+def test_parsers_of_both_formats_read_the_page() -> None:
+    names = {
+        "nv_inference_first_response_histogram_ms": "histogram",
+        "trident_inference_queue_duration_seconds": "histogram",
+        "nv_inference_queue_summary_us": "summary",
+    }
+    families = list(parse(render(latency_families([MODEL], has_cache=True)).decode()))
+    assert {family.name: family.type for family in families} == names
+    page = render(latency_families([MODEL], has_cache=True), openmetrics=True).decode() + "# EOF\n"
+    found = {family.name: family for family in parse_openmetrics(page)}
+    assert {name: family.type for name, family in found.items()} == names
+    (exemplar,) = [
+        sample.exemplar for family in found.values() for sample in family.samples if sample.exemplar is not None
+    ]
+    assert (exemplar.labels, exemplar.value, float(exemplar.timestamp)) == (
+        {"request_id": EXEMPLAR.request_id},
+        EXEMPLAR.value,
+        EXEMPLAR.timestamp,
+    )
+
+
+def test_a_version_without_distributions_has_no_series() -> None:
+    plain = ModelMetrics(model="m", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=1.0)
+    assert render(latency_families([plain], has_cache=True)) == b""
+    assert pickle.loads(pickle.dumps(plain)) == plain
+
+
+def test_without_a_cache_there_are_no_summaries_of_it() -> None:
+    statistics = ModelStatistics()
+    statistics.measure(LatencyMeters(LatencyOptions(summaries=True), DEFAULT_BUCKETS))
+    model = replace(MODEL, latencies=statistics.latencies(1))
+    names = [family.name for family in latency_families([model], has_cache=True) if family.samples]
+    assert [name for name in names if name.startswith("nv_cache_")] == list(CACHE_SUMMARIES)
+    without = [family.name for family in latency_families([model], has_cache=False) if family.samples]
+    assert without == [name for name in names if name not in CACHE_SUMMARIES]
+
+
+def lines(*families: MetricFamily) -> list[str]:
+    page = render(families).decode()
+    assert page == "" or page.endswith("\n")
+    return page.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (-3, "-3"),
+        (12.0, "12"),
+        (16502972416.0, "16502972416"),
+        (2**63 + 1, "9223372036854775809"),
+        (0.1, "0.1"),
+        (0.022556390977443608, "0.02255639097744361"),
+        (1 / 3, "0.3333333333333333"),
+        (1e17, "1e+17"),
+        (math.nan, "Nan"),
+        (math.inf, "+Inf"),
+        (-math.inf, "-Inf"),
+    ],
+)
+def test_numbers_are_written_as_triton_writes_them(value: int | float, text: str) -> None:
+    assert number(value) == text
+
+
+def test_labels_are_sorted_with_those_of_histograms_and_summaries_last() -> None:
+    found = lines(
+        MetricFamily("f", "histogram", "Text", (Sample({"version": "1", "le": "5", "model": "m"}, 1, "_bucket"),)),
+        MetricFamily("g", "summary", "Text", (Sample({"quantile": "0.5", "_tag": "x", "zone": "z"}, 2),)),
+    )
+    assert 'f_bucket{model="m",version="1",le="5"} 1' in found
+    assert 'g{_tag="x",zone="z",quantile="0.5"} 2' in found
+
+
+def test_a_page_may_pause_after_each_family() -> None:
+    families = [MetricFamily(name, "gauge", "Text", (Sample({"model": "m"}, 1),)) for name in "abc"]
+    order: list[str] = []
+
+    def made() -> Iterator[MetricFamily]:
+        for family in families:
+            order.append(family.name)
+            yield family
+
+    page = render(made(), pause=lambda: order.append("pause"))
+    assert order == ["a", "pause", "b", "pause", "c", "pause"]
+    assert page == render(families)
+
+
+def test_labels_of_equal_text_but_other_names_are_told_apart() -> None:
+    samples = (Sample({"a": "1", "b": "2"}, 1), Sample({"b": "2", "a": "1"}, 2), Sample({"a": "2", "b": "1"}, 3))
+    assert lines(MetricFamily("f", "gauge", "Text", samples))[2:] == [
+        'f{a="1",b="2"} 1',
+        'f{a="1",b="2"} 2',
+        'f{a="2",b="1"} 3',
+    ]
+
+
+def test_a_family_without_labels_has_no_braces() -> None:
+    assert lines(MetricFamily("f", "gauge", "Text", (Sample({}, 1),))) == ["# HELP f Text", "# TYPE f gauge", "f 1"]
+
+
+def test_a_family_without_series_is_not_written() -> None:
+    assert lines(MetricFamily("f", "gauge", "Text", ())) == []
+    assert render([]) == b""
+
+
+def test_characters_that_end_a_line_or_a_value_are_escaped() -> None:
+    found = lines(MetricFamily("f", "gauge", 'a\\b\n"c"', (Sample({"x": 'a\\b\n"c"'}, 1),)))
+    assert found == ['# HELP f a\\\\b\\n"c"', "# TYPE f gauge", 'f{x="a\\\\b\\n\\"c\\""} 1']
+
+
+def test_a_parser_reads_the_page_back() -> None:
+    labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
+    page = render(
+        [
+            MetricFamily("requests", "counter", "How\nmany", (Sample(labels, 7), Sample({}, 0.25))),
+            MetricFamily("level", "gauge", "How high", (Sample({}, math.nan),)),
+            MetricFamily(
+                "time",
+                "histogram",
+                "How long",
+                (
+                    Sample({"le": "5"}, 1, "_bucket"),
+                    Sample({"le": "+Inf"}, 2, "_bucket"),
+                    Sample({}, 9, "_sum"),
+                    Sample({}, 2, "_count"),
+                ),
+            ),
+        ]
+    )
+    requests, level, time = text_string_to_metric_families(page.decode())
+    assert (requests.type, requests.documentation) == ("counter", "How\nmany")
+    # The parser calls every counter `_total`; the page does not.
+    assert [(s.name, s.labels, s.value) for s in requests.samples] == [
+        ("requests_total", labels, 7),
+        ("requests_total", {}, 0.25),
+    ]
+    assert b"_total" not in page
+    assert math.isnan(level.samples[0].value)
+    assert [(s.name, s.value) for s in time.samples] == [
+        ("time_bucket", 1),
+        ("time_bucket", 2),
+        ("time_sum", 9),
+        ("time_count", 2),
+    ]
+
+
+def test_openmetrics_keeps_the_names_and_gives_up_the_types_that_contradict_them() -> None:
+    labels = {"model": 'Ünï "code" \\ \n', "version": "1"}
+    page = render(
+        [
+            MetricFamily("nv_requests", "counter", 'How "many"', (Sample(labels, 7),)),
+            MetricFamily("trident_errors_total", "counter", "How many", (Sample({}, 3),)),
+            MetricFamily("level", "gauge", "How high", (Sample({}, math.nan),)),
+            MetricFamily("some", "untyped", "What", (Sample({}, 1),)),
+            MetricFamily("none", "gauge", "Nothing", ()),
+        ],
+        openmetrics=True,
+    ).decode()
+    families = list(parse_openmetrics(page + "# EOF\n"))
+    assert [(family.name, family.type) for family in families] == [
+        ("nv_requests", "unknown"),
+        ("trident_errors", "counter"),
+        ("level", "gauge"),
+        ("some", "unknown"),
+    ]
+    names = [sample.name for family in families for sample in family.samples]
+    assert names == ["nv_requests", "trident_errors_total", "level", "some"]
+    assert families[0].samples[0].labels == labels
+    assert families[0].documentation == 'How "many"'
+
+
+def test_the_id_of_an_exemplar_is_escaped() -> None:
+    exemplar = Exemplar(request_id='a"b\\c', value=0.25, timestamp=1.5)
+    family = MetricFamily("f", "histogram", "Text", (Sample({"le": "+Inf"}, 1, "_bucket", exemplar),))
+    (line,) = render([family], openmetrics=True).decode().splitlines()[2:]
+    assert line == r'f_bucket{le="+Inf"} 1 # {request_id="a\"b\\c"} 0.25 1.500'
+    assert lines(family)[2] == 'f_bucket{le="+Inf"} 1'

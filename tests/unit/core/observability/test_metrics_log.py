@@ -1,0 +1,399 @@
+"""Metrics as events of the log: intervals, activity, and the forms of CloudWatch and Cloud Logging."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.core.observability.embedded_metric_format import problems
+from tests.unit.pending_requests import pending_request
+from tests.waiting import until
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading
+from trident.core.observability.latencies import LatencyMeters
+from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
+from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
+from trident.core.observability.metrics_log import (
+    Activity,
+    CloudLogging,
+    EmbeddedMetrics,
+    Intervals,
+    MetricsLog,
+    quantile,
+)
+from trident.core.observability.metrics_report import FIGURES, OF_SERVER, Figure, Report
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+
+LONG_S = 3600.0
+SHORT_S = 0.01
+
+
+class Output(io.StringIO):
+    """A stream that notes each write, and fails while `error` is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+        self.error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        if self.error is not None:
+            raise self.error
+        self.writes.append(text)
+        return len(text)
+
+
+@contextmanager
+def logging_to(out: Output, interval_s: float) -> Iterator[MetricsLog]:
+    log = MetricsLog(MetricsSnapshot, lambda: True, CloudLogging({}), interval_s, out=out, wall_clock=lambda: 0)
+    log.start()
+    try:
+        yield log
+    finally:
+        log.close()
+
+
+def test_a_line_of_each_interval_is_one_write() -> None:
+    out = Output()
+    with logging_to(out, SHORT_S):
+        until(lambda: len(out.writes) >= 3)
+    for text in out.writes:
+        assert text.endswith("}\n")
+        assert json.loads(text)["metrics"]["request_success"] == 0
+
+
+def test_the_last_interval_ends_with_the_log() -> None:
+    out = Output()
+    with logging_to(out, LONG_S) as log:
+        assert out.writes == []
+        log.close()
+        assert len(out.writes) == 1
+    assert len(out.writes) == 1
+
+
+def test_a_log_that_was_not_started_closes() -> None:
+    out = Output()
+    MetricsLog(MetricsSnapshot, lambda: True, CloudLogging({}), LONG_S, out=out).close()
+    assert out.writes == []
+
+
+def test_lines_that_cannot_be_written_are_lost_with_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    out = Output()
+    out.error = BrokenPipeError(32, "Broken pipe")
+    failures = 0
+
+    def read() -> MetricsSnapshot:
+        nonlocal failures
+        failures += 1
+        return MetricsSnapshot()
+
+    with caplog.at_level(logging.ERROR, "trident.observability"):
+        log = MetricsLog(read, lambda: True, CloudLogging({}), SHORT_S, out=out)
+        log.start()
+        until(lambda: failures >= 4)
+        out.error = None
+        until(lambda: out.writes)
+        log.close()
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].startswith("the metrics cannot be written to stdout: [Errno 32] Broken pipe")
+
+
+ZERO = ModelStatistics().snapshot()
+
+
+def version(model: str, number: int, successes: int, namespace: str | None = None) -> ModelMetrics:
+    statistics = replace(ZERO, request_success=successes, inference_count=successes, pending=number)
+    return ModelMetrics(
+        model=model, version=number, statistics=statistics, load_duration_secs=number, namespace=namespace
+    )
+
+
+def values(report: Report) -> dict[str, int | float]:
+    return {figure.name: figure.value for figure in report.figures}
+
+
+def test_there_is_a_report_of_the_server_and_one_of_each_model() -> None:
+    intervals = Intervals()
+    snapshot = MetricsSnapshot(models=(version("b", 1, 10), version("b", 2, 5), version("a", 1, 1)))
+    server, first, second = intervals.reports(snapshot, is_ready=True)
+    assert (server.model, first.model, second.model) == (None, "a", "b")
+    assert [values(each)["request_success"] for each in (server, first, second)] == [16, 1, 15]
+    assert [values(each)["pending_request_count"] for each in (server, first, second)] == [4, 1, 3]
+    assert values(server)["ready"] == 1
+
+
+def test_each_report_is_the_difference_to_the_one_before() -> None:
+    intervals = Intervals()
+    for successes, expected in ((10, 10), (12, 2), (12, 0), (15, 3)):
+        server, model = intervals.reports(MetricsSnapshot(models=(version("m", 1, successes),)), is_ready=True)
+        assert values(server)["request_success"] == values(model)["request_success"] == expected
+
+
+def test_a_server_without_models_reports_zeros() -> None:
+    (server,) = Intervals().reports(MetricsSnapshot(), is_ready=False)
+    assert set(values(server).values()) == {0}
+    assert "ready" in values(server)
+
+
+def test_a_model_that_was_unloaded_has_no_report_and_begins_anew() -> None:
+    intervals = Intervals()
+    loaded = MetricsSnapshot(models=(version("m", 1, 10),))
+    assert len(intervals.reports(loaded, is_ready=True)) == 2
+    assert len(intervals.reports(MetricsSnapshot(), is_ready=True)) == 1
+    server, _ = intervals.reports(loaded, is_ready=True)
+    assert values(server)["request_success"] == 10
+
+
+def test_models_of_two_repositories_are_apart() -> None:
+    models = (version("m", 1, 1, "/one"), version("m", 1, 2, "/two"))
+    reports = Intervals().reports(MetricsSnapshot(models=models), is_ready=True)
+    assert [(each.model, each.namespace) for each in reports] == [(None, ""), ("m", "/one"), ("m", "/two")]
+
+
+def test_the_server_has_the_hardware() -> None:
+    hardware = HardwareReading(
+        cpu=CpuReading(utilization=0.255, memory_total=1000, memory_used=250),
+        gpus=(
+            GpuReading(uuid="1", utilization=0.5, memory_total=100, memory_used=10),
+            GpuReading(uuid="2", utilization=0.25, memory_total=100, memory_used=90),
+            GpuReading(uuid="3"),
+        ),
+    )
+    server, model = Intervals().reports(MetricsSnapshot(models=(version("m", 1, 0),), hardware=hardware), is_ready=True)
+    shown = {name: value for name, value in values(server).items() if name in OF_SERVER}
+    assert shown == {
+        "ready": 1,
+        "cpu_utilization": 25.5,
+        "cpu_memory_used_bytes": 250,
+        "cpu_memory_utilization": 25.0,
+        "gpu_utilization": 50.0,
+        "gpu_memory_utilization": 90.0,
+    }
+    assert not OF_SERVER & set(values(model))
+    assert list(values(server)) == [name for name in FIGURES if name in values(server)]
+
+
+MS = 1_000_000
+INFINITE = float("inf")
+
+
+class Version:
+    """A version that executes requests one by one."""
+
+    def __init__(self, *, histograms: bool = False, load_secs: float = 1.0) -> None:
+        self.statistics = ModelStatistics()
+        self.load_secs = load_secs
+        if histograms:
+            self.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), DEFAULT_BUCKETS))
+
+    def execute(self, duration_ms: int, times: int = 1, batch_size: int = 1) -> None:
+        """A tenth of the duration is in the queue, the rest in the execution."""
+        for _ in range(times):
+            pending = pending_request(batch_size=batch_size)
+            start = duration_ms * MS // 10
+            self.statistics.record_batch([pending], batch_size, start, start, duration_ms * MS, duration_ms * MS)
+
+    def snapshot(self, pending: int = 0) -> ModelMetrics:
+        return ModelMetrics(
+            model="m",
+            version=1,
+            statistics=self.statistics.snapshot(pending),
+            load_duration_secs=self.load_secs,
+            latencies=self.statistics.latencies(0),
+        )
+
+
+def figures(activity: Activity) -> dict[str, int | float]:
+    return {figure.name: figure.value for figure in activity.figures()}
+
+
+def test_histograms_that_were_switched_on_anew_are_those_of_the_interval() -> None:
+    version = Version()
+    version.execute(100, times=5)
+    before = version.snapshot()
+    version.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), DEFAULT_BUCKETS))
+    version.execute(100)
+    found = Activity.since(before, version.snapshot())
+    assert [sum(counts.values()) for counts in found.buckets.values()] == [1, 1, 1]
+
+
+def test_an_interval_has_what_was_counted_in_it() -> None:
+    version = Version()
+    version.execute(100, times=5)
+    version.statistics.record_failure(pending_request(), FailureReason.OTHER, 1, "no")
+    before = version.snapshot(pending=9)
+    version.execute(20, batch_size=4)
+    version.execute(40)
+    version.statistics.record_failure(pending_request(), FailureReason.BACKEND, 1, "no")
+    version.statistics.record_failure(pending_request(), FailureReason.REJECTED, 1, "no")
+    version.statistics.record_refusal(pending_request(), FailureReason.REJECTED, "full")
+    assert figures(Activity.since(before, version.snapshot(pending=3))) == {
+        "request_success": 2,
+        "request_failure": 3,
+        "request_failure_rejected": 2,
+        "request_failure_canceled": 0,
+        "request_failure_backend": 1,
+        "request_failure_other": 0,
+        "inference_count": 5,
+        "execution_count": 2,
+        "pending_request_count": 3,
+        "request_duration_mean": 30.0,
+        "queue_duration_mean": 3.0,
+        "compute_duration_mean": 27.0,
+    }
+
+
+def test_without_requests_there_are_zeros_and_no_durations() -> None:
+    version = Version(histograms=True)
+    version.execute(100)
+    quiet = figures(Activity.since(version.snapshot(), version.snapshot()))
+    assert set(quiet.values()) == {0}
+    assert not any("duration" in name for name in quiet)
+
+
+def test_percentiles_are_those_of_the_interval() -> None:
+    version = Version(histograms=True)
+    version.execute(9000, times=50)
+    before = version.snapshot()
+    version.execute(40, times=98)
+    version.execute(2000, times=2)
+    found = figures(Activity.since(before, version.snapshot()))
+    assert 25 <= found["request_duration_p50"] <= 50
+    assert found["request_duration_p99"] == 1750.0  # half of the bucket from 1 to 2.5 s
+    assert 2.5 <= found["queue_duration_p50"] <= 5
+    assert 25 <= found["compute_duration_p50"] <= 50
+
+
+@pytest.mark.parametrize("load_secs", [1.0, 2.0])
+def test_a_version_that_was_loaded_again_counts_from_zero(load_secs: float) -> None:
+    old, new = Version(), Version(load_secs=load_secs)
+    old.execute(10, times=7 if load_secs == 1.0 else 1)
+    new.execute(10, times=2)
+    assert figures(Activity.since(old.snapshot(), new.snapshot()))["request_success"] == 2
+
+
+def test_versions_are_added_up_though_their_buckets_differ() -> None:
+    first, second = Version(histograms=True), Version()
+    bounds = dict.fromkeys(DEFAULT_BUCKETS, (0.05, 3.0))
+    second.statistics.measure(LatencyMeters(LatencyOptions(histograms=True), bounds))
+    first.execute(20, times=3)
+    second.execute(40)
+    activity = Activity.since(None, first.snapshot(pending=1))
+    activity += Activity.since(None, second.snapshot(pending=2))
+    found = figures(activity)
+    assert (found["request_success"], found["pending_request_count"]) == (4, 3)
+    assert found["request_duration_mean"] == 25.0
+    assert 0 < found["request_duration_p50"] <= 25
+    assert 0 < found["request_duration_p99"] <= 50
+
+
+@pytest.mark.parametrize(
+    ("buckets", "fraction", "value"),
+    [
+        ({(0, 1): 10}, 0.5, 0.5),
+        ({(0, 1): 5, (1, 3): 5}, 0.5, 1.0),
+        ({(0, 1): 5, (1, 3): 5}, 0.75, 2.0),
+        ({(0, 1): 0, (1, 3): 4, (3, INFINITE): 0}, 0.99, 2.98),
+        ({(0, 1): 1, (1, INFINITE): 99}, 0.99, 1.0),
+        ({(0, 1): 3}, 0.0, 0.0),
+    ],
+)
+def test_a_quantile_is_found_by_proportion(
+    buckets: dict[tuple[float, float], int], fraction: float, value: float
+) -> None:
+    assert quantile(buckets, fraction) == pytest.approx(value)
+
+
+NOW_NS = 1_700_000_000_123_456_789
+EVERYTHING = tuple(Figure(name, 1.5) for name in FIGURES)
+
+
+def test_a_line_is_a_document_of_the_format() -> None:
+    line = EmbeddedMetrics("Trident", {"endpoint": "e"}).line(Report("digits", (Figure("request_success", 7),)), NOW_NS)
+    assert json.loads(line) == {
+        "_aws": {
+            "Timestamp": 1_700_000_000_123,
+            "CloudWatchMetrics": [
+                {
+                    "Namespace": "Trident",
+                    "Dimensions": [["endpoint", "model"]],
+                    "Metrics": [{"Name": "request_success", "Unit": "Count"}],
+                }
+            ],
+        },
+        "endpoint": "e",
+        "model": "digits",
+        "request_success": 7,
+    }
+    assert problems(line) == []
+
+
+@pytest.mark.parametrize(
+    ("report", "dimensions"),
+    [
+        (Report(None, EVERYTHING), []),
+        (Report("m", EVERYTHING), ["model"]),
+        (Report("m", EVERYTHING, "/models"), ["model", "namespace"]),
+        (Report('Modèle "1"\n', EVERYTHING), ["model"]),
+    ],
+)
+def test_every_report_is_valid(report: Report, dimensions: list[str]) -> None:
+    own = {f"d{number}": "x" for number in range(28)}
+    for given in ({}, own):
+        line = EmbeddedMetrics("Trident", given).line(report, NOW_NS)
+        assert problems(line) == []
+        assert json.loads(line)["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [[*given, *dimensions]]
+
+
+def test_a_name_that_is_not_ascii_is_escaped() -> None:
+    line = EmbeddedMetrics("Trident", {}).line(Report("modèle", EVERYTHING), NOW_NS)
+    assert json.loads(line)["model"] == "mod\\xe8le"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"x": "text"}, "the value of x"),
+        ({"x": {"a": 1}}, "the value of x"),
+        ({"x": [1] * 101}, "the value of x"),
+        ({"d": 7}, "the value of the dimension d"),
+        ({"d": "é"}, "the value of the dimension d"),
+        ({"d": " "}, "the value of the dimension d"),
+        ({"_aws": {"Timestamp": 1_700_000_000, "CloudWatchMetrics": []}}, "a timestamp in ms"),
+    ],
+)
+def test_the_rules_find_a_wrong_document(change: dict[str, object], problem: str) -> None:
+    """Otherwise the tests above would prove nothing."""
+    directive = {"Namespace": "N", "Dimensions": [["d"]], "Metrics": [{"Name": "x", "Unit": "Count"}]}
+    good = {"_aws": {"Timestamp": NOW_NS // 10**6, "CloudWatchMetrics": [directive]}, "d": "v", "x": [1, 2.5]}
+    assert problems(json.dumps(good)) == []
+    assert problem in problems(json.dumps({**good, **change}))
+
+
+MEASURED = (Figure("request_success", 7), Figure("request_failure", 2), Figure("request_duration_mean", 1.5))
+
+
+def test_a_line_is_a_structured_entry() -> None:
+    assert json.loads(CloudLogging({"endpoint": "e"}).line(Report("digits", MEASURED, "/models"), NOW_NS)) == {
+        "severity": "INFO",
+        "time": "2023-11-14T22:13:20.123456Z",
+        "message": "model 'digits': 7 requests answered, 2 failed",
+        "logger": "trident.metrics",
+        "scope": "model",
+        "logging.googleapis.com/labels": {"endpoint": "e", "model": "digits", "namespace": "/models"},
+        "metrics": {"request_success": 7, "request_failure": 2, "request_duration_mean": 1.5},
+    }
+
+
+def test_the_report_of_the_server_has_no_model() -> None:
+    line = CloudLogging({}).line(Report(None, MEASURED), NOW_NS)
+    assert "\n" not in line
+    entry = json.loads(line)
+    assert (entry["scope"], entry["logging.googleapis.com/labels"]) == ("server", {})
+    assert entry["message"] == "the server: 7 requests answered, 2 failed"

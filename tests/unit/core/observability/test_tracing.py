@@ -1,0 +1,628 @@
+"""Traces: sampling, settings, contexts, files and spans."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.project import pure_python_only
+from tests.unit.core.observability.traces import TIMES, child_of, setting_of, trace_of
+from tests.waiting import until
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, RequestTrace
+from trident.core.inference.response import InferenceResponse, OutputTensor, RegionInput, RegionReference
+from trident.core.inference.tensors import pack_bytes
+from trident.core.observability.tracing.files import TraceFiles, trace_text
+from trident.core.observability.tracing.opentelemetry import spans_of
+from trident.core.observability.tracing.settings import (
+    ExportOptions,
+    Sampler,
+    Setting,
+    TraceMode,
+    TraceOptions,
+    TraceSettings,
+    TraceTable,
+)
+from trident.core.observability.tracing.trace import (
+    Loss,
+    Trace,
+    TraceCounts,
+    TracedTensor,
+    TraceSpanContext,
+    parse_traceparent,
+    traceparent_of,
+)
+from trident.core.observability.tracing.tracer import Tracer
+
+AHEAD, BEHIND = [("HTTP_RECV_START", 1)], [("HTTP_SEND_END", 2)]
+MODEL_EVENTS = [
+    "REQUEST_START",
+    "QUEUE_START",
+    "COMPUTE_START",
+    "COMPUTE_INPUT_END",
+    "COMPUTE_OUTPUT_START",
+    "COMPUTE_END",
+    "INFER_RESPONSE_COMPLETE",
+    "REQUEST_END",
+]
+
+
+class NestedRequest(PendingRequest):
+    __slots__ = ()
+    is_nested = True
+
+
+class Traced:
+    """A tracer, and the file that it writes."""
+
+    def __init__(self, folder: Path, start: TraceSettings) -> None:
+        self.path = folder / "trace.json"
+        self.tracer = Tracer(TraceOptions(start=start, file=str(self.path)))
+        self.responses: list[InferenceResponse] = []
+
+    def begin(self, request: InferenceRequest | None = None, *, nested: bool = False) -> PendingRequest:
+        kind = NestedRequest if nested else PendingRequest
+        pending = kind(request or InferenceRequest("m", [], id="r"), self.responses.append)
+        self.tracer.begin(pending, pending.request.model_name, 3)
+        return pending
+
+    def execute(self, pending: PendingRequest, error: BackendFailed | None = None) -> InferenceResponse:
+        """Answer a request as a scheduler does."""
+        response = InferenceResponse("m", 3, [], error=error)
+        if pending.wants_times:
+            pending.enqueue_ns = 1 << 62  # later than anything else
+            response.times = None if error else InferenceTimes(10, 20, 30, 40, 1)
+        pending.on_response(response)
+        return self.responses[-1]
+
+    def close(self) -> dict[int, list[dict[str, Any]]]:
+        """The objects that were written, by the id of their trace."""
+        self.tracer.close()
+        found: dict[int, list[dict[str, Any]]] = {}
+        for each in json.loads(self.path.read_text()) if self.path.exists() else ():
+            found.setdefault(each["id"], []).append(each)
+        return found
+
+
+def events(objects: list[dict[str, Any]]) -> list[str]:
+    return [each["timestamps"][0]["name"] for each in objects if "timestamps" in each]
+
+
+@pytest.fixture
+def traced(tmp_path: Path) -> Iterator[Traced]:
+    found = Traced(tmp_path, TraceSettings(levels=("TIMESTAMPS",), rate=1))
+    yield found
+    found.tracer.close()
+
+
+def test_a_request_is_traced_from_the_front_end_to_the_front_end(traced: Traced) -> None:
+    response = traced.execute(traced.begin())
+    assert response.trace == 1
+    traced.tracer.answered(response.trace, AHEAD, BEHIND)
+    objects = traced.close()[1]
+    # Those of the execution lie far in the future here.
+    assert sorted(events(objects)) == sorted(["HTTP_RECV_START", *MODEL_EVENTS, "HTTP_SEND_END"])
+    assert objects[1] == {"id": 1, "model_name": "m", "model_version": 3, "request_id": "r"}
+    times = {each["timestamps"][0]["name"]: each["timestamps"][0]["ns"] for each in objects if "timestamps" in each}
+    start = times["QUEUE_START"]
+    assert [times[name] - start for name in MODEL_EVENTS[2:6]] == [10, 30, 60, 100]
+
+
+def test_a_request_that_failed_is_traced_without_an_execution(traced: Traced) -> None:
+    traced.execute(traced.begin(), BackendFailed("no"))
+    assert sorted(events(traced.close()[1])) == sorted(
+        ["REQUEST_START", "QUEUE_START", "INFER_RESPONSE_COMPLETE", "REQUEST_END"]
+    )
+
+
+@pure_python_only
+def test_requests_of_models_follow_the_request_that_led_to_them(traced: Traced) -> None:
+    root = traced.begin()
+    step = InferenceRequest("step", [])
+    assert root.request.trace is not None
+    step.trace = root.request.trace.child()
+    inner = traced.begin(step, nested=True)
+    assert inner.request.trace is not None
+    deeper = InferenceRequest("deeper", [])
+    deeper.trace = inner.request.trace.child()
+    assert traced.execute(traced.begin(deeper, nested=True)).trace == 0
+    traced.begin(nested=True)  # of a request that nobody traces
+    traced.execute(inner)
+    traced.execute(root)
+    found = traced.close()
+    headers = {
+        each["id"]: each.get("parent_id") for objects in found.values() for each in objects if "model_name" in each
+    }
+    assert headers == {1: None, 2: 1, 3: 2}
+
+
+def test_a_request_that_is_submitted_again_is_traced_once(traced: Traced) -> None:
+    pending = traced.begin()
+    traced.tracer.begin(pending, "m", 4)
+    traced.execute(pending)
+    assert list(traced.close()) == [1]
+
+
+def test_nothing_is_noted_while_the_level_is_off(tmp_path: Path) -> None:
+    traced = Traced(tmp_path, TraceSettings(rate=1))
+    assert not traced.tracer.gate.is_open
+    pending = traced.begin()
+    assert (pending.request.trace, pending.wants_times) == (None, False)
+    assert traced.execute(pending).trace == 0
+    traced.tracer.change("m", {"trace_level": ("TIMESTAMPS",)})
+    assert traced.tracer.gate.is_open
+    assert traced.execute(traced.begin()).trace == 1
+    assert traced.execute(traced.begin(InferenceRequest("other", []))).trace == 0
+    assert list(traced.close()) == [1]
+
+
+def test_the_gate_stays_open_for_what_is_in_flight(traced: Traced) -> None:
+    pending = traced.begin()
+    traced.tracer.change("", {"trace_level": ()})
+    assert traced.tracer.gate.is_open
+    assert traced.execute(traced.begin()).trace == 0
+    traced.tracer.answered(traced.execute(pending).trace, AHEAD, BEHIND)
+    assert not traced.tracer.gate.is_open
+    assert list(traced.close()) == [1]
+
+
+def test_the_count_goes_down_and_a_change_begins_anew(traced: Traced) -> None:
+    traced.tracer.change("", {"trace_count": 2})
+    assert [bool(traced.execute(traced.begin()).trace) for _ in range(3)] == [True, True, False]
+    assert traced.tracer.settings()["trace_count"] == "0"
+    traced.tracer.change("m", {"trace_rate": 2})
+    assert (traced.tracer.settings("m")["trace_count"], traced.tracer.settings("m")["trace_rate"]) == ("2", "2")
+    assert [bool(traced.execute(traced.begin()).trace) for _ in range(4)] == [False, True, False, True]
+    traced.tracer.close()
+    assert {path.name for path in traced.path.parent.iterdir()} == {"trace.json.0", "trace.json.1"}
+
+
+def test_the_file_of_a_count_is_there_when_the_count_has_reached_0(traced: Traced) -> None:
+    traced.tracer.change("", {"trace_count": 2})
+    for _ in range(2):
+        traced.tracer.answered(traced.execute(traced.begin()).trace, AHEAD, BEHIND)
+    until(lambda: (traced.path.parent / "trace.json.0").exists())
+
+
+def test_the_traces_of_a_replaced_setting_are_written_when_the_last_has_ended(traced: Traced) -> None:
+    traced.tracer.change("", {"trace_count": 10})
+    first, second = traced.begin(), traced.begin()
+    traced.tracer.answered(traced.execute(first).trace, AHEAD, BEHIND)
+    traced.tracer.change("", {"trace_count": None})
+    traced.tracer.answered(traced.execute(second).trace, AHEAD, BEHIND)
+    assert list(traced.close()) == [1, 2]
+
+
+def test_settings_are_shown_as_triton_shows_them(traced: Traced) -> None:
+    assert json.dumps(traced.tracer.settings(), separators=(",", ":")) == (
+        '{"trace_level":["TIMESTAMPS"],"trace_rate":"1","trace_count":"-1","log_frequency":"0",'
+        f'"trace_file":"{traced.path}","trace_mode":"triton"}}'
+    )
+    with pytest.raises(InvalidRequest):
+        traced.tracer.change("", {"trace_rate": 0})
+
+
+def test_events_of_an_unknown_trace_are_passed_over(traced: Traced) -> None:
+    traced.tracer.answered(77, AHEAD, BEHIND)
+    assert traced.close() == {}
+
+
+def spanning(levels: tuple[str, ...] = ("TIMESTAMPS",), rate: int = 0) -> Tracer:
+    """A tracer in the mode opentelemetry, whose collector does not exist."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    export = ExportOptions(url="http://127.0.0.1:9/v1/traces", delay_ms=60_000)
+    start = TraceSettings(levels=levels, rate=rate, count=0)
+    return Tracer(TraceOptions(mode=TraceMode.OPENTELEMETRY, start=start, export=export))
+
+
+def client_request(traceparent: str) -> PendingRequest:
+    request = InferenceRequest("m", [])
+    request.trace = RequestTrace(traceparent=traceparent, tracestate="a=b")
+    return PendingRequest(request, lambda response: None)
+
+
+def test_the_trace_of_a_client_is_followed_whatever_rate_and_count_say() -> None:
+    tracer = spanning()
+    try:
+        assert tracer.gate.reads_context
+        pending = client_request(f"00-{7:032x}-{8:016x}-00")
+        tracer.begin(pending, "m", 1)
+        trace = pending.request.trace
+        assert trace is not None
+        assert (trace.has_begun, trace.tracestate) == (True, "a=b")
+        assert trace.traceparent.startswith(f"00-{7:032x}-")
+        assert json.loads(trace.context_json() or "") == {"traceparent": trace.traceparent, "tracestate": "a=b"}
+        assert tracer.settings()["trace_count"] == "0"
+        other = client_request("00-1-2-3")
+        tracer.begin(other, "m", 1)
+        assert other.request.trace is not None
+        assert not other.request.trace.has_begun
+        tracer.change("", {"trace_rate": 1, "trace_level": ()})
+        assert not tracer.gate.reads_context
+    finally:
+        tracer.close()
+
+
+def test_opentelemetry_has_no_tensors(caplog: pytest.LogCaptureFixture) -> None:
+    tracer = spanning(rate=1)
+    try:
+        tracer.change("", {"trace_level": ("TENSORS",), "trace_count": -1})
+        assert "TENSORS is not supported" in caplog.text
+        assert tracer.settings()["trace_level"] == ["TENSORS"]
+        assert not tracer.gate.is_open
+        tracer.change("", {"trace_level": ("TIMESTAMPS", "TENSORS")})
+        assert tracer.gate.is_open
+    finally:
+        tracer.close()
+
+
+def test_tensors_are_kept_as_they_were(tmp_path: Path) -> None:
+    traced = Traced(tmp_path, TraceSettings(levels=("TENSORS",), rate=1))
+    array = np.array([1, 2], np.int32)
+    inputs = [
+        InputTensor("IN", "INT32", (2,), memoryview(array.tobytes())),
+        InputTensor("LONG", "UINT8", (3 << 20,), memoryview(bytes(3 << 20))),
+        RegionInput("ELSEWHERE", "INT32", (2,), RegionReference("r", 0, 8)),
+    ]
+    pending = traced.begin(InferenceRequest("m", inputs))
+    pending.on_response(InferenceResponse("m", 3, [OutputTensor("OUT", "INT32", (2,), array)]))
+    array[:] = 9
+    objects = traced.close()[1]
+    found = {each["tensor"]["name"]: (each["activity"], each["tensor"]["data"]) for each in objects}
+    assert found["IN"] == ("TENSOR_QUEUE_INPUT", "1,2")
+    assert found["OUT"] == ("TENSOR_BACKEND_OUTPUT", "1,2")
+    assert len(found["LONG"][1].split(",")) == 1 << 20
+    assert "ELSEWHERE" not in found
+
+
+@pytest.mark.parametrize(
+    ("rate", "count", "sampled", "left"),
+    [
+        (1, -1, [1, 2, 3, 4, 5, 6, 7], -1),
+        (3, -1, [3, 6], -1),
+        (1000, -1, [], -1),
+        (1, 2, [1, 2], 0),
+        (2, 5, [2, 4, 6], 2),
+        (1, 0, [], 0),
+        (0, -1, [], -1),
+    ],
+)
+def test_every_nth_request_is_sampled_while_some_are_left(rate: int, count: int, sampled: list[int], left: int) -> None:
+    sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=rate, count=count))
+    assert [number for number in range(1, 8) if sampler.sample()] == sampled
+    assert (sampler.left, sampler.sampled) == (left, len(sampled))
+
+
+def test_threads_share_the_count() -> None:
+    sampler = Sampler(TraceSettings(levels=("TIMESTAMPS",), rate=2, count=300))
+    with ThreadPoolExecutor(4) as threads:
+        found = sum(threads.map(lambda _: sum(sampler.sample() for _ in range(250)), range(4)))
+    assert (found, sampler.left) == (300, 0)
+
+
+def test_nothing_is_sampled_without_a_level() -> None:
+    assert not Sampler(TraceSettings(rate=1)).sample()
+
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+def test_a_context_that_is_written_can_be_read() -> None:
+    text = traceparent_of(int(TRACE, 16), int(SPAN, 16))
+    assert text == f"00-{TRACE}-{SPAN}-01"
+    assert parse_traceparent(text) == (int(TRACE, 16), int(SPAN, 16))
+    assert parse_traceparent(traceparent_of(1, 2)) == (1, 2)
+
+
+def test_a_later_version_may_have_more() -> None:
+    assert parse_traceparent(f" 01-{TRACE}-{SPAN}-00-what-else ") == (int(TRACE, 16), int(SPAN, 16))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "x",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE[1:]}-{SPAN}-01",
+        f"01-{TRACE}-{SPAN}-01-" + "x" * 500,
+    ],
+)
+def test_an_invalid_context_is_none(text: str) -> None:
+    assert parse_traceparent(text) is None
+
+
+START = TraceSettings(levels=(), rate=1000, count=-1, frequency=0)
+
+
+def table(start: TraceSettings = START, *, has_destination: bool = True) -> TraceTable:
+    return TraceTable(start, has_destination=has_destination)
+
+
+@pytest.mark.parametrize(
+    ("changes", "server", "model"),
+    [
+        ([], START, START),
+        ([("", {"trace_rate": 5})], TraceSettings(rate=5), TraceSettings(rate=5)),
+        ([("m", {"trace_rate": 5})], START, TraceSettings(rate=5)),
+        # What a model has of its own stays, the rest follows the server.
+        (
+            [("m", {"trace_rate": 5}), ("", {"trace_rate": 7, "trace_count": 9})],
+            TraceSettings(rate=7, count=9),
+            TraceSettings(rate=5, count=9),
+        ),
+        ([("m", {"trace_level": TIMES}), ("m", {"trace_level": None})], START, START),
+        (
+            [
+                ("", {"trace_level": TIMES}),
+                ("m", {"trace_level": (), "trace_rate": 1}),
+                ("m", {"trace_level": None}),
+            ],
+            TraceSettings(levels=TIMES),
+            TraceSettings(levels=TIMES, rate=1),
+        ),
+        ([("", {"log_frequency": 2}), ("", {"log_frequency": None})], START, START),
+        ([("", {"trace_rate": 0}), ("m", {"trace_count": 0})], TraceSettings(rate=0), TraceSettings(rate=0, count=0)),
+    ],
+)
+def test_a_model_inherits_what_it_does_not_have(
+    changes: list[tuple[str, dict[str, Any]]], server: TraceSettings, model: TraceSettings
+) -> None:
+    settings = table()
+    for name, values in changes:
+        settings.change(name, values)
+    assert settings.of() == settings.of("other") == server
+    assert settings.of("m") == model
+
+
+def test_what_is_cleared_is_that_of_the_start() -> None:
+    settings = table(TraceSettings(levels=TIMES, rate=3))
+    settings.change("", {"trace_rate": 4})
+    settings.change("", {"trace_rate": None})
+    assert settings.of() == TraceSettings(levels=TIMES, rate=3)
+
+
+def test_a_model_whose_settings_are_all_cleared_has_none() -> None:
+    settings = table()
+    settings.change("m", {"trace_rate": 1, "trace_count": 1})
+    assert settings.models == ("m",)
+    settings.change("m", {"trace_rate": None, "trace_count": None})
+    assert settings.models == ()
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "text"),
+    [
+        ("", {"trace_level": TIMES, "trace_rate": 0}, ":sample rate must be non-zero"),
+        ("m", {"trace_rate": 0}, ":sample rate must be non-zero"),
+        ("", {"trace_rate": 0}, ":sample rate must be non-zero"),
+    ],
+)
+def test_settings_that_could_trace_nothing_are_refused_and_nothing_is_changed(
+    model: str, changes: dict[str, Any], text: str
+) -> None:
+    settings = table()
+    settings.change("m", {"trace_level": TIMES})
+    with pytest.raises(InvalidRequest, match=f"^Attempting to set invalid trace setting {text}$"):
+        settings.change(model, changes)
+    assert settings.of() == START
+    assert settings.of("m") == TraceSettings(levels=TIMES)
+
+
+def test_nothing_can_be_traced_without_a_file() -> None:
+    settings = table(has_destination=False)
+    with pytest.raises(InvalidRequest, match="trace file name is not given"):
+        settings.change("", {"trace_level": TIMES})
+    settings.change("", {"trace_rate": 0})
+
+
+def numbers(path: Path) -> list[int]:
+    """The ids of the traces in a file, each once."""
+    return list(dict.fromkeys(each["id"] for each in json.loads(path.read_text())))
+
+
+def written(files: TraceFiles, setting: Setting, *ids: int) -> None:
+    for number in ids:
+        setting.sampler.sample()
+        files.write([trace_of(number, setting)])
+
+
+def test_one_file_has_all_traces_and_is_a_document_at_the_end(tmp_path: Path) -> None:
+    counts = TraceCounts()
+    files = TraceFiles(str(tmp_path / "t"), counts)
+    assert list(tmp_path.iterdir()) == []
+    setting = setting_of()
+    written(files, setting, 1, 2)
+    assert (tmp_path / "t").read_text().startswith('[{"id":1,')
+    written(files, setting_of(), 3)
+    files.finish(setting)
+    files.close()
+    assert numbers(tmp_path / "t") == [1, 2, 3]
+    assert counts.metrics().written == 3
+
+
+def test_files_are_numbered_whatever_setting_fills_them(tmp_path: Path) -> None:
+    files = TraceFiles(str(tmp_path / "t"), TraceCounts())
+    pairs, triples = setting_of(frequency=2), setting_of(frequency=3)
+    written(files, pairs, 1, 2, 3)
+    written(files, triples, 4, 5, 6)
+    files.finish(pairs)
+    files.close()
+    found = {path.name: numbers(path) for path in tmp_path.iterdir()}
+    assert found == {"t.0": [1, 2], "t.1": [4, 5, 6], "t.2": [3]}
+
+
+def test_the_last_of_a_count_of_traces_completes_a_file(tmp_path: Path) -> None:
+    files = TraceFiles(str(tmp_path / "t"), TraceCounts())
+    setting = setting_of(count=3)
+    written(files, setting, 1, 2)
+    assert list(tmp_path.iterdir()) == []
+    written(files, setting, 3)
+    assert numbers(tmp_path / "t.0") == [1, 2, 3]
+    unfinished = setting_of(count=3)
+    written(files, unfinished, 4)
+    files.finish(unfinished)
+    files.close()
+    assert numbers(tmp_path / "t") == [4]
+
+
+def test_what_cannot_be_written_is_counted_logged_once_and_goes_on_when_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    counts = TraceCounts()
+    folder = tmp_path / "later"
+    files = TraceFiles(str(folder / "t"), counts)
+    setting, numbered = setting_of(), setting_of(frequency=1)
+    written(files, setting, 1, 2)
+    written(files, numbered, 3)
+    assert counts.metrics().lost[Loss.NOT_WRITTEN] == 3
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "No such file or directory" in caplog.text
+    folder.mkdir()
+    written(files, setting, 4)
+    written(files, numbered, 5)
+    files.close()
+    assert (numbers(folder / "t"), numbers(folder / "t.0")) == ([4], [5])
+    assert (counts.metrics().written, len(caplog.records)) == (2, 2)
+
+
+def test_a_full_disk_loses_whole_traces(tmp_path: Path) -> None:
+    counts = TraceCounts()
+    path = tmp_path / "t"
+    path.symlink_to("/dev/full")
+    files = TraceFiles(str(path), counts)
+    written(files, setting_of(), 1)
+    files.close()
+    assert counts.metrics().lost[Loss.NOT_WRITTEN] == 1
+
+
+def test_what_a_full_disk_took_of_a_trace_is_cut_off(tmp_path: Path) -> None:
+    counts = TraceCounts()
+    files = TraceFiles(str(tmp_path / "t"), counts)
+    setting = setting_of()
+    written(files, setting, 1)
+    room = (tmp_path / "t").stat().st_size + 50
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+    try:
+        written(files, setting, 2)
+        assert (tmp_path / "t").stat().st_size == room
+        written(files, setting_of(frequency=1), *range(3, 6))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    written(files, setting, 6)
+    files.close()
+    assert numbers(tmp_path / "t") == [1, 6]
+    assert (counts.metrics().written, counts.metrics().lost[Loss.NOT_WRITTEN]) == (5, 1)
+
+
+INPUT = TracedTensor("TENSOR_QUEUE_INPUT", "IN", "INT32", (1, 2), np.array([1, 2], "<i4").tobytes())
+
+
+def objects(trace: Trace, levels: tuple[str, ...] = TIMES) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(f"[{trace_text(trace, levels)}]")
+    return found
+
+
+def test_a_request_and_its_child() -> None:
+    root = trace_of(1, setting_of(), model="ensemble", request_id='"r"')
+    root.ahead = (("HTTP_RECV_START", 1), ("HTTP_RECV_END", 2))
+    root.behind = (("HTTP_SEND_START", 30),)
+    child_of(root, 2, model="step")
+    assert trace_text(root, TIMES) == (
+        '{"id":1,"timestamps":[{"name":"HTTP_RECV_START","ns":1}]},'
+        '{"id":1,"timestamps":[{"name":"HTTP_RECV_END","ns":2}]},'
+        '{"id":1,"model_name":"ensemble","model_version":1,"request_id":"\\"r\\""},'
+        '{"id":1,"timestamps":[{"name":"REQUEST_START","ns":10}]},'
+        '{"id":1,"timestamps":[{"name":"REQUEST_END","ns":20}]},'
+        '{"id":1,"timestamps":[{"name":"HTTP_SEND_START","ns":30}]},'
+        '{"id":2,"model_name":"step","model_version":1,"parent_id":1},'
+        '{"id":2,"timestamps":[{"name":"REQUEST_START","ns":10}]},'
+        '{"id":2,"timestamps":[{"name":"REQUEST_END","ns":20}]}'
+    )
+
+
+def test_each_level_shows_its_own_objects() -> None:
+    trace = trace_of(3, setting_of())
+    trace.tensors.append(INPUT)
+    shown = {"name": "IN", "data": "1,2", "shape": "1,2", "dtype": "INT32"}
+    tensor = {"id": 3, "activity": "TENSOR_QUEUE_INPUT", "tensor": shown}
+    assert objects(trace, ("TENSORS",)) == [tensor]
+    assert tensor not in objects(trace)
+    assert len(objects(trace, ("TIMESTAMPS", "TENSORS"))) == 4
+    trace.tensors.clear()
+    assert trace_text(trace, ("TENSORS",)) == ""
+
+
+@pytest.mark.parametrize(
+    ("datatype", "content", "data"),
+    [
+        ("BOOL", b"\1\0", "1,0"),
+        ("INT64", np.array([-1, 2**62]).tobytes(), "-1,4611686018427387904"),
+        ("FP32", np.array([0.5, 3, 1e10], "<f4").tobytes(), "0.5,3,1e+10"),
+        ("UINT8", b"a\xff", "a,\xff"),
+        ("FP16", b"\0\0", ""),
+        ("BF16", b"\0\0", ""),
+        ("BYTES", pack_bytes([b"a", b"", b'"']), '"a","","""'),
+        # Shortened contents: only whole elements are shown.
+        ("INT32", b"\1\0\0\0\2\0", "1"),
+        ("BYTES", pack_bytes([b"abc", b"defg"])[:-1], '"abc"'),
+        ("BYTES", pack_bytes([b"abc"]) + b"\1\0", '"abc"'),
+    ],
+)
+def test_elements_are_shown_as_triton_shows_them(datatype: str, content: bytes, data: str) -> None:
+    trace = trace_of(1, setting_of())
+    trace.tensors.append(TracedTensor("TENSOR_BACKEND_OUTPUT", "OUT", datatype, (2,), content))
+    assert objects(trace, ("TENSORS",))[0]["tensor"]["data"] == data
+
+
+CONTEXT = TraceSpanContext(trace=1, root_span=10, parent_span=9, state="")
+
+
+def with_span(trace: Trace, number: int) -> Trace:
+    trace.context, trace.span = CONTEXT, number
+    return trace
+
+
+def test_a_request_that_failed_has_no_execution() -> None:
+    root = with_span(trace_of(1, setting_of(), request_id="r"), 11)
+    spans = list(spans_of(root))
+    assert [(span.name, span.number, span.parent) for span in spans] == [("InferRequest", 10, 9), ("m", 11, 10)]
+    # Without a front end the request lasts as long as its model.
+    assert (spans[0].start_ns, spans[0].end_ns, spans[0].events) == (10, 20, ())
+    assert spans[1].attributes == {
+        "triton.model_name": "m",
+        "triton.model_version": 1,
+        "triton.trace_id": 1,
+        "triton.trace_parent_id": 0,
+        "triton.request_id": "r",
+    }
+
+
+def test_every_event_belongs_to_one_span() -> None:
+    root = with_span(trace_of(1, setting_of(), model="pipeline"), 11)
+    root.ahead, root.behind = (("HTTP_RECV_START", 1),), (("HTTP_SEND_END", 30),)
+    root.events.insert(1, ("INFER_RESPONSE_COMPLETE", 19))
+    child = with_span(child_of(root, 2, model="step"), 12)
+    child.events[1:1] = [("QUEUE_START", 11), ("COMPUTE_START", 12), ("COMPUTE_END", 15)]
+    request, pipeline, step, compute = spans_of(root)
+    assert [name for name, _ in request.events] == ["HTTP_RECV_START", "INFER_RESPONSE_COMPLETE", "HTTP_SEND_END"]
+    assert (request.start_ns, request.end_ns) == (1, 30)
+    assert [name for name, _ in pipeline.events] == ["REQUEST_START", "REQUEST_END"]
+    assert [name for name, _ in step.events] == ["REQUEST_START", "QUEUE_START", "REQUEST_END"]
+    assert (step.parent, step.attributes["triton.trace_parent_id"]) == (11, 1)
+    assert (compute.parent, compute.start_ns, compute.end_ns) == (12, 12, 15)

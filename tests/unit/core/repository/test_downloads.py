@@ -1,0 +1,358 @@
+"""Downloads, from a store with prepared failures, and their retries."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.core.repository.memory_store import PIECE, Fault, MemoryStore, downloader, lost
+from tests.waiting import until
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import Snapshot
+from trident.core.repository.download import Backoff, Downloader, FetchSlots, GivenUp
+from trident.core.repository.stores.object_store import StoredObject, TransientError
+
+LARGE = random.Random(1).randbytes(95 * PIECE + 17)  # ten parts
+SMALL = b"small"
+
+
+def listed(store: MemoryStore) -> dict[str, StoredObject]:
+    return {stored.key.removeprefix("m/"): stored for stored in store.list("m/")}
+
+
+def fetch(over: Downloader, store: MemoryStore) -> Snapshot:
+    return over.fetch(store, "m", 1, listed(store))
+
+
+def contents(snapshot: Snapshot) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(snapshot.path)): path.read_bytes() for path in snapshot.path.rglob("*") if path.is_file()
+    }
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore({"m/1/model.onnx": LARGE, "m/config.pbtxt": SMALL, "m/1/empty": b""})
+
+
+WHOLE = {"1/model.onnx": LARGE, "config.pbtxt": SMALL, "1/empty": b""}
+
+
+def leftovers(cache: Path) -> list[str]:
+    found = [path.name for path in (cache / "parts").iterdir()]
+    return found + [path.name for path in (cache / "models").iterdir() if "." in path.name and path.suffix != ".lock"]
+
+
+def test_every_object_is_downloaded_once(tmp_path: Path, store: MemoryStore) -> None:
+    over = downloader(tmp_path)
+    snapshot = fetch(over, store)
+    assert contents(snapshot) == WHOLE
+    assert store.read_bytes == len(LARGE) + len(SMALL)
+    assert len([read for read in store.reads if read[0] == "m/1/model.onnx"]) == 10
+    assert store.asked == []  # the digests of the listing suffice
+    assert leftovers(tmp_path) == []
+    second = fetch(downloader(tmp_path), store)
+    assert second.path == snapshot.path
+    assert store.read_bytes == len(LARGE) + len(SMALL)
+    seen = over.progress.snapshot()
+    assert (seen.objects_downloaded_total, seen.bytes_downloaded_total, seen.active) == (3, store.read_bytes, False)
+
+
+def test_only_changed_objects_are_downloaded_again(tmp_path: Path, store: MemoryStore) -> None:
+    before = fetch(downloader(tmp_path), store)
+    store.put("m/config.pbtxt", b"other")
+    store.put("m/1/model.onnx", LARGE)  # uploaded again, unchanged
+    store.reads.clear()
+    over = downloader(tmp_path)
+    after = fetch(over, store)
+    assert [key for key, _, _ in store.reads] == ["m/config.pbtxt"]
+    assert contents(after) == {**WHOLE, "config.pbtxt": b"other"}
+    assert contents(before) == WHOLE
+    assert over.progress.snapshot().cache_hits_total == 2
+
+
+def test_read_resumes_where_it_broke(tmp_path: Path, store: MemoryStore) -> None:
+    pauses: list[float] = []
+    store.fail("m/1/model.onnx", lost(3 * PIECE), Fault(2 * PIECE), lost(0), lost(PIECE))
+    over = downloader(tmp_path, part_bytes=1 << 20, pauses=pauses)
+    assert contents(fetch(over, store)) == WHOLE
+    starts = [start for key, start, _ in store.reads if key == "m/1/model.onnx"]
+    assert starts == [0, 3 * PIECE, 5 * PIECE, 5 * PIECE, 6 * PIECE]
+    assert store.read_bytes == len(LARGE) + len(SMALL)
+    assert pauses == [0.2, 0.2, 0.4, 0.2]  # restarted after each attempt that made progress
+    assert over.progress.snapshot().retries_total == 4
+
+
+def test_download_fails_after_attempts_without_progress(tmp_path: Path, store: MemoryStore) -> None:
+    store.fail("m/config.pbtxt", lost(2), lost(0), lost(0))
+    over = downloader(tmp_path)
+    with pytest.raises(RepositoryUnavailable) as failed:
+        fetch(over, store)
+    assert failed.value.message == (
+        "failed to download 'm/config.pbtxt' from memory://bucket: 2 of 5 bytes arrived, then 3 attempts failed "
+        "without progress, the last one with: connection lost"
+    )
+    assert not over.progress.snapshot().active
+    assert contents(fetch(over, store)) == WHOLE
+
+
+def test_refusal_ends_the_download_at_once(tmp_path: Path, store: MemoryStore) -> None:
+    """The other parts stop where they are, and the next attempt uses their content."""
+    store.fail("m/1/model.onnx", *[Fault(10 * PIECE)] * 4, Fault(0, RepositoryUnavailable("access refused")))
+    over = downloader(tmp_path)
+    with pytest.raises(RepositoryUnavailable, match="access refused"):
+        fetch(over, store)
+    assert len(store.reads) <= 8  # the fifth was refused while four threads were reading
+    first = store.read_bytes
+    assert contents(fetch(over, store)) == WHOLE
+    assert store.read_bytes - first <= len(LARGE) + len(SMALL) - 10 * PIECE
+
+
+def test_object_that_changed_after_the_listing_fails_the_download(tmp_path: Path, store: MemoryStore) -> None:
+    old = listed(store)
+    store.put("m/1/model.onnx", b"new")
+    with pytest.raises(RepositoryUnavailable, match="has changed since"):
+        downloader(tmp_path).fetch(store, "m", 1, old)
+    assert [path.suffix for path in (tmp_path / "models").iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("digests", [True, False])
+def test_damaged_object_is_downloaded_again(
+    tmp_path: Path, store: MemoryStore, digests: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.digests = digests
+    store.damaged["m/1/model.onnx"] = deque([bytes(len(LARGE))])
+    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
+    assert store.read_bytes == 2 * len(LARGE) + len(SMALL)
+    assert "arrived damaged" in caplog.text
+
+
+def test_object_that_is_damaged_twice_fails_the_download(tmp_path: Path, store: MemoryStore) -> None:
+    store.damaged["m/config.pbtxt"] = deque([b"smelt"] * 2)
+    with pytest.raises(RepositoryUnavailable, match="checksum md5 expected eb5c1399a871211c7e7ed732d15e3a8b, got "):
+        fetch(downloader(tmp_path), store)
+    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
+
+
+def test_wrong_digest_does_not_identify_the_content(tmp_path: Path, store: MemoryStore) -> None:
+    """An etag that only looks like an MD5, and a storage without checksums: no other object may use this content."""
+    other = MemoryStore({"m/config.pbtxt": b"smelt"}, location="memory://other", checksums=False)
+    claimed = {"config.pbtxt": StoredObject("m/config.pbtxt", 5, "1", store.object("m/config.pbtxt").digest)}
+    over = downloader(tmp_path)
+    assert contents(over.fetch(other, "m", 1, claimed)) == {"config.pbtxt": b"smelt"}
+    assert contents(fetch(over, store)) == WHOLE
+    assert contents(over.fetch(other, "n", 1, claimed)) == {"config.pbtxt": b"small"}  # the object that has this digest
+    assert len(other.reads) == 1
+
+
+def test_download_works_without_checksums(tmp_path: Path, store: MemoryStore) -> None:
+    store.digests = store.checksums = False
+    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
+    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
+    assert store.read_bytes == len(LARGE) + len(SMALL)
+
+
+def test_surplus_bytes_fail_the_download(tmp_path: Path, store: MemoryStore) -> None:
+    """A proxy that answers a range with the whole object must not overwrite the next part."""
+    small = {"config.pbtxt": StoredObject("m/config.pbtxt", 3, "1")}
+    store.read = lambda wanted, start, stop: iter([SMALL])  # type: ignore[method-assign]
+    with pytest.raises(RepositoryUnavailable, match="the storage sent more bytes than requested"):
+        downloader(tmp_path).fetch(store, "m", 1, small)
+
+
+def test_later_start_resumes_after_the_complete_parts(tmp_path: Path, store: MemoryStore) -> None:
+    """Parts that were complete when the first start failed stay; an incomplete one is downloaded again."""
+    store.fail("m/1/model.onnx", *[Fault(10 * PIECE)] * 6, *[lost(5 * PIECE), *[lost(0)] * 20])
+    first = downloader(tmp_path)
+    # The final failure stops the other parts wherever they are, so it waits until six parts are complete.
+    first.backoff = replace(first.backoff, pause=lambda *_: wait_for_bytes(first, 65 * PIECE))
+    with pytest.raises(RepositoryUnavailable):
+        fetch(first, store)
+    store.faults.clear()
+    store.reads.clear()
+    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
+    assert len([read for read in store.reads if read[0] == "m/1/model.onnx"]) == 4
+
+
+def wait_for_bytes(over: Downloader, size: int) -> None:
+    until(lambda: over.progress.snapshot().bytes_downloaded_total >= size, lambda: str(over.progress.snapshot()))
+
+
+def test_concurrent_downloads_fetch_shared_objects_once(tmp_path: Path, store: MemoryStore) -> None:
+    """Several models and versions share objects. Each object is downloaded once, and no download waits for ever."""
+    over = [downloader(tmp_path), downloader(tmp_path)]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda index: contents(fetch(over[index % 2], store)), range(8)))
+    assert found == [WHOLE] * 8
+    assert store.read_bytes == len(LARGE) + len(SMALL)
+    assert leftovers(tmp_path) == []
+
+
+def test_concurrent_reads_are_limited(tmp_path: Path) -> None:
+    """The limit is four, plus one for each of the two fetches."""
+    stores = [MemoryStore({f"m/{index}": b"x" * PIECE for index in range(40)}, location=f"memory://{n}") for n in "ab"]
+    together = threading.Barrier(4)
+    lock = threading.Lock()
+    now, most = 0, 0
+
+    def counted(read: Callable[[StoredObject, int, int], Iterator[bytes]]) -> Callable[..., Iterator[bytes]]:
+        def counting(wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
+            nonlocal now, most
+            with lock:
+                now += 1
+                most = max(most, now)
+            together.wait(30)
+            yield from read(wanted, start, stop)
+            with lock:
+                now -= 1
+
+        return counting
+
+    for store in stores:
+        store.digests = store.checksums = False
+        store.read = counted(store.read)  # type: ignore[method-assign]
+    over = downloader(tmp_path)
+    with ThreadPoolExecutor(2) as pool:
+        assert all(len(contents(snapshot)) == 40 for snapshot in pool.map(lambda store: fetch(over, store), stores))
+    assert 4 <= most <= 6
+
+
+def test_slow_storage_does_not_block_another_model(tmp_path: Path, store: MemoryStore) -> None:
+    release = threading.Event()
+    slow = MemoryStore({"m/1/model.onnx": LARGE}, location="memory://slow")
+    blocked = threading.Barrier(5)
+
+    def drip() -> None:
+        if not release.is_set():
+            blocked.wait(30)
+            release.wait(30)
+
+    slow.before_piece = drip
+    over = downloader(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(fetch, over, slow)
+        blocked.wait(30)  # its four threads hold their slots
+        assert contents(fetch(over, store)) == WHOLE
+        assert over.progress.snapshot().active
+        release.set()
+        assert contents(waiting.result(30)) == {"1/model.onnx": LARGE}
+
+
+def test_stop_ends_running_downloads(tmp_path: Path, store: MemoryStore) -> None:
+    reached, release = threading.Event(), threading.Event()
+
+    def block() -> None:
+        reached.set()
+        release.wait(30)
+
+    store.before_piece = block
+    over = downloader(tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(fetch, over, store)
+        assert reached.wait(30)
+        over.stop()
+        release.set()
+        with pytest.raises(RepositoryUnavailable, match="was stopped"):
+            running.result(30)
+    with pytest.raises(RepositoryUnavailable, match="was stopped"):
+        fetch(over, store)
+
+
+def test_unexpected_exception_is_raised_as_it_is(tmp_path: Path, store: MemoryStore) -> None:
+    store.fail("m/1/model.onnx", Fault(0, LookupError("a bug")))
+    with pytest.raises(LookupError, match="a bug"):
+        fetch(downloader(tmp_path), store)
+    assert contents(fetch(downloader(tmp_path), store)) == WHOLE
+
+
+def test_cache_limit_holds_across_downloads(tmp_path: Path) -> None:
+    over = downloader(tmp_path, max_bytes=250)
+    for index in range(5):
+        store = MemoryStore({"m/x": bytes([index]) * 100})
+        store.location = f"memory://{index}"
+        fetch(over, store).release()
+    assert sum(path.stat().st_size for path in (tmp_path / "blobs").iterdir()) == 200
+
+
+def refused(slots: FetchSlots, stop: threading.Event) -> bool:
+    """Whether no slot is free: another thread stops the wait for one."""
+    timer = threading.Timer(0.05, stop.set)
+    timer.start()
+    try:
+        with slots.one():
+            return False
+    except GivenUp:
+        return True
+    finally:
+        timer.join()
+
+
+def test_each_fetch_has_its_own_slot() -> None:
+    shared, stop = threading.BoundedSemaphore(2), threading.Event()
+    first, second = FetchSlots(shared, threading.Event()), FetchSlots(shared, stop)
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(first.one())
+        with second.one():
+            assert refused(second, stop)
+    stop.clear()
+    with second.one(), second.one(), second.one():
+        pass
+
+
+def test_stopped_fetch_gets_no_slot() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(GivenUp), FetchSlots(threading.BoundedSemaphore(1), stop).one():
+        pass
+
+
+def failing(times: int) -> Callable[[], str]:
+    failures = iter(range(times))
+
+    def operation() -> str:
+        if next(failures, None) is not None:
+            raise TransientError("connection lost")
+        return "done"
+
+    return operation
+
+
+def recording(pauses: list[float], attempts: int) -> Backoff:
+    return Backoff(attempts=attempts, pause=lambda _, seconds: pauses.append(seconds), draw=lambda: 0.5)
+
+
+def test_pauses_grow_up_to_the_cap() -> None:
+    pauses: list[float] = []
+    assert recording(pauses, 10).call(failing(8), "list", threading.Event()) == "done"
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
+
+
+def test_call_fails_after_the_last_attempt() -> None:
+    pauses: list[float] = []
+    with pytest.raises(RepositoryUnavailable, match="failed to list the bucket in 3 attempts: connection lost"):
+        recording(pauses, 3).call(failing(3), "list the bucket", threading.Event())
+    assert len(pauses) == 2
+
+
+def test_call_ends_when_stop_is_set() -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(GivenUp):
+        Backoff().call(failing(1), "list", stop)
+
+
+def test_pauses_have_full_jitter() -> None:
+    pauses: list[float] = []
+    backoff = Backoff(pause=lambda _, seconds: pauses.append(seconds))
+    for _ in range(200):
+        backoff.wait(3, threading.Event())
+    assert 0.0 <= min(pauses) < 0.2 < 0.6 < max(pauses) <= 0.8

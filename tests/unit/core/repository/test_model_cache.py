@@ -1,0 +1,376 @@
+"""The model cache: lookups, snapshots, eviction, locks, disk space and refused folders."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.unit.core.repository.memory_store import MemoryStore
+from trident.core.errors import RepositoryUnavailable
+from trident.core.repository.cache import ModelCache, Snapshot, snapshot_id
+from trident.core.repository.disk import disk_failure, free_bytes, lock_shared, try_lock_exclusive
+from trident.core.repository.stores.object_store import StoredObject
+
+HERE = "memory://bucket"
+
+
+def fill(cache: ModelCache, model: str, content: bytes, *, location: str = HERE, hold: bool = False) -> Snapshot:
+    """Make a snapshot of `model` with one file of `content`, as a download does."""
+    stored = MemoryStore({f"{model}/1/model.onnx": content}).object(f"{model}/1/model.onnx")
+    contents = {"1/model.onnx": stored}
+    snapshot = cache.snapshot(location, model, contents)
+    with snapshot.staged(contents) as folder:
+        target = folder / "1" / "model.onnx"
+        if not cache.take(location, stored, target):
+            cache.make_room(location, contents)
+            part = cache.try_part(location, stored, 1 << 20)
+            assert part is not None
+            part.write(0, content)
+            part.finish(0)
+            cache.admit(part, location, stored, target, named=True)
+            part.close()
+    if not hold:
+        snapshot.release()
+    return snapshot
+
+
+def age(cache: ModelCache, snapshot: Snapshot, seconds: int) -> None:
+    lock = cache.directory / "models" / f"{snapshot.path.parent.name}.lock"
+    status = lock.stat()
+    os.utime(lock, ns=(status.st_atime_ns, status.st_mtime_ns - seconds * 10**9))
+
+
+def sizes(cache: ModelCache) -> list[int]:
+    return sorted(path.stat().st_size for path in (cache.directory / "blobs").iterdir())
+
+
+def test_snapshot_consists_of_links_to_blobs(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path / "cache")
+    snapshot = fill(cache, "m", b"graph", hold=True)
+    file = snapshot.path / "1" / "model.onnx"
+    assert snapshot.path.name == "m"
+    assert file.read_bytes() == b"graph"
+    assert not file.is_symlink()
+    (blob,) = (cache.directory / "blobs").iterdir()
+    assert blob.samefile(file)
+    assert list((cache.directory / "parts").iterdir()) == []
+    assert (cache.directory.stat().st_mode & 0o777, blob.stat().st_mode & 0o777) == (0o700, 0o400)
+
+
+def test_content_with_a_digest_is_shared_between_locations(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    fill(cache, "m", b"graph")
+    stored = MemoryStore({"n/x": b"graph"}).object("n/x")
+    assert cache.take("memory://other", stored, tmp_path / "taken")
+    nameless = StoredObject("n/x", 5, "1")
+    assert not cache.take("memory://other", nameless, tmp_path / "other")
+
+
+def test_snapshots_are_not_shared_between_locations(tmp_path: Path) -> None:
+    """One storage's tags say nothing about another storage's objects."""
+    cache = ModelCache(tmp_path)
+    assert fill(cache, "m", b"graph").path != fill(cache, "m", b"graph", location="memory://other").path
+
+
+def test_blob_of_the_wrong_size_is_removed(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    fill(cache, "m", b"graph")
+    (blob,) = (tmp_path / "blobs").iterdir()
+    os.truncate(blob, 3)
+    stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
+    assert not cache.take(HERE, stored, tmp_path / "taken")
+    assert not blob.exists()
+
+
+def test_damaged_snapshot_is_replaced_and_an_intact_one_stays(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    file = fill(cache, "m", b"graph", hold=True).path / "1" / "model.onnx"
+    inode = file.parent.stat().st_ino
+    fill(cache, "m", b"graph")
+    assert file.parent.stat().st_ino == inode
+    file.unlink()
+    fill(cache, "m", b"graph")
+    assert file.read_bytes() == b"graph"
+    assert sorted(path.suffix for path in (tmp_path / "models").iterdir()) == ["", ".lock"]
+
+
+def test_disk_without_links_gets_copies(tmp_path: Path) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EPERM, "no links here")
+
+    cache = ModelCache(tmp_path, link=refuse)
+    file = fill(cache, "m", b"graph").path / "1" / "model.onnx"
+    assert file.read_bytes() == b"graph"
+    (blob,) = (tmp_path / "blobs").iterdir()
+    assert not blob.samefile(file)
+
+
+def test_names_that_collide_on_the_disk_are_an_error(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    fill(cache, "m", b"graph")
+    stored = MemoryStore({"m/1/model.onnx": b"graph"}).object("m/1/model.onnx")
+    (tmp_path / "taken").write_bytes(b"")
+    with pytest.raises(RepositoryUnavailable, match="does not tell apart, 'taken'"):
+        cache.take(HERE, stored, tmp_path / "taken")
+
+
+def test_eviction_removes_the_least_recently_used_first(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 100)
+    old, older = fill(cache, "old", b"o" * 30), fill(cache, "older", b"p" * 31)
+    recent = fill(cache, "recent", b"r" * 32)
+    age(cache, old, 100)
+    age(cache, older, 200)
+    fill(cache, "new", b"n" * 33)
+    assert sizes(cache) == [30, 32, 33]
+    assert (old.path.exists(), older.path.exists(), recent.path.exists()) == (True, False, True)
+    assert not list((tmp_path / "models").glob(f"{older.path.parent.name}*"))
+
+
+def test_held_snapshot_is_not_evicted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "trident.repository")
+    cache = ModelCache(tmp_path, 100)
+    held = fill(cache, "held", b"h" * 60, hold=True)
+    age(cache, held, 1000)
+    idle = fill(cache, "idle", b"i" * 40)
+    new = fill(cache, "new", b"n" * 61, hold=True)
+    assert sizes(cache) == [60, 61]
+    assert (held.path / "1" / "model.onnx").exists()
+    assert not idle.path.exists()
+    cache.trim()
+    cache.trim()
+    assert len(caplog.messages) == 1
+    assert "121 bytes that are in use, more than its bound of 100" in caplog.messages[0]
+    held.release()
+    cache.trim()
+    assert sizes(cache) == [61]
+    assert new.path.exists()
+
+
+def test_shared_blob_stays_while_one_snapshot_is_held(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 50)
+    first = fill(cache, "first", b"s" * 40)
+    second = fill(cache, "second", b"s" * 40, hold=True)
+    age(cache, first, 100)
+    fill(cache, "new", b"n" * 30, hold=True)
+    assert not first.path.exists()
+    assert (second.path / "1" / "model.onnx").read_bytes() == b"s" * 40
+    assert sizes(cache) == [30, 40]
+
+
+def test_unlocked_part_files_are_evicted(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, 10_000)
+    parts = []
+    for key in ("a", "b"):
+        part = cache.try_part(HERE, StoredObject(key, 8192, "1"), 4096)
+        assert part is not None
+        part.write(0, b"x" * 4096)
+        part.finish(0)
+        parts.append(part)
+    parts[0].close()
+    fill(cache, "m", b"n" * 9000)
+    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == sorted(
+        [parts[1].path.name, parts[1].path.with_suffix(".ranges").name]
+    )
+    parts[1].close()
+
+
+def test_snapshot_in_use_by_another_process_is_not_evicted(tmp_path: Path) -> None:
+    """Another cache object's lock has its own descriptor, as in another process."""
+    fill(ModelCache(tmp_path), "m", b"x" * 60, hold=True)
+    cache = ModelCache(tmp_path, 50)
+    cache.trim()
+    assert sizes(cache) == [60]
+
+
+def test_full_disk_evicts_unused_entries_before_it_fails(tmp_path: Path) -> None:
+    """Unused entries make room even below the limit; if that is not enough, the error names the bytes needed."""
+    taken = [0]
+    cache = ModelCache(tmp_path, free=lambda _: 100 - sum(sizes(cache)) - taken[0])
+    fill(cache, "idle", b"i" * 60)
+    fill(cache, "new", b"n" * 70, hold=True)
+    assert sizes(cache) == [70]
+    with pytest.raises(RepositoryUnavailable, match=r"no room.*; 31 bytes are needed, 30 bytes are free") as refused:
+        fill(cache, "more", b"m" * 31)
+    assert str(tmp_path) in refused.value.message
+
+
+def test_allocated_part_needs_no_additional_space(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path, free=lambda _: 4096)
+    stored = StoredObject("a", 8192, "1")
+    with pytest.raises(RepositoryUnavailable):
+        cache.make_room(HERE, {"a": stored})
+    part = cache.try_part(HERE, stored, 4096)
+    assert part is not None
+    part.write(0, b"x" * 4096)
+    part.finish(0)
+    part.close()
+    cache.make_room(HERE, {"a": stored})
+
+
+def test_part_has_one_owner_at_a_time(tmp_path: Path) -> None:
+    cache = ModelCache(tmp_path)
+    stored = StoredObject("a", 10, "1")
+    part = cache.try_part(HERE, stored, 10)
+    assert part is not None
+    assert ModelCache(tmp_path).try_part(HERE, stored, 10) is None
+    part.close()
+
+
+def test_world_writable_folder_is_refused(tmp_path: Path) -> None:
+    open_folder = tmp_path / "open"
+    open_folder.mkdir()
+    open_folder.chmod(0o777)
+    with pytest.raises(RepositoryUnavailable, match=r"others can write to the model cache .*mode 777") as refused:
+        ModelCache(open_folder)
+    assert refused.value.hint is not None
+    ModelCache(open_folder / "inside")
+
+
+def test_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(RepositoryUnavailable, match="is not a directory"):
+        ModelCache(tmp_path / "file")
+    with pytest.raises(RepositoryUnavailable, match="failed to use the model cache"):
+        ModelCache(tmp_path / "file" / "below")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    folder.mkdir(0o700)
+    os.chown(folder, 12345, -1)
+    with pytest.raises(RepositoryUnavailable, match="belongs to user 12345"):
+        ModelCache(folder)
+
+
+def test_eviction_skips_a_locked_snapshot(tmp_path: Path) -> None:
+    """Another process may be removing the snapshot at this moment."""
+    cache = ModelCache(tmp_path, 10)
+    snapshot = fill(cache, "m", b"x" * 20)
+    lock = try_lock_exclusive(tmp_path / "models" / f"{snapshot.path.parent.name}.lock")
+    assert lock is not None
+    cache.trim()
+    assert sizes(cache) == [20]
+    lock.release()
+    cache.trim()
+    assert sizes(cache) == []
+
+
+CONTENTS = {"1/model.onnx": StoredObject("m/1/model.onnx", 5, "1"), "2/": StoredObject("m/2/", 0, "1")}
+
+
+def write(folder: Path, content: bytes = b"graph") -> None:
+    (folder / "1").mkdir()
+    (folder / "2").mkdir()
+    (folder / "1" / "model.onnx").write_bytes(content)
+    (folder / "1" / "model.onnx").chmod(0o400)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Snapshot:
+    return Snapshot(tmp_path, "abc", "m")
+
+
+def test_snapshot_appears_complete(snapshot: Snapshot, tmp_path: Path) -> None:
+    assert not snapshot.holds(CONTENTS)
+    with snapshot.staged(CONTENTS) as folder:
+        write(folder)
+        assert not snapshot.path.exists()
+    assert snapshot.holds(CONTENTS)
+    assert snapshot.path == tmp_path / "abc" / "m"
+    snapshot.release()
+
+
+def test_failed_block_leaves_no_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
+    with pytest.raises(LookupError), snapshot.staged(CONTENTS):
+        raise LookupError
+    assert [path.name for path in tmp_path.iterdir()] == ["abc.lock"]
+    snapshot.release()
+
+
+def test_second_publisher_keeps_the_first_snapshot(snapshot: Snapshot, tmp_path: Path) -> None:
+    with snapshot.staged(CONTENTS) as second:
+        with snapshot.staged(CONTENTS) as first:
+            write(first)
+        inode = snapshot.path.stat().st_ino
+        write(second)
+    assert snapshot.path.stat().st_ino == inode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["abc", "abc.lock"]
+    snapshot.release()
+
+
+@pytest.mark.parametrize("damage", ["1/model.onnx", "2"])
+def test_damaged_snapshot_does_not_hold_its_contents(snapshot: Snapshot, damage: str) -> None:
+    with snapshot.staged(CONTENTS) as folder:
+        write(folder)
+    path = snapshot.path / damage
+    path.rmdir() if path.is_dir() else path.write_bytes(b"grap")
+    assert not snapshot.holds(CONTENTS)
+    snapshot.release()
+
+
+def test_identity_depends_on_location_model_and_tags() -> None:
+    same = snapshot_id("s3://a", "m", CONTENTS)
+    assert same == snapshot_id("s3://a", "m", dict(reversed(CONTENTS.items())))
+    changed = {**CONTENTS, "2/": StoredObject("m/2/", 0, "2")}
+    assert (
+        len(
+            {
+                same,
+                snapshot_id("s3://b", "m", CONTENTS),
+                snapshot_id("s3://a", "n", CONTENTS),
+                snapshot_id("s3://a", "m", changed),
+            }
+        )
+        == 4
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_full_disk_failure_names_needed_and_free_bytes(tmp_path: Path, number: int) -> None:
+    failure = disk_failure(OSError(number, "the reason"), tmp_path, 17)
+    assert failure.message.startswith(f"the model cache in {tmp_path} has no room: the reason; 17 bytes are needed, ")
+
+
+def test_other_disk_failure_names_the_reason(tmp_path: Path) -> None:
+    failure = disk_failure(OSError(errno.EROFS, "Read-only file system"), tmp_path, 17)
+    assert failure.message == f"failed to use the model cache in {tmp_path}: Read-only file system"
+
+
+def test_free_bytes_of_a_directory_are_positive(tmp_path: Path) -> None:
+    assert free_bytes(tmp_path) > 0
+
+
+def test_shared_lock_excludes_the_exclusive_one(tmp_path: Path) -> None:
+    path = tmp_path / "a.lock"
+    first, second = lock_shared(path), lock_shared(path)
+    assert try_lock_exclusive(path) is None
+    first.release()
+    first.release()
+    assert try_lock_exclusive(path) is None
+    second.release()
+    alone = try_lock_exclusive(path)
+    assert alone is not None
+    assert try_lock_exclusive(path) is None
+    alone.release()
+
+
+def test_waiter_locks_the_file_that_replaced_the_removed_one(tmp_path: Path) -> None:
+    """A waiter must not end up with a lock on the removed file."""
+    path = tmp_path / "a.lock"
+    old = try_lock_exclusive(path)
+    assert old is not None
+    got = []
+    waiting = threading.Thread(target=lambda: got.append(lock_shared(path)))
+    waiting.start()
+    path.unlink()
+    old.release()
+    waiting.join(10)
+    assert try_lock_exclusive(path) is None
+    got[0].release()
+    assert path.exists()

@@ -1,0 +1,347 @@
+"""The configuration of a model on the disk: its file, its completion, its problems, its checksums."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.unit.core.repository.written_model import COMPLETE, Graphs, loaded, model_with_versions, write
+from trident.core.config.autocomplete import GpuIds
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
+from trident.core.repository.checksums import check_checksums
+from trident.core.repository.config import LARGEST_CONFIG, check_config, problems_of, read_config
+from trident.core.repository.repository import ModelDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> ModelDirectory:
+    return model_with_versions(tmp_path / "m", 1)
+
+
+def test_named_configuration_takes_precedence(directory: ModelDirectory) -> None:
+    write(directory, COMPLETE)
+    write(directory, COMPLETE.replace("8", "16"), "configs/big.pbtxt")
+    assert read_config(directory, config_name="big").max_batch_size == 16
+    assert read_config(directory, config_name="other").max_batch_size == 8
+
+
+def test_missing_file_gives_an_empty_configuration(directory: ModelDirectory) -> None:
+    assert read_config(directory) == ModelConfig()
+
+
+def test_missing_required_file_is_an_error(directory: ModelDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ModelNotFound) as caught:
+        read_config(directory, required=True)
+    assert caught.value.message == "model configuration is not provided for model 'm'"
+    missing = directory.path / "config.pbtxt"
+    assert caplog.messages == [f"failed to open text file for read {missing}: No such file or directory"]
+
+
+def test_renamed_directory_overrides_the_name(tmp_path: Path) -> None:
+    model = model_with_versions(tmp_path / "m", 1)
+    write(model, 'name: "other"')
+    assert read_config(ModelDirectory("cat", model.path, is_renamed=True)).name == "cat"
+
+
+@pytest.mark.parametrize("content", [b"max_batch_size: -", b"\xff\xfe"])
+def test_unparsable_file_is_an_invalid_configuration(directory: ModelDirectory, content: bytes) -> None:
+    write(directory, content)
+    with pytest.raises(InvalidModelConfig, match=r"^failed to read text proto from .*config.pbtxt: "):
+        read_config(directory)
+
+
+def test_folder_in_place_of_the_file_is_refused(directory: ModelDirectory) -> None:
+    (directory.path / "config.pbtxt").mkdir()
+    with pytest.raises(InvalidModelConfig, match=r"config.pbtxt: it is not a regular file$"):
+        read_config(directory)
+
+
+def test_file_beyond_the_largest_size_is_refused(directory: ModelDirectory) -> None:
+    write(directory, "")
+    os.truncate(directory.path / "config.pbtxt", LARGEST_CONFIG + 1)
+    with pytest.raises(InvalidModelConfig, match=r"it has 8388609 bytes, a model configuration may have 8388608$"):
+        read_config(directory)
+
+
+@pytest.fixture
+def uncompleted(tmp_path: Path) -> ModelDirectory:
+    return model_with_versions(tmp_path / "m", 1, 3)
+
+
+def test_graph_supplies_a_missing_configuration(uncompleted: ModelDirectory) -> None:
+    graphs = Graphs()
+    config = loaded(uncompleted, graphs)
+    assert graphs.inspected == ["3"]
+    assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 4)
+    assert list(config.dynamic_batching.preferred_batch_size) == [4]
+    assert [(group.name, group.count) for group in config.instance_group] == [("m", 2)]
+
+
+def test_requested_version_supplies_the_graph(uncompleted: ModelDirectory) -> None:
+    graphs = Graphs()
+    loaded(uncompleted, graphs, version=1)
+    assert graphs.inspected == ["1"]
+
+
+def test_complete_configuration_needs_no_graph(uncompleted: ModelDirectory) -> None:
+    write(uncompleted, COMPLETE)
+    graphs = Graphs([0, 1])
+    config = loaded(uncompleted, graphs)
+    assert graphs.inspected == []
+    assert not config.HasField("dynamic_batching")
+    assert list(config.instance_group[0].gpus) == [0, 1]
+
+
+def test_disabled_auto_complete_takes_nothing_from_the_graph(uncompleted: ModelDirectory) -> None:
+    write(uncompleted, "max_batch_size: 2")
+    graphs = Graphs()
+    config = loaded(uncompleted, graphs, auto_complete=False)
+    assert graphs.inspected == []
+    assert (config.backend, list(config.input), config.WhichOneof("scheduling_choice")) == ("onnxruntime", [], None)
+
+
+def test_invalid_configuration_raises_the_first_problem_and_carries_all(uncompleted: ModelDirectory) -> None:
+    write(uncompleted, 'name: "n" max_batch_size: -2')
+    graphs = Graphs()
+    with pytest.raises(InvalidModelConfig) as caught:
+        loaded(uncompleted, graphs)
+    assert graphs.inspected == []
+    assert caught.value.message == ("unexpected directory name 'm' for model 'n', directory name must equal model name")
+    assert [problem.path for problem in caught.value.problems] == ["name", "max_batch_size"]
+
+
+WRONG_TENSORS = [
+    (COMPLETE.replace("data_type: TYPE_FP32", "", 1), "model input 'IN' must specify 'data_type' for m"),
+    (COMPLETE.replace('name: "IN"', ""), "model input must specify 'name' for m"),
+    (COMPLETE.replace("dims: [ 4 ] } output", "} output"), "model input 'IN' must specify 'dims' for m"),
+    (COMPLETE + 'output { name: "X" data_type: TYPE_FP32 dims: 0 }', "model output 'X' dimension must be integer >= 1"),
+    ('output { name: "OUT" dims: [ 4 ] }', "model output 'OUT' must specify 'data_type' for m"),
+    ("input { data_type: TYPE_FP32 dims: [ 4 ] }", "model input must specify 'name' for m"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG_TENSORS)
+def test_wrong_inputs_and_outputs_fail_a_version_not_the_model(
+    uncompleted: ModelDirectory, text: str, message: str
+) -> None:
+    """With auto-complete they are checked after the graph was inspected; without it at once."""
+    write(uncompleted, text)
+    written = read_config(uncompleted)
+    check_config(uncompleted, written, Graphs(), auto_complete=True)
+    with pytest.raises(InvalidModelConfig) as caught:
+        loaded(uncompleted, Graphs())
+    assert caught.value.message.startswith(message)
+    with pytest.raises(InvalidModelConfig, match=message[:20]):
+        check_config(uncompleted, written, Graphs(), auto_complete=False)
+
+
+def test_error_of_the_backend_is_raised_as_it_is(uncompleted: ModelDirectory) -> None:
+    (uncompleted.path / "3" / "model.onnx").unlink()
+    with pytest.raises(BackendFailed, match=r"^no model in 3$") as caught:
+        loaded(uncompleted, Graphs())
+    assert caught.value.code is ErrorCode.INTERNAL
+
+
+def test_model_without_versions_is_invalid(tmp_path: Path) -> None:
+    uncompleted = ModelDirectory("m", tmp_path)
+    write(uncompleted, COMPLETE)
+    with pytest.raises(InvalidModelConfig, match=r"^at least one version must be available under the version policy"):
+        loaded(uncompleted, Graphs())
+
+
+def test_check_finds_problems_that_do_not_depend_on_the_graph(uncompleted: ModelDirectory) -> None:
+    written = ModelConfig(backend="onnxruntime", max_batch_size=-1)
+    with pytest.raises(InvalidModelConfig, match="max_batch_size"):
+        check_config(uncompleted, written, Graphs(), auto_complete=True)
+    assert written == ModelConfig(backend="onnxruntime", max_batch_size=-1)
+    check_config(uncompleted, ModelConfig(backend="onnxruntime"), Graphs(), auto_complete=True)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> ModelDirectory:
+    return model_with_versions(tmp_path / "m", 1, 3)
+
+
+def test_model_without_a_configuration_has_no_problems(stored: ModelDirectory) -> None:
+    assert problems_of(stored, Graphs()) == []
+
+
+def test_missing_required_configuration_is_a_problem(stored: ModelDirectory) -> None:
+    found = problems_of(stored, Graphs(), auto_complete=False)
+    assert [problem.path for problem in found] == [str(stored.path)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'name: "n" max_batch_size: -2 sequence_batching {}',
+        b"max_batch_size: -",
+        b"\xff\xfe",
+        COMPLETE.replace("data_type: TYPE_FP32", "", 1).encode(),
+        b"input { data_type: TYPE_FP32 dims: [ 4 ] }",
+    ],
+)
+def test_problems_are_those_that_loading_raises(stored: ModelDirectory, content: bytes) -> None:
+    write(stored, content)
+    with pytest.raises(InvalidModelConfig) as caught:
+        loaded(stored, Graphs())
+    assert tuple(problems_of(stored, Graphs())) == caught.value.problems
+
+
+@pytest.mark.parametrize("named", ["/models/m/1", None])
+def test_unreadable_folder_is_a_problem(stored: ModelDirectory, named: str | None) -> None:
+    class Locked(Graphs):
+        def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+            raise PermissionError(13, "Permission denied", named)
+
+    found = problems_of(stored, Locked())
+    assert [(each.path, each.message) for each in found] == [
+        (named or str(stored.path), "failed to read model 'm': Permission denied")
+    ]
+
+
+def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(stored: ModelDirectory) -> None:
+    write(stored, 'max_batch_size: -1 input { name: "IN" dims: [ 4 ] }')
+    found = problems_of(stored, Graphs())
+    assert [problem.path for problem in found] == ["max_batch_size", "input[0].data_type"]
+    write(stored, 'backend: "onnxruntime" input { name: "IN" dims: [ 4 ] }')
+    (stored.path / "3" / "model.onnx").unlink()
+    found = problems_of(stored, Graphs())
+    assert [problem.path for problem in found] == ["input[0].data_type", str(stored.path / "3")]
+
+
+def test_error_of_the_backend_is_a_problem_of_the_version(stored: ModelDirectory) -> None:
+    (stored.path / "3" / "model.onnx").unlink()
+    [problem] = problems_of(stored, Graphs())
+    assert (problem.path, problem.message) == (str(stored.path / "3"), "no model in 3")
+
+
+def test_missing_version_is_a_problem(tmp_path: Path) -> None:
+    stored = ModelDirectory("m", tmp_path)
+    write(stored, 'backend: "onnxruntime"')
+    assert [problem.path for problem in problems_of(stored, Graphs())] == ["version_policy"]
+
+
+def test_problems_of_files_and_graphs_are_found(stored: ModelDirectory) -> None:
+    write(stored, COMPLETE + 'version_policy { all {} } model_warmup { name: "w" }')
+    assert problems_of(stored, Graphs()) == []
+    bad = COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output")
+    write(stored, bad + "version_policy { all {} }")
+    found = problems_of(stored, Graphs())
+    assert [problem.path for problem in found] == ["input[0].dims"]
+    warmup = 'model_warmup { name: "w" batch_size: 1 inputs { key: "IN" value { dims: -1 } } }'
+    write(stored, COMPLETE.replace('"OUT"', '"OUT" label_filename: "none.txt"') + warmup)
+    found = problems_of(stored, Graphs())
+    assert [problem.path for problem in found] == ["output.label_filename", "model_warmup[0]"]
+    (stored.path / "3" / "model.onnx").unlink()
+    write(stored, COMPLETE)
+    assert [problem.message for problem in problems_of(stored, Graphs())] == ["no model in 3"]
+
+
+class OwnGraphs(Graphs):
+    """Each version has another graph, and only version 2 asks for nothing that the backend lacks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checked: list[str] = []
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        datatype, batch = {"1": ("INT32", 2), "2": ("FP32", -1), "3": ("INT32", -1)}[path.name]
+        tensor = TensorSignature(f"IN{path.name}", datatype, (batch, 4))
+        return ModelSignature((tensor,), (tensor,))
+
+    def check(self, config: ModelConfig) -> None:
+        self.checked.append(config.input[0].name)
+        if config.input[0].name != "IN2":
+            raise ModelLoadFailed("not here", hint="install it", field="platform")
+
+
+def test_each_version_is_completed_from_and_checked_against_its_own_graph(stored: ModelDirectory) -> None:
+    (stored.path / "2").mkdir()
+    write(stored, "version_policy { all {} }")
+    graphs = OwnGraphs()
+    assert problems_of(stored, graphs) == [Problem("platform", "not here", "install it")]
+    assert sorted(graphs.checked) == ["IN1", "IN2", "IN3"]
+    write(stored, "version_policy { all {} } max_batch_size: 2")
+    found = problems_of(stored, OwnGraphs())[0]
+    assert found.path == str(stored.path / "1")
+    assert found.message.startswith("autofill failed for model 'm'")
+
+
+class MissingFramework(Graphs):
+    def gpu_ids(self, config: ModelConfig) -> GpuIds:
+        raise ModelLoadFailed("no such module", hint="install it")
+
+
+def test_backend_that_cannot_be_imported_is_a_problem(stored: ModelDirectory) -> None:
+    assert problems_of(stored, MissingFramework()) == [Problem(str(stored.path), "no such module", "install it")]
+
+
+class WithoutFramework(Graphs):
+    def check(self, config: ModelConfig) -> None:
+        raise NotInstalled("no framework", hint="install it")
+
+
+def test_a_version_that_is_checked_without_its_framework_is_noted(stored: ModelDirectory) -> None:
+    noted: dict[Path, NotInstalled] = {}
+    backends = WithoutFramework()
+    assert problems_of(stored, backends, note_unchecked=noted.__setitem__) == []
+    assert [(path.name, error.message) for path, error in noted.items()] == [("3", "no framework")]
+    write(stored, COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output"))
+    assert [problem.path for problem in problems_of(stored, backends)] == ["input[0].dims"]
+
+
+def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
+    class Refuses(Graphs):
+        def check(self, config: ModelConfig) -> None:
+            raise ModelLoadFailed("not here")
+
+    assert problems_of(stored, Refuses()) == [Problem(str(stored.path / "3"), "not here")]
+
+
+RIGHT = hashlib.md5(b"graph").hexdigest()
+
+
+def config(**checksums: str) -> ModelConfig:
+    found = ModelConfig()
+    agent = found.model_repository_agents.agents.add(name="checksum")
+    for key, value in checksums.items():
+        agent.parameters[key] = value
+    return found
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> ModelDirectory:
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / "model.onnx").write_bytes(b"graph")
+    (tmp_path / "secret").write_bytes(b"graph")
+    return ModelDirectory("m", tmp_path / "m")
+
+
+def test_files_with_their_md5_are_accepted(checked: ModelDirectory) -> None:
+    check_checksums(checked, config(**{"MD5:1/model.onnx": RIGHT, "md5:./1/model.onnx": RIGHT.upper()}))
+
+
+def test_a_file_of_a_version_is_checked_with_that_version(checked: ModelDirectory) -> None:
+    written = config(**{"MD5:2/model.onnx": RIGHT})
+    check_checksums(checked, written, without={2})
+    with pytest.raises(InvalidModelConfig, match=r"^failed to open text file for read 2/model.onnx: No such file"):
+        check_checksums(checked, written, without={1})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "text"),
+    [
+        ("1/model.onnx", "0" * 32, f"Mismatched MD5 hash for file 1/model.onnx, expect: {'0' * 32}, got: {RIGHT}"),
+        ("../secret", RIGHT, "file ../secret is outside of the model directory"),
+    ],
+)
+def test_another_file_is_refused(checked: ModelDirectory, name: str, expected: str, text: str) -> None:
+    with pytest.raises(InvalidModelConfig) as caught:
+        check_checksums(checked, config(**{f"MD5:{name}": expected}))
+    assert caught.value.message == text

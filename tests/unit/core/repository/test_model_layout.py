@@ -1,0 +1,399 @@
+"""The layout of a repository: models, versions, labels, configuration files, and likely mistakes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.problem import InvalidModelConfig
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import (
+    ConfigInvalid,
+    ErrorCode,
+    ModelLoadFailed,
+    RepositoryUnavailable,
+    ServerError,
+    Unsupported,
+)
+from trident.core.repository.config import check_config, problems_of, read_config
+from trident.core.repository.layout_mistakes import layout_hint, no_models_hint
+from trident.core.repository.repository import (
+    ContentDigest,
+    ModelDirectory,
+    available_versions,
+    config_path,
+    detection_files,
+    read_labels,
+    scan_repository,
+    select_versions,
+    version_directories,
+    version_path,
+)
+
+
+def test_scan_finds_directories_and_ignores_files(tmp_path: Path) -> None:
+    for name in ("b", "a", ".hidden", "lost+found", "__pycache__"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "README").touch()
+    (tmp_path / "linked").symlink_to(tmp_path / "a", target_is_directory=True)
+    found = scan_repository(tmp_path)
+    assert [directory.name for directory in found] == ["a", "b", "linked"]
+    assert found[0] == ModelDirectory("a", tmp_path / "a")
+
+
+def test_scan_of_a_missing_directory_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(RepositoryUnavailable, match=r"^repository path is not a valid directory$"):
+        scan_repository(tmp_path / "none")
+
+
+def test_named_configuration_takes_precedence_over_the_plain_one(tmp_path: Path) -> None:
+    directory = ModelDirectory("m", tmp_path)
+    assert config_path(directory, "fast") is None
+    plain = tmp_path / "config.pbtxt"
+    plain.touch()
+    assert config_path(directory) == plain
+    assert config_path(directory, "fast") == plain
+    named = tmp_path / "configs" / "fast.pbtxt"
+    named.parent.mkdir()
+    named.touch()
+    assert config_path(directory, "fast") == named
+    assert config_path(directory) == plain
+
+
+def test_detection_files_are_those_of_the_first_sub_directory(tmp_path: Path) -> None:
+    directory = ModelDirectory("m", tmp_path)
+    assert detection_files(directory) == frozenset()
+    for version, name in (("1", "model.onnx"), ("2", "model.py")):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / name).touch()
+    assert detection_files(directory) == {"model.onnx"}
+    assert detection_files(ModelDirectory("gone", tmp_path / "gone")) == frozenset()
+
+
+def test_numbered_directories_are_versions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("10", "2", "0", "003", "abc", "3_old", "-1", "٣", "9" * 30, "warmup", "initial_state", "configs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "7").touch()
+    directory = ModelDirectory("m", tmp_path)
+    assert version_directories(directory) == [0, 2, 10]
+    assert version_path(directory, 10) == tmp_path / "10"
+    leading = "ignore version directory '003' which contains leading zeros in its directory name"
+    assert leading in caplog.messages
+    skipped = [message for message in caplog.messages if message.endswith("which fails to convert to integral number")]
+    assert len(skipped) == 5
+    assert "ignore version directory 'abc' which fails to convert to integral number" in skipped
+
+
+def test_missing_directory_has_no_versions(tmp_path: Path) -> None:
+    assert version_directories(ModelDirectory("m", tmp_path / "gone")) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "selected"),
+    [
+        ("latest { num_versions: 1 }", [10]),
+        ("latest { num_versions: 2 }", [2, 10]),
+        ("latest { num_versions: 9 }", [0, 2, 10]),
+        ("latest {}", [10]),
+        ("all {}", [0, 2, 10]),
+        ("specific { versions: [ 2, 0 ] }", [0, 2]),
+        ("", [0, 2, 10]),
+    ],
+)
+def test_version_policy_selects_versions(policy: str, selected: list[int]) -> None:
+    config = text_format.Parse(f"version_policy {{ {policy} }}", ModelConfig())
+    assert select_versions(config, [2, 10, 0], "m") == selected
+
+
+def test_missing_specific_version_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    config = text_format.Parse("version_policy { specific { versions: [ 1, 4 ] } }", ModelConfig())
+    assert select_versions(config, [1], "m") == [1]
+    assert caplog.messages == ["version 4 is specified for model 'm', but the version directory is not present"]
+
+
+def test_empty_selection_is_an_error() -> None:
+    with pytest.raises(ConfigInvalid) as caught:
+        select_versions(ModelConfig(), [], "m")
+    assert caught.value.message == "at least one version must be available under the version policy of model 'm'"
+
+
+def labels(directory: Path, file_name: str) -> dict[str, tuple[str, ...]]:
+    text = f'output {{ name: "OUT" label_filename: "{file_name}" }} output {{ name: "PLAIN" }}'
+    return read_labels(ModelDirectory("m", directory), text_format.Parse(text, ModelConfig()))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("cat\ndog\n", ("cat", "dog")),
+        ("cat\ndog", ("cat", "dog")),
+        ("cat\r\n\r\nred fox \n", ("cat", "", "red fox ")),
+        ("tiger\u2028cat\x0b", ("tiger\u2028cat\x0b",)),
+        ("", ()),
+    ],
+)
+def test_line_number_is_the_class_index(tmp_path: Path, content: str, expected: tuple[str, ...]) -> None:
+    (tmp_path / "labels.txt").write_bytes(content.encode())
+    assert labels(tmp_path, "labels.txt") == {"OUT": expected}
+
+
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "labels.txt").write_bytes(b"caf\xe9\nok\n")
+    assert labels(tmp_path, "labels.txt") == {"OUT": ("caf\ufffd", "ok")}
+
+
+def test_file_outside_the_model_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported) as caught:
+        labels(tmp_path, "../labels.txt")
+    assert caught.value.message == (
+        "label file path '../labels.txt' for output 'OUT' in model 'm' is outside model directory"
+    )
+    assert caught.value.code is ErrorCode.UNSUPPORTED
+
+
+def test_missing_label_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadFailed, match=r"^failed to open text file for read .*labels.txt: No such file"):
+        labels(tmp_path, "labels.txt")
+
+
+ANY = (
+    "expected one of model.savedmodel, model.graphdef, model.plan, model.onnx, model.xml, model.pt, model.pt2, model.py"
+)
+
+
+def laid_out(root: Path, *files: str, config: str = "") -> ModelDirectory:
+    """A model directory with these files; a name that ends with a slash is a folder."""
+    for name in files:
+        path = root / name
+        (path if name.endswith("/") else path.parent).mkdir(parents=True, exist_ok=True)
+        if not name.endswith("/"):
+            path.write_bytes(b"?")
+    root.mkdir(exist_ok=True)
+    if config:
+        (root / "config.pbtxt").write_text(config)
+    return ModelDirectory(root.name, root)
+
+
+def hint_of_load(directory: ModelDirectory) -> str:
+    """The hint with which a server refuses the model before it looks at a version's file."""
+    config = read_config(directory)
+    try:
+        check_config(directory, config, BackendRegistry({}), auto_complete=True)
+        available = available_versions(config, directory)
+        select_versions(config, available, directory.name, layout_hint(directory, config))
+    except InvalidModelConfig as error:
+        return error.problems[0].hint
+    except ServerError as error:
+        return error.hint or ""
+    raise AssertionError("it was not refused")
+
+
+@pytest.mark.parametrize(
+    ("files", "config", "hint"),
+    [
+        (
+            ["model.onnx"],
+            "",
+            "found iris/model.onnx, expected iris/1/model.onnx: make the folder iris/1 and move it there",
+        ),
+        (
+            ["iris.onnx"],
+            'backend: "onnxruntime"',
+            "found iris/iris.onnx, expected iris/1/model.onnx: make the folder iris/1 and move it there",
+        ),
+        (
+            ["1/iris.onnx"],
+            "",
+            "found iris/1/iris.onnx, expected iris/1/model.onnx: rename it, or write "
+            'backend: "onnxruntime" and default_model_filename: "iris.onnx" into config.pbtxt',
+        ),
+        (["1/Model.onnx"], "", "found iris/1/Model.onnx, expected iris/1/model.onnx: rename it"),
+        (
+            ["1/model.joblib"],
+            "",
+            f"found iris/1/model.joblib, which no backend takes by its name, {ANY}: export the model to ONNX, or load "
+            "it in a model.py of the backend python",
+        ),
+        (["1/"], "", f"found nothing in iris/1, {ANY}: put the model there"),
+        (["1/notes.md"], "", f"found notes.md in iris/1, {ANY}: put the model there"),
+        (["v1/model.pt"], "", "found iris/v1/model.pt, expected iris/1/model.pt: rename the folder to 1"),
+        (
+            [".cache/", "1/model.onnx"],
+            "",
+            "found the folder iris/.cache, expected a version there, since the first folder tells the backend: move it "
+            "away, or write the backend into iris/config.pbtxt",
+        ),
+        (["1"], "", "found the file iris/1, expected a folder of that name with the model in it: make it one"),
+        ([], "", "found nothing in iris, expected iris/1/model.onnx: make the folder iris/1 for the model's file"),
+        (
+            ["src/a.py"],
+            "max_batch_size: 8",
+            "found src in iris, expected iris/1/model.onnx: make the folder iris/1 for the model's file",
+        ),
+        (
+            ["1/model.onnx"],
+            'platform: "onnx"',
+            'found platform: "onnx", expected "onnxruntime_onnx": correct it in iris/config.pbtxt, or remove the line: '
+            "iris/1/model.onnx says it",
+        ),
+        (
+            ["1/model.x"],
+            'platform: "pytorch"',
+            'found platform: "pytorch", expected "pytorch_libtorch": correct it in iris/config.pbtxt',
+        ),
+        (
+            ["1/model.onnx", "2/model.onnx"],
+            "version_policy { specific { versions: 7 } }",
+            "found the versions 1, 2: change version_policy, or add a version",
+        ),
+    ],
+)
+def test_a_refused_model_says_what_was_found_what_is_expected_and_the_missing_step(
+    tmp_path: Path, files: list[str], config: str, hint: str
+) -> None:
+    directory = laid_out(tmp_path / "iris", *files, config=config)
+    assert hint_of_load(directory) == hint
+    assert [problem.hint for problem in problems_of(directory, BackendRegistry({}))] == [hint]
+
+
+def test_the_folder_of_one_model_is_no_repository(tmp_path: Path) -> None:
+    laid_out(tmp_path / "iris", "1/model.onnx")
+    hint = (
+        "found the folder of one model, expected a folder of models: name the folder around it as the repository, or "
+        "serve it with --single-model=NAME"
+    )
+    assert hint_of_load(ModelDirectory("1", tmp_path / "iris" / "1")) == hint
+
+
+@pytest.mark.parametrize(
+    ("backend", "file", "hint"),
+    [
+        ("onnxruntime", "Model.onnx", "found m/1/Model.onnx, expected m/1/model.onnx: rename it"),
+        (
+            "onnxruntime",
+            "best.onnx",
+            "found m/1/best.onnx, expected m/1/model.onnx: rename it, or write "
+            'default_model_filename: "best.onnx" into config.pbtxt',
+        ),
+        (
+            "python",
+            "run.py",
+            'found m/1/run.py, expected m/1/model.py: rename it, or write default_model_filename: "run.py" into '
+            "config.pbtxt",
+        ),
+        (
+            "python",
+            "model.onnx",
+            'found m/1/model.onnx, expected m/1/model.py: write backend: "onnxruntime" for it, or replace it',
+        ),
+    ],
+)
+def test_a_backend_that_misses_its_file_says_the_same(tmp_path: Path, backend: str, file: str, hint: str) -> None:
+    directory = laid_out(tmp_path / "m", f"1/{file}", config=f'backend: "{backend}"')
+    assert [problem.hint for problem in problems_of(directory, BackendRegistry({}))] == [hint]
+
+
+def test_a_misspelled_backend_names_the_nearest(tmp_path: Path) -> None:
+    directory = laid_out(tmp_path / "m", "1/model.onnx", config='backend: "onnx"')
+    with pytest.raises(ConfigInvalid) as refused:
+        BackendRegistry({}).find(read_config(directory))
+    assert (refused.value.hint or "").startswith("did you mean 'onnxruntime'? this server has the backends: ")
+
+
+@pytest.mark.parametrize(
+    ("files", "found", "step"),
+    [
+        ([], "nothing", "make a folder for each model, with a folder for each version"),
+        (["README.md"], "README.md", "make a folder for each model, with a folder for each version"),
+        (
+            ["best.onnx"],
+            "best.onnx",
+            "move it into a folder for the model, with a folder for the version, or serve it with --single-model=NAME",
+        ),
+    ],
+)
+def test_a_repository_without_models_says_what_it_holds(
+    tmp_path: Path, files: list[str], found: str, step: str
+) -> None:
+    laid_out(tmp_path, *files)
+    assert no_models_hint(str(tmp_path)) == f"found {found}, expected MODEL/1/model.onnx: {step}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return write(tmp_path / "one" / "m")
+
+
+def write(folder: Path) -> Path:
+    for version in "12":
+        (folder / version / "parts").mkdir(parents=True)
+        (folder / version / "model.onnx").write_text(f"weights {version}")
+        (folder / version / "parts" / "more").write_text("more")
+    (folder / "labels.txt").write_text("cat\ndog")
+    (folder / "config.pbtxt").write_text("max_batch_size: 8")
+    return folder
+
+
+def digest(folder: Path, version: int = 1) -> bytes:
+    found = ContentDigest(ModelDirectory("m", folder), version).digest()
+    assert found is not None
+    return found
+
+
+def test_it_is_the_same_on_another_machine(model: Path, tmp_path: Path) -> None:
+    other = write(tmp_path / "another" / "m")
+    os.utime(other / "1" / "model.onnx", (1, 1))
+    assert digest(other) == digest(model)
+
+
+@pytest.mark.parametrize("path", ["1/model.onnx", "1/parts/more", "labels.txt"])
+def test_each_file_counts(model: Path, path: str) -> None:
+    before = digest(model)
+    (model / path).write_text("weights 3")
+    assert digest(model) != before
+
+
+def test_a_name_counts(model: Path) -> None:
+    before = digest(model)
+    (model / "labels.txt").rename(model / "names.txt")
+    assert digest(model) != before
+
+
+@pytest.mark.parametrize("path", ["2/model.onnx", "config.pbtxt", "1/__pycache__/model.pyc", "golden/a.json"])
+def test_what_does_not_decide_an_answer_does_not_count(model: Path, path: str) -> None:
+    before = digest(model)
+    (model / path).parent.mkdir(exist_ok=True)
+    (model / path).write_text("other")
+    assert digest(model) == before
+    assert digest(model, 2) != before
+
+
+def test_a_file_that_changed_after_the_load_began_leaves_it_unknown(model: Path) -> None:
+    content = ContentDigest(ModelDirectory("m", model), 1)
+    (model / "1" / "model.onnx").write_text("weights 9")
+    assert content.digest() is None
+
+
+def test_a_file_that_changes_after_it_was_read_does_not_matter(model: Path) -> None:
+    content = ContentDigest(ModelDirectory("m", model), 1)
+    before = content.digest()
+    (model / "1" / "model.onnx").unlink()
+    assert content.digest() == before
+
+
+def test_links_count_as_what_they_name_and_may_go_round(model: Path, tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    linked.mkdir()
+    (linked / "1").symlink_to(model / "1")
+    (linked / "labels.txt").symlink_to(model / "labels.txt")
+    assert digest(linked) == digest(model)
+    (model / "1" / "parts" / "up").symlink_to(model)
+    digest(model)
+
+
+def test_a_folder_that_is_gone_is_unknown(tmp_path: Path) -> None:
+    assert ContentDigest(ModelDirectory("m", tmp_path / "none"), 1).digest() is None

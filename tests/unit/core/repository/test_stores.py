@@ -1,0 +1,603 @@
+"""Object stores: calls, checksums, bodies, names, and credentials that are renewed."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import threading
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import urllib3
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable
+from trident.core.repository.location import parse_location
+from trident.core.repository.stores import gcs
+from trident.core.repository.stores.gcs import crc32c_checksum, md5_checksum
+from trident.core.repository.stores.http_body import body_pieces
+from trident.core.repository.stores.object_store import (
+    Checksum,
+    CloudCredentials,
+    GcsCredential,
+    Hash,
+    ObjectStore,
+    RenewedStore,
+    S3Credential,
+    StoredObject,
+    TransientError,
+    name_problem,
+    path_problem,
+    paths_problem,
+    read_cloud_credentials,
+)
+from trident.core.repository.stores.s3 import S3Call, content_digest, object_checksum, safe_text
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "1/model.onnx", ".hidden/x", "a\\b", "...", "ü/模型.onnx", "x" * 255, "a b", "~"]
+)
+def test_valid_path_is_accepted(path: str) -> None:
+    assert path_problem(path) is None
+    assert paths_problem([path]) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "/etc/passwd",
+        "..",
+        "../x",
+        "1/../../x",
+        "1//x",
+        "1/./x",
+        "a\0b",
+        "x" * 256,
+        "ü" * 128,
+        "1/\udcff\ud800",
+        "a/..",
+    ],
+)
+def test_invalid_path_is_refused(path: str) -> None:
+    assert path_problem(path) is not None
+    assert paths_problem(["good", path]) is not None
+
+
+@pytest.mark.parametrize(
+    ("paths", "refused"),
+    [
+        (["a", "a/b"], True),
+        (["a/b/c", "a/b"], True),
+        (["a", "a/"], True),
+        (["a/b", "a/c", "ab"], False),
+        (["1/", "2/x"], False),
+        (["1//"], True),
+        (["/"], True),
+    ],
+)
+def test_path_that_is_both_file_and_folder_is_refused(paths: list[str], refused: bool) -> None:
+    assert (paths_problem(paths) is not None) is refused
+
+
+def test_model_name_with_a_slash_is_refused() -> None:
+    assert name_problem("a/b") is not None
+
+
+@given(st.text(st.sampled_from("./\\\0aü\ud800"), max_size=12))
+def test_accepted_path_stays_inside_its_folder(path: str) -> None:
+    if path_problem(path) is None:
+        inside = os.path.normpath(Path("/cache/model") / path)
+        assert inside == f"/cache/model/{path}"
+
+
+HOST = "127.0.0.1"
+CONTENT = bytes(range(256)) * 4096
+
+
+class BodyServer(ThreadingHTTPServer):
+    """Answers `/NUMBER` with so many bytes of a body of CONTENT's length, `/chunked` with CONTENT in chunks."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__((HOST, 0), Exchange)
+        self.connections = 0
+
+
+class Exchange(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: BodyServer
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.connections += 1
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        if self.path == "/chunked":
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"%x\r\n%b\r\n0\r\n\r\n" % (len(CONTENT), CONTENT))
+            return
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        sent = int(self.path[1:])
+        self.wfile.write(CONTENT[:sent])
+        self.close_connection = sent < len(CONTENT)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[BodyServer]:
+    with BodyServer() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def pool(server: BodyServer) -> Iterator[urllib3.HTTPConnectionPool]:
+    with urllib3.HTTPConnectionPool(HOST, server.server_address[1], maxsize=1, retries=False) as pool:
+        yield pool
+
+
+def pieces(pool: urllib3.HTTPConnectionPool, path: str, length: int) -> Iterator[bytes]:
+    with pool.request("GET", path, preload_content=False) as response:
+        yield from body_pieces(response, length, "the object")
+
+
+@pytest.mark.parametrize("path", [f"/{len(CONTENT)}", "/chunked"])
+def test_whole_body_leaves_its_connection_for_the_next(
+    pool: urllib3.HTTPConnectionPool, server: BodyServer, path: str
+) -> None:
+    for _ in range(3):
+        assert b"".join(pieces(pool, path, len(CONTENT))) == CONTENT
+    assert server.connections == 1
+
+
+def test_body_that_ends_early_is_transient(pool: urllib3.HTTPConnectionPool) -> None:
+    came: list[bytes] = []
+    with pytest.raises(TransientError, match=r"^the object broke off 548576 bytes before its end: ProtocolError$"):
+        came.extend(pieces(pool, "/500000", len(CONTENT)))
+    assert b"".join(came) == CONTENT[:500_000]
+
+
+@pytest.mark.parametrize("path", [f"/{len(CONTENT)}", "/chunked"])
+def test_body_that_goes_on_is_refused_and_its_connection_is_not_used_again(
+    pool: urllib3.HTTPConnectionPool, server: BodyServer, path: str
+) -> None:
+    came: list[bytes] = []
+    with pytest.raises(TransientError, match=r"^the object has more than the 1000 bytes that were asked for$"):
+        came.extend(pieces(pool, path, 1000))
+    assert b"".join(came) == CONTENT[:1000]
+    assert b"".join(pieces(pool, path, len(CONTENT))) == CONTENT
+    assert server.connections == 2
+
+
+OBJECT = StoredObject("a", 1, "t")
+
+
+class Keyed:
+    """A store that accepts only the key "good"."""
+
+    def __init__(self, key: str) -> None:
+        self.location = "memory"
+        self._key = key
+
+    def list(self, prefix: str = "") -> Iterator[StoredObject]:
+        yield OBJECT
+        self._check()
+
+    def folders(self, pages: int | None = None) -> Iterator[str]:
+        self._check()
+        yield "a"
+
+    def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
+        self._check()
+        yield b"x"
+
+    def checksum(self, wanted: StoredObject) -> Checksum | None:
+        self._check()
+        return None
+
+    def _check(self) -> None:
+        if self._key != "good":
+            raise RepositoryUnavailable(f"refused {self._key}")
+
+
+class File:
+    """A credential file, and the keys that stores were made with."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.made: list[str] = []
+
+    def read(self) -> str:
+        if self.key == "unreadable":
+            raise ConfigInvalid("unreadable")
+        return self.key
+
+    def make(self, key: str) -> ObjectStore:
+        self.made.append(key)
+        if key == "unusable":
+            raise RepositoryUnavailable("unusable key")
+        return Keyed(key)
+
+
+USES: list[Callable[[ObjectStore], object]] = [
+    lambda store: list(store.list()),
+    lambda store: list(store.folders()),
+    lambda store: list(store.read(OBJECT, 0, 1)),
+    lambda store: store.checksum(OBJECT),
+]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("first", ["old", "unusable"])
+def test_failure_is_transient_if_the_credential_has_changed(use: Callable[[ObjectStore], object], first: str) -> None:
+    file = File(first)
+    store: ObjectStore = RenewedStore("memory", file.read, file.make)
+    file.key = "good"
+    with pytest.raises(TransientError):
+        use(store)
+    use(store)
+    use(store)
+    assert file.made == [first, "good"]
+
+
+@pytest.mark.parametrize("then", ["old", "unreadable"])
+def test_failure_is_final_if_the_credential_has_not_changed(then: str) -> None:
+    file = File("old")
+    store = RenewedStore("memory", file.read, file.make)
+    file.key = then
+    for _ in range(2):
+        with pytest.raises(RepositoryUnavailable, match="refused old"):
+            list(store.folders())
+    assert file.made == ["old"]
+
+
+def test_store_is_made_at_the_first_use() -> None:
+    file = File("unusable")
+    store = RenewedStore("memory", file.read, file.make)
+    assert (store.location, file.made) == ("memory", [])
+    with pytest.raises(RepositoryUnavailable, match="unusable key"):
+        list(store.list())
+
+
+def test_unreadable_file_fails_at_once() -> None:
+    with pytest.raises(ConfigInvalid):
+        RenewedStore("memory", File("unreadable").read, Keyed)
+
+
+def test_only_the_first_of_several_failures_renews_the_store() -> None:
+    """The second failure comes from the replaced store, so its caller must retry with the new store."""
+    file = File("old")
+    store = RenewedStore("memory", file.read, file.make)
+    first, second = store.list(), store.list()
+    next(first)
+    next(second)
+    file.key = "good"
+    for listing in (first, second):
+        with pytest.raises(TransientError):
+            next(listing)
+    assert list(store.folders()) == ["a"]
+    assert file.made == ["old", "good"]
+
+
+SECRET = "wJalrXUtnFEMI-example-secret"
+
+
+def read(folder: Path, document: object) -> CloudCredentials:
+    path = folder / "credentials.json"
+    path.write_text(json.dumps(document))
+    return read_cloud_credentials(str(path))
+
+
+def s3(**fields: str) -> dict[str, object]:
+    return {"s3": {"": fields}}
+
+
+def test_missing_file_selects_the_default_chain() -> None:
+    assert read_cloud_credentials("").credentials_for(parse_location("s3://b")) is None
+
+
+def test_longest_prefix_wins(tmp_path: Path) -> None:
+    names = ["", "s3://b", "s3://b/team", "s3://http://host:9000//b/", "s3://https://host"]
+    credentials = read(tmp_path, {"s3": {name: {"profile": name or "all"} for name in names}})
+    for text, profile in [
+        ("s3://other", "all"),
+        ("s3://b", "s3://b"),
+        ("s3://b/models", "s3://b"),
+        ("s3://b/team/models", "s3://b/team"),
+        ("s3://host:9000/b", "s3://http://host:9000//b/"),
+        ("s3://host:9000/b2", "all"),
+        ("s3://https://host:9000/b", "s3://https://host"),
+    ]:
+        assert credentials.credentials_for(parse_location(text)) == S3Credential(profile=profile)
+
+
+def test_prefix_without_a_slash_matches_longer_bucket_names(tmp_path: Path) -> None:
+    credentials = read(tmp_path, {"gs": {"": "a", "gs://b/": "b", "gs://c": "c"}})
+    found = [credentials.credentials_for(parse_location(text)) for text in ("gs://b", "gs://bb", "gs://cc")]
+    assert found == [GcsCredential("b"), GcsCredential("a"), GcsCredential("c")]
+
+
+def test_uri_without_a_matching_entry_is_refused(tmp_path: Path) -> None:
+    credentials = read(tmp_path, {"s3": {"s3://b": {}}, "as": {"": {"account_str": "x"}}})
+    with pytest.raises(RepositoryUnavailable) as caught:
+        credentials.credentials_for(parse_location("s3://other/models"))
+    assert caught.value.message == "Cannot match credential for path  s3://other/models"
+    assert credentials.credentials_for(parse_location("gs://b")) is None
+    assert credentials.credentials_for(parse_location("/models")) is None
+
+
+def test_every_string_may_be_missing_or_empty(tmp_path: Path) -> None:
+    assert read(tmp_path, s3()).s3[""] == S3Credential()
+    empty = s3(secret_key="", key_id="", region="", session_token="", profile="")
+    assert read(tmp_path, empty).s3[""] == S3Credential()
+    full = read(tmp_path, s3(key_id="k", secret_key="s", region="r", session_token="t", profile="p", other="x"))
+    assert full.s3[""] == S3Credential("k", "s", "t", "r", "p")
+    assert read(tmp_path, {"gs": {"": ""}}).credentials_for(parse_location("gs://b")) is None
+
+
+def test_repr_hides_secrets(tmp_path: Path) -> None:
+    credentials = read(tmp_path, s3(key_id="AKIAIOSFODNN7EXAMPLE", secret_key=SECRET, session_token=SECRET))
+    shown = f"{credentials} {credentials.s3['']!r} {credentials.s3['']}"
+    assert SECRET not in shown
+    assert "AKIA" not in shown
+    assert "…MPLE" in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "is not JSON"),
+        (f'{{"s3": {{"": {{"secret_key": "{SECRET}"'.encode(), "is not JSON (line 1"),
+        (SECRET.encode(), "is not JSON"),
+        (SECRET.encode() + b"\xff", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (f'["{SECRET}"]'.encode(), "is not a JSON object"),
+        (f'{{"s3": "{SECRET}"}}'.encode(), "section 's3'"),
+        (f'{{"s3": {{"": "{SECRET}"}}}}'.encode(), "entry 1 of section 's3'"),
+        (f'{{"s3": {{"{SECRET}": {{"key_id": 1}}}}}}'.encode(), "'key_id' is not a string"),
+        (f'{{"s3": {{"": {{"secret_key": ["{SECRET}"]}}}}}}'.encode(), "'secret_key' is not a string"),
+        (f'{{"s3": {{"": {{"secret_key": "{SECRET}"}}}}}}'.encode(), "'secret_key' but no 'key_id'"),
+        (b'{"s3": {"": {}, "x": {"key_id": "k"}}}', "entry 2 of section 's3'"),
+        (f'{{"gs": {{"": {{"x": "{SECRET}"}}}}}}'.encode(), "entry 1 of section 'gs'"),
+        (b" " * ((1 << 20) + 1), "more than 1048576 bytes"),
+    ],
+)
+def test_malformed_file_is_named_and_not_quoted(tmp_path: Path, content: bytes, says: str) -> None:
+    path = tmp_path / "credentials.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigInvalid) as caught:
+        read_cloud_credentials(str(path))
+    assert says in caught.value.message
+    assert str(path) in caught.value.message
+    assert SECRET not in f"{caught.value.message} {caught.value.hint}"
+    assert caught.value.__cause__ is None
+
+
+def test_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="No such file"):
+        read_cloud_credentials(str(tmp_path / "none.json"))
+
+
+READ = S3Call("s3:GetObject", "s3://b/models/m/1/model.onnx", "b", "models/m/1/model.onnx")
+
+
+def test_refusal_names_identity_call_and_permission() -> None:
+    error = READ.refused("access key …MPLE from env", "AccessDenied", "Access Denied")
+    assert error.message == (
+        "s3:GetObject on s3://b/models/m/1/model.onnx as access key …MPLE from env failed. "
+        "Exception: 'AccessDenied' Message: 'Access Denied'; "
+        "it needs the permission s3:GetObject on arn:aws:s3:::b/models/m/1/model.onnx"
+    )
+    assert error.hint is not None
+    assert "arn:aws:s3:::b/models/m/1/model.onnx" in error.hint
+
+
+def test_failed_first_listing_begins_with_the_text_of_triton() -> None:
+    error = S3Call("s3:ListBucket", "s3://b/models", "b", opening=True).refused("anonymous", "X", "Y")
+    assert error.message.startswith(
+        "Unable to create S3 filesystem client. Check account credentials. Exception: 'X' Message: 'Y' (s3:ListBucket"
+    )
+    assert error.message.endswith("s3:ListBucket on arn:aws:s3:::b")
+
+
+def test_message_stays_on_one_line_whatever_the_key() -> None:
+    call = S3Call("s3:GetObject", "s3://b/a\nERROR all is lost", "b", "a\nERROR all is lost")
+    for error in (call.refused("anonymous", "X", "Y"), call.failed("anonymous", "X", "Y"), call.gone("removed")):
+        assert "\n" not in f"{error.message}{error.hint}"
+
+
+def test_safe_text_hides_secrets_and_control_characters() -> None:
+    assert safe_text("the key hunter2\r\nis\x00 wrong", ("hunter2", "")) == "the key [secret] is  wrong"
+    assert len(safe_text("x" * 10_000, ())) == 500
+
+
+HASHED = b"content of an object" * 3
+SIZE = len(HASHED)
+PLAIN = hashlib.md5(HASHED).hexdigest()
+
+
+def b64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()
+
+
+def parts_of(part_size: int) -> list[bytes]:
+    return [HASHED[at : at + part_size] for at in range(0, SIZE, part_size)]
+
+
+def parts_etag(part_size: int) -> str:
+    digests = [hashlib.md5(part).digest() for part in parts_of(part_size)]
+    return f"{hashlib.md5(b''.join(digests)).hexdigest()}-{len(digests)}"
+
+
+def ask(
+    etag: str, head: Mapping[str, object] | None = None, bucket: str = "b", lengths: tuple[int, ...] = ()
+) -> Checksum | None:
+    def part_length(number: int) -> int:
+        return lengths[number - 1] if number <= len(lengths) else 0
+
+    return object_checksum(head or {}, bucket, etag, SIZE, part_length)
+
+
+def fits(checksum: Checksum) -> bool:
+    """Whether HASHED has this checksum."""
+
+    def run(pieces: list[bytes]) -> Hash:
+        hashed = checksum.make()
+        for piece in pieces:
+            hashed.update(piece)
+        return hashed
+
+    if not checksum.part_size:
+        return run([HASHED[:7], HASHED[7:]]).hexdigest() == checksum.value
+    digests = [bytes.fromhex(run([part]).hexdigest()) for part in parts_of(checksum.part_size)]
+    return run(digests).hexdigest() == checksum.value
+
+
+@pytest.mark.parametrize("head", [{}, {"ServerSideEncryption": "AES256"}])
+def test_plain_etag_is_the_md5(head: dict[str, object]) -> None:
+    checksum = ask(PLAIN, head)
+    assert checksum is not None
+    assert checksum.part_size == 0
+    assert fits(checksum)
+
+
+@pytest.mark.parametrize("part_size", [25, 30, SIZE - 1])
+def test_multi_part_etag_is_a_checksum_of_parts(part_size: int) -> None:
+    checksum = ask(parts_etag(part_size), lengths=tuple(len(part) for part in parts_of(part_size)))
+    assert checksum is not None
+    assert checksum.part_size == part_size
+    assert fits(checksum)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [(), (0, 0, 0), (SIZE, SIZE, SIZE), (10, 20, 30), (25, 25), (25, 20, 15), (30, 15, 15)],
+)
+def test_unknown_or_uneven_parts_give_no_checksum(lengths: tuple[int, ...]) -> None:
+    """The storage does not tell, or the parts differ in size."""
+    assert ask(f"{PLAIN}-3", lengths=lengths) is None
+
+
+def test_etag_of_a_single_part_gives_no_checksum() -> None:
+    assert ask(f"{PLAIN}-1", lengths=(SIZE,)) is None
+
+
+ENCRYPTED = [
+    {"ServerSideEncryption": "aws:kms"},
+    {"ServerSideEncryption": "aws:kms:dsse"},
+    {"SSECustomerAlgorithm": "AES256"},
+]
+
+
+@pytest.mark.parametrize("head", ENCRYPTED)
+@pytest.mark.parametrize("etag", [PLAIN, f"{PLAIN}-2"])
+def test_encrypted_object_has_no_md5_in_its_etag(head: dict[str, object], etag: str) -> None:
+    assert ask(etag, head, lengths=(40, 20)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [
+        ("SHA256", hashlib.sha256(HASHED).digest()),
+        ("SHA1", hashlib.sha1(HASHED).digest()),
+        ("CRC32", zlib.crc32(HASHED).to_bytes(4, "big")),
+    ],
+)
+def test_stored_checksum_replaces_the_etag(name: str, digest: bytes) -> None:
+    checksum = ask(PLAIN, {**ENCRYPTED[0], f"Checksum{name}": b64(digest), "ChecksumType": "FULL_OBJECT"})
+    assert checksum is not None
+    assert checksum.name == name
+    assert fits(checksum)
+
+
+def test_stored_checksum_of_parts_is_used() -> None:
+    digests = b"".join(zlib.crc32(part).to_bytes(4, "big") for part in parts_of(40))
+    composite = f"{b64(zlib.crc32(digests).to_bytes(4, 'big'))}-2"
+    checksum = ask("x", {"ChecksumCRC32": composite, "ChecksumType": "COMPOSITE"}, lengths=(40, 20))
+    assert checksum is not None
+    assert checksum.part_size == 40
+    assert fits(checksum)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"ChecksumCRC32": "AAAA"},
+        {"ChecksumCRC32": "not base64!"},
+        {"ChecksumCRC32": 7},
+        {"ChecksumCRC32": "AAAAAA==-0"},
+        {"ChecksumCRC32": "AAAAAA==", "ChecksumType": "COMPOSITE"},
+        {"ChecksumCRC32C": "AAAAAA=="},
+        {"ChecksumCRC64NVME": "AAAAAAAAAAA="},
+    ],
+)
+def test_checksum_that_cannot_be_computed_is_none(head: dict[str, object]) -> None:
+    assert ask("x", head) is None
+
+
+def test_md5_etag_is_the_digest() -> None:
+    assert content_digest("b", PLAIN) == f"md5:{PLAIN}"
+    assert content_digest("b", f"{PLAIN}-2") == ""
+    assert content_digest("b", PLAIN.upper()) == ""
+
+
+def test_etag_of_a_directory_bucket_is_no_digest() -> None:
+    assert content_digest("b--use1-az4--x-s3", PLAIN) == ""
+    assert ask(PLAIN, bucket="b--use1-az4--x-s3") is None
+
+
+NINE_DIGITS = b"123456789"
+# The check value of CRC-32C (Castagnoli) for this content.
+CRC32C = bytes.fromhex("e3069283")
+
+
+def encoded(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def test_digest_names_the_md5_in_hex() -> None:
+    md5 = hashlib.md5(NINE_DIGITS, usedforsecurity=False)
+    assert gcs.content_digest(encoded(md5.digest())) == f"md5:{md5.hexdigest()}"
+
+
+@pytest.mark.parametrize("md5", [None, "", "no base64!", encoded(b"short")])
+def test_digest_is_empty_without_a_valid_md5(md5: str | None) -> None:
+    assert gcs.content_digest(md5) == ""
+
+
+def test_md5_checksum_hashes_to_its_value() -> None:
+    digest = gcs.content_digest(encoded(hashlib.md5(NINE_DIGITS, usedforsecurity=False).digest()))
+    checksum = md5_checksum(digest)
+    running = checksum.make()
+    running.update(NINE_DIGITS)
+    assert running.hexdigest() == checksum.value
+
+
+def test_crc32c_checksum_hashes_pieces_to_its_value() -> None:
+    checksum = crc32c_checksum(encoded(CRC32C))
+    assert checksum is not None
+    running = checksum.make()
+    running.update(NINE_DIGITS[:4])
+    running.update(memoryview(NINE_DIGITS)[4:])
+    assert running.hexdigest() == checksum.value == CRC32C.hex()
+
+
+@pytest.mark.parametrize("crc32c", [None, "", "no base64!", encoded(b"too long a value")])
+def test_crc32c_checksum_is_none_without_a_valid_value(crc32c: str | None) -> None:
+    assert crc32c_checksum(crc32c) is None
