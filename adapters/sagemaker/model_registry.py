@@ -20,7 +20,7 @@ from trident.adapters.common.routes import RouteAbsent
 from trident.adapters.sagemaker.invocations import ResponseTypes
 from trident.adapters.sagemaker.layout import find_model
 from trident.adapters.sagemaker.memory import MemoryBudget
-from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates, OwnModelStates
+from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
 from trident.adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
 from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import InvalidRequest, ServerError
@@ -131,7 +131,7 @@ class LoadedModels:
         self._engine = engine
         self._models_root = models_root
         self._memory = memory
-        self._states = states or OwnModelStates()
+        self._states = states or ModelStates(engine)
         # The keys of archives by the names of models, as invocations gave them.
         self._archives: Memo[str, str] = Memo(_ARCHIVES_AT_MOST)
 

@@ -218,13 +218,12 @@ def _seconds(milliseconds: int) -> float:
 
 class MultiModel(NamedTuple):
     memory: MemoryBudget
-    states: ModelStates
+    states: ModelStates | None = None
 
 
 def own_models(settings: ServerSettings) -> MultiModel:
     """For the one process of a server that has no front ends."""
     from trident.adapters.sagemaker.memory import MemoryBudget
-    from trident.adapters.sagemaker.model_states import OwnModelStates
     from trident.core.backends.devices import gpu_ids
     from trident.core.backends.registry import BackendRegistry
 
@@ -232,7 +231,7 @@ def own_models(settings: ServerSettings) -> MultiModel:
     memory = MemoryBudget.of_machine(
         gpu_ids=backends.gpu_ids, visible_gpus=settings.visible_gpus, limit=_limit(settings)
     )
-    return MultiModel(memory, OwnModelStates())
+    return MultiModel(memory)
 
 
 def shared_models(
@@ -240,14 +239,14 @@ def shared_models(
 ) -> MultiModel:
     """For a front end, which shares them with the others through `directory`."""
     from trident.adapters.sagemaker.memory import MemoryBudget, SharedReservations
-    from trident.adapters.sagemaker.shared_model_states import SharedModelStates
+    from trident.adapters.sagemaker.model_states import ModelStates
     from trident.core.observability.hardware import resident_bytes
 
     def resident() -> int:
         return sum(map(resident_bytes, engine.process_ids()))
 
     memory = MemoryBudget.of_engines(resident, SharedReservations(directory.loads), limit=_limit(settings))
-    return MultiModel(memory, SharedModelStates(directory.models, engine))
+    return MultiModel(memory, ModelStates(engine, directory.models))
 
 
 def _limit(settings: ServerSettings) -> int | None:

@@ -21,7 +21,6 @@ from tests.waiting import until
 from trident.adapters.sagemaker.memory import HOST, MemoryBudget
 from trident.adapters.sagemaker.model_registry import LoadedModels
 from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
-from trident.adapters.sagemaker.shared_model_states import SharedModelStates
 from trident.app.process.heap import keep_freed_memory
 from trident.core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from trident.core.observability.hardware import MemoryRoom, resident_bytes, trim_heap
@@ -60,9 +59,9 @@ class Endpoint:
 
 
 def waiting(method: str) -> int:
-    """The number of threads that wait in this method of the registry: for a condition, or for a lock on a file."""
+    """The number of threads that wait in this method of the registry for the end of another change."""
     found = [_functions(frame) for frame in sys._current_frames().values()]
-    return sum(method in names and not names.isdisjoint({"wait_for", f"begin_{method}"}) for names in found)
+    return sum({method, f"begin_{method}"} <= names for names in found)
 
 
 def _functions(frame: FrameType | None) -> set[str]:
@@ -79,7 +78,7 @@ def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Endpoin
     root = tmp_path / "models"
     root.mkdir()
     with living(control_mode="explicit") as bench:
-        states = SharedModelStates(tmp_path / "states", bench.engine) if request.param == "shared" else None
+        states = ModelStates(bench.engine, tmp_path / "states") if request.param == "shared" else None
         yield Endpoint(root, bench, states=states)
 
 

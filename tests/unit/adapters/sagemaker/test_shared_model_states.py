@@ -12,7 +12,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, wr
 from tests.waiting import until
 from trident.adapters.sagemaker.memory import MemoryBudget
 from trident.adapters.sagemaker.model_registry import LoadedModels
-from trident.adapters.sagemaker.shared_model_states import SharedModelStates
+from trident.adapters.sagemaker.model_states import ModelStates
 from trident.core.errors import AlreadyLoaded, ModelNotFound
 
 
@@ -23,7 +23,7 @@ class FrontEnds:
         self.root = folder / "models"
         self.root.mkdir()
         self.bench = bench
-        self.states = [SharedModelStates(folder / "states", bench.engine) for _ in range(2)]
+        self.states = [ModelStates(bench.engine, folder / "states") for _ in range(2)]
         self.first, self.second = (
             LoadedModels(bench.engine, str(self.root), MemoryBudget(lambda: None), each) for each in self.states
         )
@@ -73,13 +73,13 @@ def test_a_change_that_a_dead_front_end_had_begun_is_undone(front_ends: FrontEnd
     for name in "ab":
         front_ends.first.load(name, front_ends.put(name))
     front_ends.states[0].begin_unload("a")
-    front_ends.states[0]._changes.pop("a").release()
+    front_ends.states[0]._store.end_change("a")
     with pytest.raises(ModelNotFound):
         front_ends.second.get("a")
     assert names(front_ends.second) == ["b"]
     until(lambda: front_ends.bench.backend.models[0].is_closed)
     front_ends.states[0].begin_load("c", front_ends.put("c"))
-    front_ends.states[0]._changes.pop("c").release()
+    front_ends.states[0]._store.end_change("c")
     front_ends.second.load("c", front_ends.url("c"))
     assert names(front_ends.first) == ["b", "c"]
 
