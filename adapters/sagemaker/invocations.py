@@ -17,7 +17,7 @@ from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX
 from trident.core.http.admin import readiness, ready_reply
 from trident.core.http.application import V2Application
-from trident.core.http.infer import infer_body, off_hub, read_whole, servable
+from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.payloads.formats import (
     CSV,
     FORMATS,
@@ -215,8 +215,8 @@ def _is_visible(text: str) -> bool:
 
 def invoke(application: V2Application, environ: Environ, model: ServedModel, response_types: ResponseTypes) -> Reply:
     """Run the request in `environ` on `model`. Raises ServerError."""
-    spec = servable(model).spec
-    body = read_whole(application, environ)
+    spec = one_response(model).spec
+    body = read_body(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send the model's inputs, in a format that Content-Type names")
     content_type: str = environ.get("CONTENT_TYPE") or ""

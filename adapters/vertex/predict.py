@@ -21,8 +21,8 @@ from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, Unsupported
 from trident.core.http.application import V2Application
+from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
-from trident.core.http.infer import infer_body, off_hub, read_whole, servable
 from trident.core.http.long_json import SLICE, Slicing, outline_of
 from trident.core.http.payloads.formats import (
     JSON,
@@ -176,7 +176,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     """Answer within the endpoint's limits. Raises ServerError: a request gets all its predictions or an error."""
     kind = endpoint.settings.payload
     set_deadline(environ, endpoint.settings.timeout_s)
-    body = read_whole(application, environ)
+    body = read_body(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send {'instances': [...]}, or the v2 protocol's 'inputs'")
     endpoint.limits.check_request(len(body))
@@ -201,7 +201,7 @@ def predict(endpoint: VertexEndpoint, application: V2Application, environ: Envir
     elif found is BodyKind.V2:
         if is_stream:
             raise no_stream(model.spec)
-        reply = infer_body(application, environ, servable(model), body, version, size_text)
+        reply = infer_body(application, environ, one_response(model), body, version, size_text)
     else:
         payload = decode_payload(application, environ, body, model.spec, found, endpoint.key_fields)
         reply = _predictions(application, environ, model, version, payload, is_stream=is_stream)
@@ -293,7 +293,7 @@ def _predictions(
         media_type = JSON.media_types[0]
     else:
         media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(target.outputs or spec.outputs))
-    result = infer_payload(application, environ, servable(model), payload, pattern)
+    result = infer_payload(application, environ, one_response(model), payload, pattern)
     return payload_reply(application, environ, result, media_type, payload.form)
 
 

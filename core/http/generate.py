@@ -20,10 +20,21 @@ import orjson
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
-from trident.core.frontend.request import LATEST, NON_STRING, set_custom_parameter, unable, version_number
+from trident.core.frontend.request import NON_STRING, set_custom_parameter, unable
 from trident.core.frontend.response_stream import ResponseStream
 from trident.core.http.body import IDENTITY, too_large
-from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, REQUEST_ID_KEY, error_event, event, log_error
+from trident.core.http.dataplane import (
+    CONTENT_ENCODING,
+    add_response_headers,
+    complete,
+    find_model,
+    off_hub,
+    open_stream,
+    read_body,
+    run,
+    slicing_of,
+)
+from trident.core.http.errors import AS_EVENT_KEY, EVENT_STREAM, error_event, event, log_error
 from trident.core.http.front_end import (
     INFERENCE_KEY,
     TRACES_KEY,
@@ -32,17 +43,15 @@ from trident.core.http.front_end import (
     note_inference,
     note_traces,
 )
-from trident.core.http.infer import CONTENT_ENCODING, begin, is_long, off_hub, read_whole, run, slicing_of
 from trident.core.http.json import write_lenient
 from trident.core.http.long_json import SlicedArray, Slicing, joined_array, outline_of
 from trident.core.http.payloads.payload import parse_json
-from trident.core.http.reply import CLIENT_GONE_KEY, JSON, Environ, Headers, Reply, text_reply
+from trident.core.http.reply import JSON, Environ, Headers, Reply, text_reply
 from trident.core.http.v2_json import NESTED_TOO_DEEP, array_from_json, json_datatype, json_values, read_slice
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
 from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
 from trident.core.observability.metrics.snapshot import CustomFamilyMetrics
-from trident.core.observability.switches import SWITCHES
 
 REQUEST_KEY = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
 RESPONSE_HEADER = "endpoint-load-metrics"
@@ -523,15 +532,13 @@ _UNBUFFERED = ("X-Accel-Buffering", "no")
 
 def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Answer with one object. `version` is text, empty for the latest. Raises ServerError."""
-    number = version_number(version) if version else LATEST
-    found = front_end.engine.model(model, number)
+    found, number = find_model(front_end, model, version)
     return answer_object(front_end, environ, found, read_identity(front_end, environ), number)
 
 
 def generate_stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
     """Answer with an event for each response. Raises ServerError for what goes wrong before the first one."""
-    number = version_number(version) if version else LATEST
-    found = front_end.engine.model(model, number)
+    found, number = find_model(front_end, model, version)
     return answer_events(front_end, environ, found, read_identity(front_end, environ), number)
 
 
@@ -539,7 +546,7 @@ def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
     """The whole body, which has no encoding and is within the limit. Raises InvalidRequest."""
     if environ.get(CONTENT_ENCODING, IDENTITY) != IDENTITY:
         raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-    body = read_whole(front_end, environ)
+    body = read_body(front_end, environ)
     limit = front_end.options.max_input_size
     if len(body) > limit:
         raise too_large(str(len(body)), limit)
@@ -549,7 +556,7 @@ def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
 def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
     """Run the object in `body` on `model`; the reply has the object of its one response. Raises ServerError."""
     request = _decode_body(front_end, environ, model, body, version)
-    single = _only_response if model.spec.decoupled else _response
+    single = _only_response if model.spec.decoupled else run
     response = single(front_end, environ, model, request)
     text = off_hub(front_end, response.nbytes, encode_object, response)
     return text_reply(200, text, JSON, _response_headers(front_end, environ, response))
@@ -564,7 +571,7 @@ def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel,
     if model.spec.decoupled:
         return stream_events(front_end, environ, model, request, ObjectEncoder())
     try:
-        response = _response(front_end, environ, model, request)
+        response = run(front_end, environ, model, request)
     except (BackendFailed, OutOfMemory):
         environ[AS_EVENT_KEY] = True  # it is the model's response
         raise
@@ -576,26 +583,17 @@ def _decode_body(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int
 ) -> InferenceRequest:
     limit, spec = front_end.options.max_input_size, model.spec
-    slicing = slicing_of(environ) if is_long(len(body), spec) else None
+    slicing = slicing_of(environ, len(body), spec)
     request = off_hub(front_end, len(body), decode_object, body, version, spec, limit, slicing)
-    front_end.adopt_headers(environ, request)
-    if request.id:
-        environ[REQUEST_ID_KEY] = request.id
+    complete(front_end, environ, request, forwards=False)
     return request
-
-
-def _response(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
-) -> InferenceResponse:
-    return run(front_end, environ, model, request, is_slow=request.has_many_strings)
 
 
 def _only_response(
     front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
 ) -> InferenceResponse:
     """The response of a model that may send any number of them. Raises BackendFailed unless it sends one."""
-    begin(front_end, environ, model, request)
-    stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
+    stream = open_stream(front_end, environ, model, request)
     only: InferenceResponse | None = None
     try:
         for response in stream:
@@ -634,8 +632,7 @@ def stream_events(
 
     Raises as `answer_events`.
     """
-    begin(front_end, environ, model, request)
-    stream = front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
+    stream = open_stream(front_end, environ, model, request)
     body = EventBody(stream, environ, front_end.status_of, encode, front_end.options.error_hints)
     try:
         headers = _event_headers(front_end, environ, body.begin())
@@ -650,9 +647,8 @@ def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: Inferenc
 
 
 def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
-    headers = front_end.parameter_headers(response.parameters) if response.parameters else []
-    if response.times is not None and SWITCHES.timing:
-        front_end.add_timing(response.times, headers)
+    headers: Headers = []
+    add_response_headers(front_end, headers, response.parameters, response.times)
     form = environ.get(REQUEST_KEY)
     load = None if form is None else load_metrics(form, response.model_name, front_end.engine.metrics().custom)
     return headers if load is None else [*headers, (RESPONSE_HEADER, load)]

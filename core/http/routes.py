@@ -13,8 +13,8 @@ from trident.core.http import admin as metadata
 from trident.core.http import admin as repository_routes
 from trident.core.http import admin as shared_memory
 from trident.core.http.admin import log_settings, trace_settings
+from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
-from trident.core.http.infer import infer
 from trident.core.http.reply import JSON, TEXT, Reply
 
 View = Callable[..., Reply]

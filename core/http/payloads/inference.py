@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.bridge import infer_many
 from trident.core.frontend.classification import classified
 from trident.core.frontend.request import read_parameters
 from trident.core.http.application import V2Application
-from trident.core.http.front_end import note_inference, note_traces
-from trident.core.http.infer import decode, finish, is_long, off_hub, prepare, run, slicing_of
+from trident.core.http.dataplane import complete, decode_v2, finish, off_hub, run, run_many, slicing_of
 from trident.core.http.payloads.formats import JSON, BodyKind, encoder_of, format_for
 from trident.core.http.payloads.json import encode_json
 from trident.core.http.payloads.payload import (
@@ -28,7 +26,7 @@ from trident.core.http.payloads.payload import (
     output_columns,
     split_instances,
 )
-from trident.core.http.reply import CLIENT_GONE_KEY, Environ, Reply
+from trident.core.http.reply import Environ, Reply
 from trident.core.http.v2_response import ResponsePlan
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
@@ -67,7 +65,7 @@ def decode_payload(
     rules = DecodeRules(
         max_input_size=application.options.max_input_size,
         ignored_fields=ignored_fields,
-        slicing=slicing_of(environ) if is_long(len(body), spec) else None,
+        slicing=slicing_of(environ, len(body), spec),
     )
     return off_hub(application, size, kind.decode, body, spec, rules)
 
@@ -97,7 +95,7 @@ def infer_payload(
     """
     pattern = pattern or InferenceRequest(model.spec.name, [])
     if payload_request(application, environ, model.spec, payload, pattern):
-        response = run(application, environ, model, pattern, is_slow=pattern.has_many_strings)
+        response = run(application, environ, model, pattern)
         return off_hub(application, _unpacked_size(response), result_of, [response], payload)
     return application.bridge.run_long(_infer_parts, application, environ, model.spec, payload, pattern)
 
@@ -111,7 +109,7 @@ def payload_request(
     """
     if payload.parameters:
         read_parameters(payload.parameters, pattern)
-    prepare(application, environ, pattern)
+    complete(application, environ, pattern)
     if not _is_one_request(payload, spec):
         return False
     (pattern.inputs,) = split_instances(payload, spec)
@@ -123,10 +121,10 @@ def infer_converted(
 ) -> PayloadResult:
     """Run a v2 JSON request whose response is to be in another `media_type`. Raises ServerError."""
     spec = model.spec
-    request, plan = decode(application, environ, body, None, version, spec)
+    request, plan = decode_v2(application, environ, body, None, version, spec)
     check_convertible(request, spec, media_type)
-    prepare(application, environ, request)
-    response = run(application, environ, model, request, is_slow=request.has_many_strings)
+    complete(application, environ, request)
+    response = run(application, environ, model, request)
     return off_hub(application, _unpacked_size(response), converted, request, response, plan, spec)
 
 
@@ -185,10 +183,7 @@ def _infer_parts(
     application: V2Application, environ: Environ, spec: ModelSpec, payload: DecodedPayload, pattern: InferenceRequest
 ) -> PayloadResult:
     requests = requests_of(payload, spec, pattern)
-    responses = infer_many(application.engine, requests, environ.get(CLIENT_GONE_KEY))
-    note_inference(environ, responses)
-    note_traces(environ, responses)
-    return result_of(responses, payload)
+    return result_of(run_many(application, environ, requests), payload)
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:

@@ -10,12 +10,9 @@ from collections.abc import Callable, Container, Iterator
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.frontend.bridge import infer_many
-from trident.core.frontend.request import read_parameters
+from trident.core.frontend.request import LATEST, read_parameters
 from trident.core.http.application import V2Application
-from trident.core.http.front_end import note_inference, note_traces
-from trident.core.http.infer import finish, is_long, prepare, slicing_of
-from trident.core.http.long_json import Slicing
+from trident.core.http.dataplane import complete, finish, run_many, slicing_of
 from trident.core.http.payloads.formats import JSON, JSONLINES, NPY, NPZ, NotAcceptable, known_format, starts_as_v2
 from trident.core.http.payloads.inference import (
     check_convertible,
@@ -27,7 +24,7 @@ from trident.core.http.payloads.inference import (
 )
 from trident.core.http.payloads.json import decode_json
 from trident.core.http.payloads.payload import DecodeRules, DocumentForm, document_form, line_name, parse_json
-from trident.core.http.reply import CLIENT_GONE_KEY, Environ, Reply
+from trident.core.http.reply import Environ, Reply
 from trident.core.http.v2_request import decode_request
 from trident.core.http.v2_response import encode_response
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
@@ -100,7 +97,6 @@ def _lines(body: Buffer) -> list[bytes]:
     return [line for line in bytes(body).split(b"\n") if line and not line.isspace()]
 
 
-_LATEST = -1
 # An encoded document does not end with a line break; encoded rows do.
 _BREAK = b"\n"
 _ARRAYS = (*NPY.media_types, *NPZ.media_types)
@@ -132,14 +128,12 @@ class _Lines:
         self._spec = spec
         self._answer_type = answer_type
         self._limit = application.options.max_input_size
-        self._slicing = slicing_of(environ)
         # For each line the number of its requests, and the function that makes its answer from their responses.
         self._answers: list[tuple[int, Answer]] = []
 
     def run(self, lines: list[bytes]) -> tuple[bytes, str, dict[str, Parameter] | None, InferenceTimes | None]:
         """The body of the reply, its media type, the parameters of the first response, and the longest times of all."""
-        client_gone = self._environ.get(CLIENT_GONE_KEY)
-        responses = infer_many(self._application.engine, self._requests(lines), client_gone)
+        responses = run_many(self._application, self._environ, self._requests(lines))
         content = bytearray()
         start = 0
         for count, answer in self._answers:
@@ -149,8 +143,7 @@ class _Lines:
         media_type = self._type(_is_v2(lines[0]))
         if media_type is None or media_type in JSON.media_types:
             media_type = JSONLINES.media_types[0]
-        times = note_inference(self._environ, responses)
-        note_traces(self._environ, responses)
+        times = InferenceTimes.longest(response.times for response in responses)
         return bytes(content), media_type, responses[0].parameters, times
 
     def _requests(self, lines: list[bytes]) -> Iterator[InferenceRequest]:
@@ -165,9 +158,7 @@ class _Lines:
     def _read(self, line: bytes) -> tuple[list[InferenceRequest], Answer]:
         is_v2 = _is_v2(line)
         media_type = self._type(is_v2)
-        if not is_v2:
-            return self._instances(line, media_type or JSON.media_types[0])
-        return self._v2(line) if media_type is None else self._converted(line, media_type)
+        return self._v2(line, media_type) if is_v2 else self._instances(line, media_type or JSON.media_types[0])
 
     def _type(self, is_v2: bool) -> str | None:
         chosen = self._answer_type(is_v2)
@@ -175,34 +166,30 @@ class _Lines:
             raise NotAcceptable(f"answers in {chosen} cannot be joined line by line", hint="ask for JSON or CSV")
         return chosen
 
-    def _v2(self, line: bytes) -> tuple[list[InferenceRequest], Answer]:
+    def _v2(self, line: bytes, media_type: str | None) -> tuple[list[InferenceRequest], Answer]:
         spec = self._spec
-        request, plan = decode_request(line, None, _LATEST, spec, self._limit, self._slicing_for(line))
-        if any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
+        slicing = slicing_of(self._environ, len(line), spec)
+        request, plan = decode_request(line, None, LATEST, spec, self._limit, slicing)
+        if media_type is not None:
+            check_convertible(request, spec, media_type)
+        elif any(plan.form_of(name)[0] for name in request.outputs or spec.outputs):
             raise InvalidRequest("an answer of lines cannot have binary outputs")
-        prepare(self._application, self._environ, request)
-        return [request], lambda responses: b"".join(encode_response(responses[0], plan, spec)[0])
+        complete(self._application, self._environ, request)
 
-    def _converted(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
-        spec = self._spec
-        request, plan = decode_request(line, None, _LATEST, spec, self._limit, self._slicing_for(line))
-        check_convertible(request, spec, media_type)
-        prepare(self._application, self._environ, request)
-        return [request], lambda responses: b"".join(
-            content_of(converted(request, responses[0], plan, spec).columns, media_type, None)
-        )
+        def answer(responses: list[InferenceResponse]) -> bytes:
+            if media_type is None:
+                return b"".join(encode_response(responses[0], plan, spec)[0])
+            return b"".join(content_of(converted(request, responses[0], plan, spec).columns, media_type, None))
 
-    def _slicing_for(self, line: bytes) -> Slicing | None:
-        return self._slicing if is_long(len(line), self._spec) else None
+        return [request], answer
 
     def _instances(self, line: bytes, media_type: str) -> tuple[list[InferenceRequest], Answer]:
-        payload = decode_json(
-            line, self._spec, DecodeRules(max_input_size=self._limit, slicing=self._slicing_for(line))
-        )
+        slicing = slicing_of(self._environ, len(line), self._spec)
+        payload = decode_json(line, self._spec, DecodeRules(max_input_size=self._limit, slicing=slicing))
         pattern = InferenceRequest(self._spec.name, [])
         if payload.parameters:
             read_parameters(payload.parameters, pattern)
-        prepare(self._application, self._environ, pattern)
+        complete(self._application, self._environ, pattern)
         return list(requests_of(payload, self._spec, pattern)), lambda responses: b"".join(
             content_of(result_of(responses, payload).columns, media_type, payload.form)
         )

@@ -1,0 +1,328 @@
+"""The way of an inference request over HTTP. Every entry point calls these functions, in this order:
+
+    find_model       the version that serves the request
+    one_response     refuses a model that may answer any number of times
+    read_body        the whole body, inflated
+    decode_v2        the request in a v2 body; generate and core/http/payloads decode the other formats
+    complete         what the headers add to the request
+    run              the one response to it
+      open_stream    the responses to it, any number of them
+      run_many       the responses to all requests of a body
+    encode_v2        the body of the v2 response; generate and core/http/payloads encode the other formats
+    finish           the reply
+
+`infer` and `infer_body` take it for the v2 protocol.
+Source: docs/spec/http.md section 4 "Processing order".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
+from trident.core.frontend.bridge import ClientGone, P, infer_many
+from trident.core.frontend.request import LATEST, HeaderPattern, forward_header, version_number
+from trident.core.frontend.response_stream import ResponseStream
+from trident.core.frontend.trace_events import client_trace
+from trident.core.http.body import IDENTITY, choose_encoding, compress, decompress, read_input
+from trident.core.http.errors import REQUEST_ID_KEY, BrokenCompression
+from trident.core.http.front_end import INFERENCE_KEY, HttpFrontEnd, InferenceNote, note_inference, note_traces
+from trident.core.http.long_json import Slicing
+from trident.core.http.reply import (
+    ARRIVED_KEY,
+    BODY_KEY,
+    CALLER_KEY,
+    CLIENT_GONE_KEY,
+    RECEIVED_HEADERS_KEY,
+    Environ,
+    Headers,
+    Reply,
+)
+from trident.core.http.v2_json import NotStrict
+from trident.core.http.v2_request import decode_request
+from trident.core.http.v2_response import Encoded, ResponsePlan, encode_response
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import BYTES, Buffer
+from trident.core.observability.switches import SWITCHES
+
+T = TypeVar("T")
+
+ACCEPT_ENCODING: Final = "HTTP_ACCEPT_ENCODING"
+CONTENT_ENCODING: Final = "HTTP_CONTENT_ENCODING"
+TRACEPARENT: Final = "HTTP_TRACEPARENT"
+TRACESTATE: Final = "HTTP_TRACESTATE"
+
+# 64 KB inflate and deflate, and as many bytes of strings are packed, in about a millisecond.
+_LARGE: Final = 65536
+# A small compressed body may become this many times as large.
+_INFLATES_BY: Final = 32
+# Text of these sizes is read in 10 to 30 milliseconds. Numbers are read as a whole up to there, because that takes half
+# of the CPU time: another thread and the search for the ends of slices cost as much as the parser.
+_LONG_NUMBERS: Final = 4 << 20
+_LONG_STRINGS: Final = 1 << 20
+# With NaN, a text of this size takes 5 to 10 milliseconds: it is read again in slices.
+_LONG_LENIENT: Final = 1 << 19
+# Four megabytes of JSON.
+_LONG_ANSWER: Final = 1 << 20
+_INT32: Final = range(-(2**31), 2**31)
+_INTEGER: Final = re.compile(r"[+-]?[0-9]+\Z")
+_LONGEST_INTEGER: Final = 20
+
+
+def infer(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """Run the request in `environ` on `model`; `version` is text, empty for the latest. Raises ServerError."""
+    try:
+        found, number = find_model(front_end, model, version)
+        one_response(found)
+        body = read_body(front_end, environ)
+    except ServerError as error:
+        # Triton takes the output of a broken compression for the body, and refuses that.
+        error.before_parsing = type(error) is not BrokenCompression
+        raise
+    return infer_body(front_end, environ, found, body, number, front_end.binary_header(environ))
+
+
+def infer_body(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int, header: str | None
+) -> Reply:
+    """Run the v2 request in `body` on `model`. Raises ServerError.
+
+    `version` is the one that the client asked for, -1 for the latest. `header` is the result of
+    `front_end.binary_header`.
+    """
+    header_length = None if header is None else _header_length(front_end, header, len(body))
+    spec = model.spec
+    request, plan = decode_v2(front_end, environ, body, header_length, version, spec)
+    complete(front_end, environ, request)
+    response = run(front_end, environ, model, request)
+    parts, json_length = encode_v2(front_end, response, plan, spec)
+    return finish(front_end, environ, parts, front_end.body_headers(json_length), response.parameters, response.times)
+
+
+def find_model(front_end: HttpFrontEnd, model: str, version: str) -> tuple[ServedModel, int]:
+    """The model that serves, and the version that the client asked for, -1 for the latest. Raises ServerError."""
+    number = version_number(version) if version else LATEST
+    return front_end.engine.model(model, number), number
+
+
+def one_response(model: ServedModel) -> ServedModel:
+    """The model, if it gives one response to a request. Raises Unsupported."""
+    if model.spec.decoupled:
+        raise Unsupported("HTTP end point doesn't support models with decoupled transaction policy")
+    return model
+
+
+def read_body(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
+    """The whole body, inflated. Raises InvalidRequest, UnsupportedEncoding or BrokenCompression."""
+    body: Buffer | None = environ.get(BODY_KEY)
+    if body is None:
+        body = _drain_input(environ)
+    encoding = environ.get(CONTENT_ENCODING)
+    if encoding is None or encoding == IDENTITY:
+        return body
+    return off_hub(front_end, _INFLATES_BY * len(body), decompress, body, encoding, front_end.options.max_input_size)
+
+
+def _drain_input(environ: Environ) -> Buffer:
+    """The body from `wsgi.input`, under servers that do not hand it over as one buffer."""
+    length = environ.get("CONTENT_LENGTH") or ""
+    if length.isdigit() and int(length[:20]) not in _INT32:
+        raise InvalidRequest(
+            f"Unable to parse Content-Length, value is out of range [ -2147483648, 2147483647 ], got: {length}"
+        )
+    return read_input(environ)
+
+
+def _header_length(front_end: HttpFrontEnd, text: str, body_length: int) -> int:
+    """The length of the JSON before binary tensors. Raises InvalidRequest with Triton's texts."""
+    if text.isdecimal() and len(text) < 10 and int(text) <= body_length:
+        return int(text)
+    is_integer = _INTEGER.match(text) is not None
+    number = int(text) if is_integer and len(text) <= _LONGEST_INTEGER else None
+    if number is not None and 0 <= number <= body_length:
+        return number  # it has a sign or leading zeros
+    name = front_end.inference_header
+    if not is_integer:
+        message = f"Unable to parse {name}, got: {text}"
+    elif number is None or number not in _INT32:
+        message = f"Unable to parse {name}, value is out of range [ -2147483648, 2147483647 ], got: {text}"
+    else:
+        message = f"inference header size should be in range (0, {body_length}), got: {text}"
+    error = InvalidRequest(message)
+    error.before_parsing = True
+    raise error
+
+
+def decode_v2(
+    front_end: HttpFrontEnd, environ: Environ, body: Buffer, header_length: int | None, version: int, spec: ModelSpec
+) -> tuple[InferenceRequest, ResponsePlan]:
+    """The v2 request in `body`, and the form of its response. Raises ServerError."""
+    limit = front_end.options.max_input_size
+    size = len(body) if header_length is None else header_length
+    if size < _LONG_LENIENT:
+        return decode_request(body, header_length, version, spec, limit)
+    slicing = slicing_of(environ, size, spec)
+    if slicing is None:
+        with suppress(NotStrict):
+            return decode_request(body, header_length, version, spec, limit, is_strict=True)
+        slicing = _slicing(environ)
+    return front_end.bridge.run(decode_request, body, header_length, version, spec, limit, slicing)
+
+
+def slicing_of(environ: Environ, size: int, spec: ModelSpec) -> Slicing | None:
+    """How to read a JSON text of `size` bytes for the model in slices; None for a text that is read as a whole.
+
+    Reading ends with RequestCancelled when the client has gone. Any thread.
+    """
+    is_long = size >= _LONG_STRINGS and (
+        size >= _LONG_NUMBERS or any(expected.datatype is BYTES for expected in spec.inputs.values())
+    )
+    return _slicing(environ) if is_long else None
+
+
+def _slicing(environ: Environ) -> Slicing:
+    return Slicing(partial(_check_client, environ.get(CLIENT_GONE_KEY)))
+
+
+def _check_client(client_gone: ClientGone | None) -> None:
+    if client_gone is not None and client_gone():
+        raise RequestCancelled("the client went away")
+
+
+def complete(front_end: HttpFrontEnd, environ: Environ, request: InferenceRequest, *, forwards: bool = True) -> None:
+    """Add the headers to a decoded request, and note its id for errors. Raises InvalidRequest.
+
+    Without `forwards` no header becomes a parameter by `--http-header-forward-pattern`.
+    """
+    front_end.adopt_headers(environ, request)
+    if request.id:
+        environ[REQUEST_ID_KEY] = request.id
+    pattern = front_end.options.header_pattern
+    if pattern is not None and forwards:
+        _forward_headers(environ, pattern, request)
+
+
+def _forward_headers(environ: Environ, pattern: HeaderPattern, request: InferenceRequest) -> None:
+    """Make headers whose name matches string parameters, under the name received.
+
+    Our worker keeps the spelling of a name; under another server it is guessed.
+    """
+    received: list[tuple[str, str]] | None = environ.get(RECEIVED_HEADERS_KEY)
+    if received is None:
+        received = [
+            (key[5:].replace("_", "-").lower(), value) for key, value in environ.items() if key.startswith("HTTP_")
+        ]
+    for name, value in received:
+        if pattern.matches(name):
+            forward_header(request, name, value)
+
+
+def run(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> InferenceResponse:
+    """The model's one response. Raises the ServerError of a failed one."""
+    _note_origin(front_end, environ, model, request)
+    is_slow = request.nbytes >= _LARGE and request.has_many_strings
+    response = front_end.bridge.infer(model, request, environ.get(CLIENT_GONE_KEY), is_slow=is_slow)
+    if response.trace:
+        note_traces(environ, (response,))
+    if response.error is not None:
+        environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version)
+        raise response.error
+    if response.times is not None:
+        note_inference(environ, (response,))
+    return response
+
+
+def open_stream(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
+) -> ResponseStream:
+    """The model's responses, which may be errors, as they arrive. The caller takes all of them or cancels the stream,
+    and notes what it takes."""
+    _note_origin(front_end, environ, model, request)
+    return front_end.bridge.stream(model, request, environ.get(CLIENT_GONE_KEY))
+
+
+def run_many(
+    front_end: HttpFrontEnd, environ: Environ, requests: Iterable[InferenceRequest]
+) -> list[InferenceResponse]:
+    """The responses to `requests`, all for one model, in their order. Blocks: call it on a native thread.
+
+    Raises the first error.
+    """
+    # They come to the engine one after the other, and the delay of each begins there: they have no arrival.
+    responses = infer_many(front_end.engine, requests, environ.get(CLIENT_GONE_KEY))
+    note_inference(environ, responses)
+    note_traces(environ, responses)
+    return responses
+
+
+def _note_origin(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest) -> None:
+    """Note when and from whom `request` came, if that matters to `model`, and its client's trace."""
+    if model.spec.counts_arrival:
+        request.arrived_ns = environ.get(ARRIVED_KEY, 0)
+        request.caller = environ.get(CALLER_KEY)
+    if front_end.trace_gate.reads_context:
+        request.trace = client_trace(environ.get(TRACEPARENT), environ.get(TRACESTATE))
+
+
+def encode_v2(front_end: HttpFrontEnd, response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
+    """The body of the v2 response."""
+    size = response.nbytes
+    if size >= _LARGE and any(_is_long(output, size, plan) for output in response.outputs):
+        return front_end.bridge.run(encode_response, response, plan, spec)
+    return encode_response(response, plan, spec)
+
+
+def _is_long(output: OutputTensor, size: int, plan: ResponsePlan) -> bool:
+    """Whether an output of a response of `size` bytes takes long to become JSON."""
+    return (size >= _LONG_ANSWER or output.datatype == "BYTES") and not plan.form_of(output.name)[0]
+
+
+def finish(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    parts: list[Buffer],
+    headers: Headers,
+    parameters: dict[str, Parameter] | None,
+    times: InferenceTimes | None,
+) -> Reply:
+    """The reply with `parts` as its body, compressed as the client accepts; `parameters` and `times` are those of the
+    response."""
+    add_response_headers(front_end, headers, parameters, times)
+    if ACCEPT_ENCODING in environ:
+        parts = _compressed(front_end, environ, parts, headers)
+    size = 0
+    for part in parts:
+        size += len(part)
+    headers.append(("Content-Length", str(size)))
+    return Reply(200, headers, parts)
+
+
+def add_response_headers(
+    front_end: HttpFrontEnd, headers: Headers, parameters: dict[str, Parameter] | None, times: InferenceTimes | None
+) -> None:
+    """Add what the platform shows of a response's parameters and times. Raises ServerError."""
+    if parameters:
+        headers += front_end.parameter_headers(parameters)
+    if times is not None and SWITCHES.timing:
+        front_end.add_timing(times, headers)
+
+
+def _compressed(front_end: HttpFrontEnd, environ: Environ, parts: list[Buffer], headers: Headers) -> list[Buffer]:
+    """The parts in the encoding that the client accepts, which is added to `headers`."""
+    encoding = choose_encoding(environ[ACCEPT_ENCODING])
+    if encoding == IDENTITY:
+        return parts
+    headers.append(("Content-Encoding", encoding))
+    return [off_hub(front_end, sum(map(len, parts)), compress, parts, encoding)]
+
+
+def off_hub(front_end: HttpFrontEnd, size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function`, which works on `size` bytes: on another thread if it would hold the hub up."""
+    return function(*args, **kwargs) if size < _LARGE else front_end.bridge.run(function, *args, **kwargs)
