@@ -25,7 +25,7 @@ from trident.core.engine.protocol import Engine
 from trident.core.frontend.bridge import Bridge
 from trident.core.http.admin import readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
-from trident.core.http.flask_routes import RouteMap
+from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
 from trident.core.http.metrics import MetricsPage
 from trident.core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send

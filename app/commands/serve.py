@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _FRONT_END_MODULES = (
     "trident.app.worker.worker",
     "trident.app.sites.front_end",
-    "trident.core.http.flask_routes",
+    "trident.core.http.flask_app",
     "trident.app.worker.gevent_link",
 )
 _GRPC_MODULES = ("trident.app.worker.http2.connection", "trident.core.grpc.application")

@@ -1,7 +1,7 @@
-"""The v2 protocol as a WSGI application.
+"""The v2 protocol as a WSGI application: a Flask application, and a short way past it.
 
 Infer and generate requests and the server's own probes take the short way: `__call__` knows their path and calls the
-view itself. All other requests go through Flask (core/http/flask_routes.py), which the first of them imports. Both ways
+view itself. All other requests go through Flask (core/http/flask_app.py), which the first of them imports. Both ways
 end in `V2Application.answer`.
 Source: docs/architecture.md section 3 point 4, docs/spec/http.md sections 1 and 2.
 """
@@ -13,7 +13,7 @@ import re
 import threading
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -40,39 +40,21 @@ from trident.core.memo import Memo
 from trident.core.observability.log import verbose_level
 
 if TYPE_CHECKING:
-    from trident.core.http.flask_routes import FlaskRoutes
+    from trident.core.http.flask_app import FlaskApp
 
 
 _log = logging.getLogger("trident.http")
 
 _LEVEL = verbose_level(1)
 # Triton prints the number of a method in evhtp, its HTTP library.
-_METHODS = (
-    "GET",
-    "HEAD",
-    "POST",
-    "PUT",
-    "DELETE",
-    "MKCOL",
-    "COPY",
-    "MOVE",
-    "OPTIONS",
-    "PROPFIND",
-    "PROPPATCH",
-    "LOCK",
-    "UNLOCK",
-    "TRACE",
-    "CONNECT",
-    "PATCH",
-)
-_NUMBERS = {method: number for number, method in enumerate(_METHODS)}
-_UNKNOWN = len(_METHODS)
+_METHODS: Final = "GET HEAD POST PUT DELETE MKCOL COPY MOVE OPTIONS PROPFIND PROPPATCH LOCK UNLOCK TRACE CONNECT PATCH"
+_NUMBERS: Final = {method: number for number, method in enumerate(_METHODS.split())}
 
 
 def log_request(environ: Environ) -> None:
     """Log the line of one request."""
-    method = _NUMBERS.get(environ["REQUEST_METHOD"], _UNKNOWN)
-    _log.log(_LEVEL, "HTTP request: %d %s", method, request_path(environ))
+    number = _NUMBERS.get(environ["REQUEST_METHOD"], len(_NUMBERS))
+    _log.log(_LEVEL, "HTTP request: %d %s", number, request_path(environ))
 
 
 _INFER_PATH = re.compile(r"/v2/models/([^/]+)(?:/versions/([0-9]+))?/(infer|generate|generate_stream)")
@@ -121,7 +103,7 @@ class V2Application(HttpFrontEnd):
         self._responses_of: dict[tuple[str, str, int], Counter] = {}
         probes = [(rule, route) for route in self.routes if route.group == HEALTH for rule in route.rules]
         self._probes = {rule: route for rule, route in probes if "<" not in rule}
-        self._flask: FlaskRoutes | None = None
+        self._flask: FlaskApp | None = None
         self._making_flask = threading.Lock()
 
     # --- the hooks ---------------------------------------------------------------------------------------------------
@@ -149,15 +131,15 @@ class V2Application(HttpFrontEnd):
 
     def wsgi_app(self, environ: Environ, start_response: Any) -> Iterable[Any]:
         """Answer through Flask."""
-        return (self._flask or self.bridge.run(self.flask)).wsgi_app(environ, start_response)
+        return (self._flask or self.bridge.run(self.flask_app)).wsgi_app(environ, start_response)
 
-    def flask(self) -> FlaskRoutes:
-        """What answers through Flask. The first call imports it: a tenth of a second, so not on the hub."""
+    def flask_app(self) -> FlaskApp:
+        """The Flask application. The first call imports Flask: a tenth of a second, so not on the hub."""
         with self._making_flask:
             if self._flask is None:
-                from trident.core.http.flask_routes import FlaskRoutes
+                from trident.core.http.flask_app import FlaskApp
 
-                self._flask = FlaskRoutes(self)
+                self._flask = FlaskApp(self)
             return self._flask
 
     def answer(self, environ: Environ, route: Route, arguments: dict[str, str]) -> Reply:

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trident.core.http import admin as health
-from trident.core.http import admin as metadata
-from trident.core.http import admin as repository_routes
-from trident.core.http import admin as shared_memory
-from trident.core.http.admin import log_settings, trace_settings
+from trident.core.http import admin
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
 from trident.core.http.reply import JSON, TEXT, Reply
@@ -72,21 +68,21 @@ INFERENCE = (INFER, GENERATE, GENERATE_STREAM)
 
 ROUTES: tuple[Route, ...] = (
     *INFERENCE,
-    Route("live", ("/v2/health/live",), "health", GET, health.live, TEXT, TEXT),
-    Route("ready", ("/v2/health/ready",), "health", GET, health.ready, TEXT, TEXT),
-    Route("model_ready", of_model("/ready"), "health", GET, health.model_ready, TEXT, TEXT),
-    Route("server_metadata", ("/v2",), "metadata", GET, metadata.server_metadata),
-    Route("model_metadata", of_model(""), "metadata", GET, metadata.model_metadata),
-    Route("model_config", of_model("/config"), "model-config", GET, metadata.model_config),
-    Route("statistics", ("/v2/models/stats", *of_model("/stats")), "statistics", GET, metadata.model_statistics),
-    Route("slowest", of_model("/slowest"), "statistics", GET, metadata.slowest_requests),
-    Route("repository_index", of_repository("/index"), "model-repository", POST, repository_routes.index),
-    Route("load", of_repository("/models/<model>/load"), "model-repository", POST, repository_routes.load),
-    Route("unload", of_repository("/models/<model>/unload"), "model-repository", POST, repository_routes.unload),
-    Route("memory_status", of_memory("status"), "shared-memory", GET, shared_memory.status),
-    Route("memory_register", of_memory("register"), "shared-memory", POST, shared_memory.register),
-    Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, shared_memory.unregister),
-    Route("trace", ("/v2/trace/setting",), "trace", BOTH, trace_settings),
-    Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, trace_settings),
-    Route("logging", ("/v2/logging",), "logging", BOTH, log_settings),
+    Route("live", ("/v2/health/live",), "health", GET, admin.live, TEXT, TEXT),
+    Route("ready", ("/v2/health/ready",), "health", GET, admin.ready, TEXT, TEXT),
+    Route("model_ready", of_model("/ready"), "health", GET, admin.model_ready, TEXT, TEXT),
+    Route("server_metadata", ("/v2",), "metadata", GET, admin.server_metadata),
+    Route("model_metadata", of_model(""), "metadata", GET, admin.model_metadata),
+    Route("model_config", of_model("/config"), "model-config", GET, admin.model_config),
+    Route("statistics", ("/v2/models/stats", *of_model("/stats")), "statistics", GET, admin.model_statistics),
+    Route("slowest", of_model("/slowest"), "statistics", GET, admin.slowest_requests),
+    Route("repository_index", of_repository("/index"), "model-repository", POST, admin.index),
+    Route("load", of_repository("/models/<model>/load"), "model-repository", POST, admin.load),
+    Route("unload", of_repository("/models/<model>/unload"), "model-repository", POST, admin.unload),
+    Route("memory_status", of_memory("status"), "shared-memory", GET, admin.status),
+    Route("memory_register", of_memory("register"), "shared-memory", POST, admin.register),
+    Route("memory_unregister", of_memory("unregister"), "shared-memory", POST, admin.unregister),
+    Route("trace", ("/v2/trace/setting",), "trace", BOTH, admin.trace_settings),
+    Route("model_trace", ("/v2/models/<model>/trace/setting",), "trace", BOTH, admin.trace_settings),
+    Route("logging", ("/v2/logging",), "logging", BOTH, admin.log_settings),
 )

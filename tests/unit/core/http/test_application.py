@@ -306,7 +306,7 @@ def test_an_error_outside_a_view_is_answered(application: Recording, caplog: pyt
     def broken() -> None:
         raise ValueError("secret")
 
-    application.flask().before_request(broken)
+    application.flask_app().before_request(broken)
     status, _, body = call(application, "/v2", "GET")
     assert status == "500 Internal Server Error"
     assert json.loads(body) == {"error": "unexpected error in the server, its log says more"}

@@ -1,4 +1,7 @@
-"""The routes of a V2Application that need no haste, through Flask, which counts and times their requests.
+"""The Flask application behind a V2Application: it finds the route of a request and has the V2Application answer it.
+
+prometheus-flask-exporter counts and times what comes here. Infer, generate and the server's probes do not come here
+unless something is wrong with them: `V2Application.__call__` answers and counts them itself.
 
 Flask and what it imports are a quarter of the modules of a server and 7 MB of its memory. So this module is imported by
 the first request that needs it; only where several front ends are forked, all of them have it from the start.
@@ -63,8 +66,8 @@ class RouteMap:
 _V1_MODEL = re.compile(r"/v1/models/([\w.-]{1,200})")
 
 
-class FlaskRoutes(Flask):
-    """Finds the route of a request and has `application` answer it."""
+class FlaskApp(Flask):
+    """All routes of `application`."""
 
     def __init__(self, application: V2Application) -> None:
         super().__init__("trident.core.http", static_folder=None, template_folder=None)
