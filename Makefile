@@ -56,7 +56,7 @@ quick-tests: $(VENV)/.installed-test
 bench: $(VENV)/.installed-test
 	$(BIN)/python -m bench $(BENCH_ARGS)
 
-# Fails if this checkout is slower than the last release at one of the doors; takes two minutes.
+# Fails if this checkout is slower than the last release at one of its entry points; takes two minutes.
 bench-guard: $(VENV)/.installed-test
 	$(BIN)/python -m bench guard $(GUARD_ARGS)
 

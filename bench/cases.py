@@ -1,4 +1,4 @@
-"""The cases of the benchmark: the model, the request body, and the check of the answer."""
+"""The requests of the benchmark: the model, the request body, and the arrays of the answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ Array = npt.NDArray[np.generic]
 
 DATATYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
 IMAGE = (3, 224, 224)
+DIGIT = (1, 28, 28)
 SEED = 3
+LENGTH = "Inference-Header-Content-Length"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One row of the benchmark. `inputs` are name, datatype and shape of one item, without the batch dimension."""
+    """One request. `inputs` are name, datatype and shape of one item, without the batch dimension."""
 
     key: str
     title: str
@@ -27,6 +29,7 @@ class Case:
     binary: bool
     # Slow cells run longer; otherwise a handful of requests would decide them.
     stretch: int = 1
+    rows: int = 1
 
     @property
     def path(self) -> str:
@@ -42,43 +45,30 @@ class Case:
         made: dict[str, Array] = {}
         for name, datatype, shape in self.inputs:
             if datatype == "INT32":
-                made[name] = random.integers(0, 100, (1, *shape)).astype(np.int32)
+                made[name] = random.integers(0, 100, (self.rows, *shape)).astype(np.int32)
             else:
                 # Doubles, so that JSON has as many digits as a client's float() prints.
-                made[name] = random.random((1, *shape))
+                made[name] = random.random((self.rows, *shape))
         return made
+
+    def feeds(self) -> dict[str, Array]:
+        """The inputs as an ONNX Runtime session takes them."""
+        arrays = self.arrays()
+        return {name: arrays[name].astype(DATATYPES[datatype]) for name, datatype, _ in self.inputs}
 
     def body(self) -> tuple[bytes, dict[str, str]]:
         """The request body and its headers."""
-        arrays = self.arrays()
         tensors: list[dict[str, object]] = []
-        chunks: list[bytes] = []
-        for name, datatype, _ in self.inputs:
-            tensor: dict[str, object] = {"name": name, "shape": list(arrays[name].shape), "datatype": datatype}
-            if self.binary:
-                chunk = arrays[name].astype(DATATYPES[datatype]).tobytes()
-                chunks.append(chunk)
-                tensor["parameters"] = {"binary_data_size": len(chunk)}
-            else:
-                tensor["data"] = arrays[name].ravel().tolist()
-            tensors.append(tensor)
+        chunks = [feed.tobytes() for feed in self.feeds().values()]
+        for (name, datatype, _), array, chunk in zip(self.inputs, self.arrays().values(), chunks, strict=True):
+            data = {"parameters": {"binary_data_size": len(chunk)}} if self.binary else {"data": array.ravel().tolist()}
+            tensors.append({"name": name, "shape": list(array.shape), "datatype": datatype, **data})
         document: dict[str, object] = {"inputs": tensors}
         if not self.binary:
             return json.dumps(document, separators=(",", ":")).encode(), {"Content-Type": "application/json"}
         document["parameters"] = {"binary_data_output": True}
         header = json.dumps(document, separators=(",", ":")).encode()
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Inference-Header-Content-Length": str(len(header)),
-        }
-        return b"".join([header, *chunks]), headers
-
-    def feeds(self) -> dict[str, Array]:
-        """The inputs as an ONNX Runtime session takes them."""
-        return {
-            name: array.astype(DATATYPES[datatype])
-            for (name, datatype, _), array in zip(self.inputs, self.arrays().values(), strict=True)
-        }
+        return b"".join([header, *chunks]), {"Content-Type": "application/octet-stream", LENGTH: str(len(header))}
 
     def answer(self, body: bytes, header_length: str | None) -> dict[str, Array]:
         """Parse the outputs of a response. KeyError or ValueError if the body is not a response."""
@@ -97,22 +87,34 @@ class Case:
         return outputs
 
 
-_ADD_SUB = (("INPUT0", "INT32", (16,)), ("INPUT1", "INT32", (16,)))
-_ADD_SUB_OUT = ("OUTPUT0", "OUTPUT1")
+_PAIR = (("INPUT0", "INT32", (16,)), ("INPUT1", "INT32", (16,)))
+_PAIR_OUT = ("OUTPUT0", "OUTPUT1")
 _IMAGE = (("INPUT", "FP32", IMAGE),)
 _DIGIT = (("INPUT", "FP32", (1, 8, 8)),)
-_LARGER_DIGIT = (("INPUT", "FP32", (1, 28, 28)),)
+_LARGER_DIGIT = (("INPUT", "FP32", DIGIT),)
 _OUT = ("OUTPUT",)
 
+ADD_SUB_JSON = Case("a-json", "add/sub of 16 integers, JSON", "simple", _PAIR, _PAIR_OUT, binary=False)
+ADD_SUB = Case("a-binary", "add/sub of 16 integers, binary", "simple", _PAIR, _PAIR_OUT, binary=True)
+ECHO = Case("b", "600 KB tensor echoed, binary", "identity", (("INPUT", "FP32", (150_000,)),), _OUT, binary=True)
+IMAGE_MEAN = Case(
+    "c-mean", "3x224x224 image as JSON, one number out", "image_mean", _IMAGE, _OUT, binary=False, stretch=2
+)
+IMAGE_ECHO = Case("c-echo", "3x224x224 image as JSON, echoed", "image_echo", _IMAGE, _OUT, binary=False, stretch=2)
 CASES: tuple[Case, ...] = (
-    Case("a-json", "add/sub of 16 integers, JSON", "simple", _ADD_SUB, _ADD_SUB_OUT, binary=False),
-    Case("a-binary", "add/sub of 16 integers, binary", "simple", _ADD_SUB, _ADD_SUB_OUT, binary=True),
-    Case("b", "600 KB tensor echoed, binary", "identity", (("INPUT", "FP32", (150_000,)),), _OUT, binary=True),
-    Case("c-mean", "3x224x224 image as JSON, one number out", "image_mean", _IMAGE, _OUT, binary=False, stretch=2),
-    Case("c-echo", "3x224x224 image as JSON, echoed", "image_echo", _IMAGE, _OUT, binary=False, stretch=2),
+    ADD_SUB_JSON,
+    ADD_SUB,
+    ECHO,
+    IMAGE_MEAN,
+    IMAGE_ECHO,
     Case("d-json", "digit classifier, JSON", "digits", _DIGIT, _OUT, binary=False),
     Case("d-binary", "digit classifier, binary", "digits", _DIGIT, _OUT, binary=True),
     Case("e", "ResNet-50-like graph, binary image", "resnet", _IMAGE, _OUT, binary=True, stretch=3),
     Case("f-json", "28x28 digit CNN, JSON", "digits_cnn", _LARGER_DIGIT, _OUT, binary=False),
     Case("f-binary", "28x28 digit CNN, binary", "digits_cnn", _LARGER_DIGIT, _OUT, binary=True),
+)
+BY_KEY = {case.key: case for case in CASES}
+# Not in the run beside a Flask server, which would need minutes for it.
+LARGE = Case(
+    "large", "16 MB tensor echoed, binary", "identity", (("INPUT", "FP32", (4 << 20,)),), _OUT, binary=True, stretch=8
 )

@@ -1,4 +1,4 @@
-"""Compare this checkout with another one: both servers run at the same time and are asked by turns.
+"""Compare this checkout with another one: both servers run at the same time and are asked in turns.
 
     python -m bench compare ../before                               all rows, about 14 minutes
     python -m bench compare ../before --only a-json,a-binary --connections 16 --pairs 200
@@ -19,64 +19,68 @@ The other checkout must be at the commit that was measured beside Triton.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import shlex
 import shutil
-import statistics
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from bench import machine, wrk
-from bench.cases import CASES, Case
-from bench.grpc.cases import infer_message
-from bench.grpc.load import GrpcLoad, write_message
-from bench.grpc.servers import BothDoors
-from bench.machine import LoadSeen, LoadWatch
-from bench.models import served
-from bench.plain import check_answer, geometric_mean
-from bench.python import ADD_SUB, build_add_sub
+from bench import machine
+from bench.cases import ADD_SUB, CASES, Case
+from bench.clients import BUILD, require_wrk
+from bench.loads import grpc, infer
+from bench.machine import LoadWatch, MachineLoad
+from bench.models import python_models, repositories
 from bench.results import (
+    COMPARISON_HEADER,
     RESULTS,
+    Comparison,
     Publication,
+    Ratio,
     add_publication_arguments,
+    geometric_mean,
     names_among,
     number,
     positive,
     table,
     update_readme,
 )
-from bench.turns import HttpLoad, Load, Ratio, Turn, Turns
+from bench.runner import Ask, compare
+from bench.servers.server import GRPC, Server, trident
 from tests.project import ROOT
 
-THEN = next(case for case in CASES if case.key == "a-binary")
-"""What the commit of then is asked."""
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """What this checkout is asked; `triton` is the name of Triton's figure for the same."""
-
-    case: Case
-    triton: str
-
-
-GRPC_CASES = (
-    replace(THEN, key="grpc", title="add/sub of 16 integers, ModelInfer"),
-    replace(THEN, key="grpc-stream", title="add/sub of 16 integers, ModelStreamInfer"),
+FOLDER = BUILD / "compare"
+THIS, OTHER = "this", "other"
+SMALL = (1, 16, 64)
+UNARY = replace(ADD_SUB, key="grpc", title="add/sub of 16 integers, ModelInfer")
+STREAM = replace(ADD_SUB, key="grpc-stream", title="add/sub of 16 integers, ModelStreamInfer")
+PYTHON = replace(ADD_SUB, key="python", title="add/sub of 16 integers, Python model")
+_ASKS: dict[str, Ask] = {case.key: infer(case) for case in CASES} | {
+    UNARY.key: grpc(UNARY),
+    STREAM.key: grpc(STREAM, streams=True),
+}
+# The images wait long for each other: with more connections, a turn would hold little besides its ends.
+CONNECTIONS: dict[str, tuple[int, ...]] = {
+    "a-json": SMALL,
+    "a-binary": SMALL,
+    "b": SMALL,
+    "d-json": (16, 64),
+    "d-binary": (16, 64),
+    "f-json": SMALL,
+    "f-binary": SMALL,
+    "c-mean": (4,),
+    "c-echo": (1, 4, 16, 64),
+    "grpc": SMALL,
+    "grpc-stream": (16, 64),
+}
+# What the commit that was measured beside Triton did not have: the case, what is asked, and Triton's figure for it.
+SINCE: tuple[tuple[Case, Ask, str], ...] = (
+    (UNARY, grpc(UNARY), "Triton over gRPC, raw client"),
+    (PYTHON, infer(PYTHON, model=python_models.ADD_SUB), "Triton's Python backend"),
 )
-DOORS = (
-    Door(GRPC_CASES[0], "Triton over gRPC, raw client"),
-    Door(
-        replace(THEN, key="python", title="add/sub of 16 integers, Python model", model=ADD_SUB),
-        "Triton's Python backend",
-    ),
-)
-CONNECTIONS = (1, 16, 64)
 
 
 # Triton does not run on every machine, and figures of different runs do not compare. So both this checkout and Triton
@@ -93,8 +97,7 @@ _HEADER = [
     "now",
     "CPU over Triton's, now",
 ]
-_DOORS_HEADER = ["case", "connections", "requests/s, Triton", "over Triton's, now"]
-_RATE, _CPU = "requests/s over Triton's", "CPU per request over Triton's"
+_SINCE_HEADER = ["case", "connections", "requests/s, Triton", "over Triton's, now"]
 
 Cell = tuple[str, int]
 """The title of a case, and the number of connections."""
@@ -104,7 +107,7 @@ Cell = tuple[str, int]
 class BesideTriton:
     """A run beside Triton, with its page and the commit that was measured. Ratios are Trident's over Triton's.
 
-    `doors` has Triton's requests/s of what the commit did not have, and `then` the commit's own requests/s.
+    `since` has Triton's requests/s of what the commit did not have, and `then` the commit's own requests/s.
     """
 
     page: Path
@@ -113,7 +116,7 @@ class BesideTriton:
     rates: Mapping[Cell, float]
     cpu: Mapping[Cell, float]
     then: Mapping[Cell, float]
-    doors: Mapping[Cell, float]
+    since: Mapping[Cell, float]
 
     @classmethod
     def newest(cls, folder: Path) -> BesideTriton:
@@ -125,18 +128,17 @@ class BesideTriton:
             found = [figure for figure in document["figures"] if figure["what"] == what]
             return {_cell(figure["case"]): figure["values"][0] for figure in found}
 
-        page = file.with_suffix(".md")
         return cls(
-            page,
+            file.with_suffix(".md"),
             document["commit"],
             values("requests/s; Triton"),
-            values(_RATE),
-            values(_CPU),
+            values("requests/s over Triton's"),
+            values("CPU per request over Triton's"),
             values("requests/s; Trident"),
             {
-                (door.case.title, connections): rate
-                for door in DOORS
-                for (_, connections), rate in values(f"requests/s; {door.triton}").items()
+                (case.title, connections): rate
+                for case, _, triton in SINCE
+                for (_, connections), rate in values(f"requests/s; {triton}").items()
             },
         )
 
@@ -152,6 +154,11 @@ class BesideTriton:
             )
 
 
+def _cell(case: str) -> Cell:
+    title, _, connections = case.rpartition(", ")
+    return title, int(connections.split()[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Gain:
     """What one cell has gained since: requests/s and CPU per request over those of the commit."""
@@ -161,130 +168,48 @@ class Gain:
     rate: Ratio
     cpu: Ratio
 
+    @classmethod
+    def of(cls, row: Comparison) -> Gain:
+        return cls(row.title, row.connections, row.rate_ratio(THIS), row.cpu_ratio(THIS))
+
 
 def readme_text(run: BesideTriton, gains: Iterable[Gain], page: str) -> str:
     """The table and its means. `page` is the path of the page with the gains. Cells without a Triton are left out."""
-    known = [gain for gain in gains if (gain.case, gain.connections) in run.rates]
-    cells = [(gain.case, gain.connections) for gain in known]
-    rates = [run.rates[cell] * gain.rate.median for cell, gain in zip(cells, known, strict=True)]
-    cpu = [run.cpu[cell] * gain.cpu.median for cell, gain in zip(cells, known, strict=True)]
-    rows = [
-        [
-            case,
-            str(connections),
-            number(run.triton[case, connections]),
-            f"{run.rates[case, connections]:.2f}",
-            f"{gain.rate.median:.2f}",
-            f"{rate:.2f}",
-            f"{each:.2f}",
-        ]
-        for (case, connections), gain, rate, each in zip(cells, known, rates, cpu, strict=True)
-    ]
+    rows, rates, cpu = [], [], []
+    for gain in gains:
+        cell = (gain.case, gain.connections)
+        if cell not in run.rates:
+            continue
+        rates.append(run.rates[cell] * gain.rate.median)
+        cpu.append(run.cpu[cell] * gain.cpu.median)
+        ratios = (run.rates[cell], gain.rate.median, rates[-1], cpu[-1])
+        rows.append([gain.case, str(gain.connections), number(run.triton[cell]), *(f"{each:.2f}" for each in ratios)])
     return (
         f"{table(_HEADER, rows)}\n\n"
         f"Geometric means: {geometric_mean(rates):.2f} times Triton's requests/s, {geometric_mean(cpu):.2f} of its CPU "
         f'time for a request. "Then" is {run.commit}, measured [beside Triton](bench/results/{run.page.name}); '
-        f'"gained since" is measured [beside that commit]({page}), by turns of a fraction of a second; "now" is their '
+        f'"gained since" is measured [beside that commit]({page}), in turns of a fraction of a second; "now" is their '
         "product, not a new measurement. The CNN has a queue delay of 500 µs, which ends early "
         "[when every client waits](docs/tuning.md#when-every-client-waits).\n"
     )
 
 
-def doors_text(run: BesideTriton, gains: Iterable[Gain]) -> str:
-    """The table of the doors that the commit did not have. A gain is over the commit's binary HTTP there."""
-    rows = [
-        [
-            gain.case,
-            str(gain.connections),
-            number(run.doors[gain.case, gain.connections]),
-            f"{gain.rate.median * run.then[THEN.title, gain.connections] / run.doors[gain.case, gain.connections]:.2f}",
-        ]
-        for gain in gains
-        if (gain.case, gain.connections) in run.doors
-    ]
+def since_text(run: BesideTriton, gains: Iterable[Gain]) -> str:
+    """The table of what the commit did not have. A gain is over the commit's binary HTTP there."""
+    rows = []
+    for gain in gains:
+        triton = run.since.get((gain.case, gain.connections))
+        if triton is not None:
+            now = gain.rate.median * run.then[ADD_SUB.title, gain.connections] / triton
+            rows.append([gain.case, str(gain.connections), number(triton), f"{now:.2f}"])
     if not rows:
         return ""
     return (
-        f"{table(_DOORS_HEADER, rows)}\n\n"
+        f"{table(_SINCE_HEADER, rows)}\n\n"
         f"{run.commit} had neither gRPC nor Python models. These cells are measured beside its add/sub as binary "
-        "HTTP, by turns, and that was measured beside Triton's doors in one run. The client over gRPC is "
-        "`bench/grpc/load.c`; the one that asked Triton was another.\n"
+        "HTTP, in turns, and that was measured beside Triton's gRPC and Python models in one run. The client over gRPC "
+        "is `bench/grpc_client.c`; the one that asked Triton was another.\n"
     )
-
-
-def _cell(case: str) -> Cell:
-    title, _, connections = case.rpartition(", ")
-    return title, int(connections.split()[0])
-
-
-THIS, OTHER = "this", "other"
-BUILD = ROOT / "build" / "bench" / "compare"
-HEADER = [
-    "case",
-    "connections",
-    "requests/s, other",
-    "this",
-    "ratio",
-    "CPU µs/request, other",
-    "this",
-    "ratio",
-    "errors",
-]
-SMALL = (1, 16, 64)
-# The images wait long for each other: with more connections, a turn would hold little besides its ends.
-DEFAULT_CONNECTIONS: dict[str, tuple[int, ...]] = {
-    "a-json": SMALL,
-    "a-binary": SMALL,
-    "b": SMALL,
-    "d-json": (16, 64),
-    "d-binary": (16, 64),
-    "f-json": SMALL,
-    "f-binary": SMALL,
-    "c-mean": (4,),
-    "c-echo": (1, 4, 16, 64),
-    "grpc": SMALL,
-    "grpc-stream": (16, 64),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One case at one number of connections: the medians of both servers, and their ratios."""
-
-    case: Case
-    connections: int
-    rates: dict[str, float]
-    cpu_us: dict[str, float]
-    rate: Ratio
-    cpu: Ratio
-    errors: int
-
-    @classmethod
-    def of(cls, case: Case, connections: int, pairs: Sequence[dict[str, Turn]], errors: int) -> Row:
-        rates = {name: [pair[name].requests_per_second for pair in pairs] for name in (THIS, OTHER)}
-        cpu = {name: [pair[name].cpu_us for pair in pairs] for name in (THIS, OTHER)}
-        return cls(
-            case,
-            connections,
-            {name: statistics.median(values) for name, values in rates.items()},
-            {name: statistics.median(values) for name, values in cpu.items()},
-            Ratio.of(rates[THIS], rates[OTHER]),
-            Ratio.of(cpu[THIS], cpu[OTHER]),
-            errors,
-        )
-
-    def cells(self) -> list[str]:
-        return [
-            self.case.title,
-            str(self.connections),
-            number(self.rates[OTHER]),
-            number(self.rates[THIS]),
-            str(self.rate),
-            number(self.cpu_us[OTHER]),
-            number(self.cpu_us[THIS]),
-            str(self.cpu),
-            str(self.errors),
-        ]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -292,9 +217,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m bench compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("other", type=Path, help="the folder of the other checkout")
-    parser.add_argument(
-        "--only", type=names_among(tuple(DEFAULT_CONNECTIONS)), default=list(DEFAULT_CONNECTIONS), help="cases"
-    )
+    parser.add_argument("--only", type=names_among(tuple(CONNECTIONS)), default=list(CONNECTIONS), help="cases")
     parser.add_argument(
         "--connections", type=names_among(("1", "4", "16", "64")), help="of the cases' own numbers, only these"
     )
@@ -309,130 +232,102 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     add_publication_arguments(parser)
     options = parser.parse_args(arguments)
     for folder in (options.other, options.this):
-        if not (folder / "app").is_dir():
+        if not (folder / "app").is_dir() and not (folder / "trident" / "app").is_dir():
             parser.error(f"{folder} is not a checkout of this project: it has no folder app")
     return options
 
 
-def load_of(server: BothDoors, case: Case) -> Load:
-    if case in GRPC_CASES:
-        message = write_message(BUILD / f"{case.key}.grpc", infer_message(case))
-        return GrpcLoad(server, case.model, server.grpc_port, message, streams=case.key == "grpc-stream")
-    script = wrk.write_script(BUILD / f"{case.key}.lua", *case.body())
-    return HttpLoad(server, case.model, server.url(case.path), script)
-
-
-def rows(options: argparse.Namespace, servers: dict[str, BothDoors], models: Path) -> Iterator[Row]:
-    for case in (*CASES, *GRPC_CASES):
+def rows(options: argparse.Namespace, servers: dict[str, Server]) -> Iterator[Comparison]:
+    """Each case that was asked for, of both servers."""
+    for case in (*CASES, UNARY, STREAM):
         if case.key not in options.only:
             continue
-        for server in servers.values():
-            check_answer(server, case, models)
-        loads = {name: load_of(server, case) for name, server in servers.items()}
-        for connections in DEFAULT_CONNECTIONS[case.key]:
-            if options.connections and str(connections) not in options.connections:
-                continue
-            with Turns(loads, connections=connections, seconds=options.turn * case.stretch) as turns:
-                pairs = [turns.round(index) for index in range(options.pairs)]
-            yield Row.of(case, connections, pairs, turns.errors)
+        with ExitStack() as stack:
+            loads = {name: stack.enter_context(_ASKS[case.key](servers[name])) for name in (THIS, OTHER)}
+            for connections in CONNECTIONS[case.key]:
+                if not options.connections or str(connections) in options.connections:
+                    seconds = options.turn * case.stretch
+                    yield compare(case.title, loads, connections=connections, pairs=options.pairs, seconds=seconds)
 
 
-def door_rows(options: argparse.Namespace, servers: dict[str, BothDoors], models: Path) -> Iterator[Row]:
-    """This checkout is asked through each door, the other one always as it was beside Triton."""
-    for door in DOORS:
-        check_answer(servers[THIS], door.case, models, graph=THEN.model)
-        loads = {THIS: load_of(servers[THIS], door.case), OTHER: load_of(servers[OTHER], THEN)}
-        for connections in CONNECTIONS:
-            with Turns(loads, connections=connections, seconds=options.turn) as turns:
-                pairs = [turns.round(index) for index in range(options.pairs)]
-            yield Row.of(door.case, connections, pairs, turns.errors)
+def rows_since(options: argparse.Namespace, servers: dict[str, Server]) -> Iterator[Comparison]:
+    """This checkout is asked for what the other one does not have, and that one as it was beside Triton."""
+    for case, ask, _ in SINCE:
+        with ask(servers[THIS]) as this, infer(ADD_SUB)(servers[OTHER]) as other:
+            loads = {THIS: this, OTHER: other}
+            for connections in SMALL:
+                yield compare(case.title, loads, connections=connections, pairs=options.pairs, seconds=options.turn)
 
 
-def markdown(found: Sequence[Row], seen: LoadSeen, options: argparse.Namespace, doors: Sequence[Row] = ()) -> str:
-    rates, cpu = ([getattr(row, name).median for row in found] for name in ("rate", "cpu"))
+def markdown(
+    found: Sequence[Comparison], load: MachineLoad, options: argparse.Namespace, since: Sequence[Comparison] = ()
+) -> str:
+    rates, cpu = ([getattr(row, name)(THIS).median for row in found] for name in ("rate_ratio", "cpu_ratio"))
     means = f"requests/s {geometric_mean(rates):.3f}, CPU per request {geometric_mean(cpu):.3f}"
-    return "\n\n".join(
-        [
-            table(HEADER, [row.cells() for row in found]),
-            f"Geometric means of the ratios: {means}. Each row: {options.pairs} pairs of turns of {options.turn:g} s.",
-            *_door_table(doors),
-            f"Meanwhile {seen.text()}.",
-        ]
-    )
+    parts = [
+        table(COMPARISON_HEADER, [cells for row in found for cells in row.cells()]),
+        f"Geometric means of the ratios: {means}. Each row: {options.pairs} pairs of turns of {options.turn:g} s.",
+    ]
+    if since:
+        parts.append(f"The other one is asked for {ADD_SUB.title}, over HTTP:")
+        parts.append(table(COMPARISON_HEADER, [cells for row in since for cells in row.cells()]))
+    return "\n\n".join([*parts, f"Meanwhile {load.text()}."])
 
 
-def _door_table(rows: Sequence[Row]) -> list[str]:
-    if not rows:
-        return []
-    return [f"The other one is asked for {THEN.title}, over HTTP:", table(HEADER, [row.cells() for row in rows])]
-
-
-def compare(options: argparse.Namespace) -> tuple[list[Row], list[Row]]:
-    """Start both servers and ask them by turns: the cases, and with `--beside-triton` the doors.
-
-    The rows are printed as they come.
-    """
-    models = BUILD / "models"
-    BUILD.mkdir(parents=True, exist_ok=True)
-    served.build(models, queue_delay_us=options.queue_delay)
+def measure(options: argparse.Namespace) -> tuple[list[Comparison], list[Comparison]]:
+    """Start both servers and ask them in turns: the cases, and with `--beside-triton` what is new since."""
+    models = FOLDER / "models"
+    repositories.build(models, queue_delay_us=options.queue_delay)
     own: dict[str, list[str]] = {OTHER: [], THIS: []}
     if options.beside_triton:
-        shutil.rmtree(python_models := BUILD / "python", ignore_errors=True)
-        build_add_sub(python_models)
-        own[THIS] = [f"--model-repository={python_models}"]
-    found: list[Row] = []
-    doors: list[Row] = []
+        shutil.rmtree(new_models := FOLDER / "python", ignore_errors=True)
+        python_models.build_one(new_models)
+        own[THIS] = [f"--model-repository={new_models}"]
     with ExitStack() as stack:
         servers = {}
         for name, checkout in ((OTHER, options.other.resolve()), (THIS, options.this.resolve())):
-            server = BothDoors(models, BUILD / f"{name}.log", checkout=checkout)
-            server.name = name
+            server = trident(models, FOLDER / f"{name}.log", *GRPC, name=name, checkout=checkout)
             server.command += [*own[name], *options.options]
             servers[name] = stack.enter_context(server)
-        for row in rows(options, servers, models):
-            found.append(_shown(row))
-        if options.beside_triton:
-            for row in door_rows(options, servers, models):
-                doors.append(_shown(row))
-    return found, doors
-
-
-def _shown(row: Row) -> Row:
-    print(" | ".join(row.cells()), file=sys.stderr, flush=True)
-    return row
+        return list(rows(options, servers)), list(rows_since(options, servers)) if options.beside_triton else []
 
 
 def publish(
     run: BesideTriton,
-    found: Sequence[Row],
-    doors: Sequence[Row],
+    found: Sequence[Comparison],
+    since: Sequence[Comparison],
     options: argparse.Namespace,
     publication: Publication,
     command: str,
 ) -> None:
     """Write the results, and the table beside Triton into README if the machine was quiet."""
-    seen, about = publication.seen(), machine.describe()
-    document = {"date": machine.today(), "machine": about, "command": command, "other": run.commit}
-    figures = json.dumps({**document, "rows": [dataclasses.asdict(row) for row in (*found, *doors)]}, indent=1)
+    load, about = publication.load(), machine.describe()
+    gains = [Gain.of(row) for row in (*found, *since)]
+    document = {
+        "date": machine.today(),
+        "machine": about,
+        "command": command,
+        "other": run.commit,
+        "rows": [asdict(gain) | {"case": {"title": gain.case}} for gain in gains],
+    }
     text = (
         f"{document['date']}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, "
         f"Python {about['python']}. The other checkout is {run.commit}. Run again with `{command}`.\n\n"
-        f"{markdown(found, seen, options, doors)}\n"
+        f"{markdown(found, load, options, since)}\n"
     )
-    page = publication.write("-since-triton", f"{figures}\n", text, seen)
-    if publication.is_public(seen):
-        gains = [Gain(row.case.title, row.connections, row.rate, row.cpu) for row in (*found, *doors)]
+    page = publication.write("-since-triton", json.dumps(document, indent=1) + "\n", text, load)
+    if publication.is_public(load):
         text = readme_text(run, gains, str(page.resolve().relative_to(ROOT)))
-        update_readme(ROOT / "README.md", f"{text}\n{doors_text(run, gains)}", MARKS)
+        update_readme(ROOT / "README.md", f"{text}\n{since_text(run, gains)}", MARKS)
 
 
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    wrk.require_or_exit()
+    require_wrk()
     if not options.beside_triton:
         watch = LoadWatch()
-        found, _ = compare(options)
-        print(markdown(found, watch.seen(), options))
+        found, _ = measure(options)
+        print(markdown(found, watch.load(), options))
         return
     run = BesideTriton.newest(RESULTS)
     run.check(options.other)
@@ -440,4 +335,4 @@ def main(arguments: Sequence[str]) -> None:
     options.only = [case.key for case in CASES if case.key in options.only and case.title in measured]
     publication = Publication(options)
     command = shlex.join(["python", "-m", "bench", "compare", *arguments])
-    publish(run, *compare(options), options, publication, command)
+    publish(run, *measure(options), options, publication, command)

@@ -23,7 +23,8 @@ import gevent
 import greenlet
 from gunicorn.config import Config
 
-from bench.cases import CASES, Case
+from bench.cases import ADD_SUB, ADD_SUB_JSON, Case
+from tests.project import ROOT
 from trident.app.worker.connection import Connections
 from trident.app.worker.http1.connection import Http1Connection, Http1Service
 from trident.app.worker.io import CoarseClock
@@ -34,7 +35,7 @@ from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.lifecycle.options import EngineOptions
 
-ROOT = Path(__file__).resolve().parent.parent
+CASES = {case.key: case for case in (ADD_SUB, ADD_SUB_JSON)}
 PARTS = tuple(f"{ROOT / name}/" for name in ("core", "adapters", "app"))
 WARM_REQUESTS = 200
 
@@ -114,10 +115,10 @@ def record(case: Case) -> Recorder:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--case", default="a-binary", choices=[case.key for case in CASES if case.model == "simple"])
+    parser.add_argument("--case", default="a-binary", choices=CASES)
     parser.add_argument("--list", action="store_true", help="print every function")
     arguments = parser.parse_args()
-    (case,) = [case for case in CASES if case.key == arguments.case]
+    case = CASES[arguments.case]
     calls = record(case).calls
     if arguments.list:
         for code, count in calls.items():

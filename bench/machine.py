@@ -77,10 +77,6 @@ def slug() -> str:
     return re.sub(r"[^a-z0-9]+", "-", f"{cpu_model()} {cores()} cores".lower()).strip("-")
 
 
-# The benchmark's processes are this one and its descendants, the dead ones that were waited for included. Everything
-# else that kept a core busy is another process's, and time that the hypervisor gave to another machine is stolen.
-
-
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 # The machine counts as crowded above these shares of the CPU time of the usable cores. A quiet machine with a desktop
 # or an agent of a cloud on it stays below a tenth; ratios begin to move when others take more.
@@ -91,8 +87,8 @@ LOOK_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class LoadSeen:
-    """What a look at the machine saw: shares, 0 to 1, of the CPU time of all usable cores, and the load average."""
+class MachineLoad:
+    """Shares, 0 to 1, of the CPU time of all usable cores, and the load average."""
 
     others: float
     stolen: float
@@ -119,24 +115,24 @@ class LoadWatch:
         self._worked_s, self._stolen_s = core_seconds()
         self._own_s = tree_seconds(os.getpid())
 
-    def seen(self) -> LoadSeen:
+    def load(self) -> MachineLoad:
         """The shares since the creation."""
         worked_s, stolen_s = core_seconds()
-        room_s = (time.perf_counter() - self._began) * self._cores
+        available_s = (time.perf_counter() - self._began) * self._cores
         own_s = tree_seconds(os.getpid()) - self._own_s
         others_s = worked_s - self._worked_s - own_s
-        return LoadSeen(
-            others=max(0.0, others_s) / room_s,
-            stolen=(stolen_s - self._stolen_s) / room_s,
+        return MachineLoad(
+            others=max(0.0, others_s) / available_s,
+            stolen=(stolen_s - self._stolen_s) / available_s,
             load_average=self._load_average,
         )
 
 
-def look() -> LoadSeen:
+def look() -> MachineLoad:
     """Watch for two seconds while the benchmark itself does nothing."""
     watch = LoadWatch()
     time.sleep(LOOK_S)
-    return watch.seen()
+    return watch.load()
 
 
 def tree_seconds(root: int) -> float:

@@ -1,4 +1,13 @@
-"""Measure one cell: one case on one server at one number of connections."""
+"""Plain HTTP beside a Flask server and the bare `session.run` loop, or beside another v2 server.
+
+    make bench
+    make bench BENCH_ARGS='--only a,d --connections 16 --duration 3'
+    python -m bench --beside 'tritonserver --model-repository={repo} --http-port={http} --grpc-port={grpc}
+            --metrics-port={metrics}'
+
+Prints its tables and writes bench/results/<date>-<cpu>.json and .md. `--beside` measures another v2 server instead of
+the Flask server: the same rounds, bodies and wrk, one row with the ratios for each case.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +15,27 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import math
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
-
-from bench import machine, wrk
+from bench import machine
 from bench.cases import CASES, Case
-from bench.machine import LoadSeen
-from bench.models import served
+from bench.clients import BUILD, require_wrk, run_wrk, write_script
+from bench.loads import check_outputs
+from bench.machine import MachineLoad
+from bench.models import repositories
 from bench.results import (
+    TARGET_HEADER,
     Publication,
+    Target,
     add_publication_arguments,
+    geometric_mean,
     machine_sentence,
+    names_among,
     number,
     positive,
     table,
@@ -32,10 +43,56 @@ from bench.results import (
 )
 from bench.servers import server as servers
 from bench.servers.server import Server
-from bench.target import TARGET_HEADER, Target
 from tests.project import ROOT
 
+WARM_UP_S = 1
+BARE_SECONDS = 4.0
+BARE_BATCHES = (1, 2, 4, 8, 16)
+# The number of connections at which case (e) is compared with the bare loop.
+BARE_CONNECTIONS = 16
+# Until the loop's best batch size is known.
+RESNET_BATCH = 8
+GROWTH_CASES = ("a-json", "a-binary")
+GROWTH_WARM_UP_REQUESTS = 20_000
+GROWTH_STEP_S = 5
 _MEASURED = ("requests", "requests_per_second", "p50_ms", "p99_ms", "cpu_us", "mean_batch", "resident_mb")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`cpu_us` is the server's CPU time per completed request, microseconds. `mean_batch` is 0 if nothing counts it."""
+
+    case: str
+    server: str
+    connections: int
+    requests: int
+    requests_per_second: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+    cpu_us: float
+    mean_batch: float
+    resident_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class BareLoop:
+    """The best setting of the loop without a server."""
+
+    batch: int
+    threads: int
+    inferences_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Resident memory before and after a number of requests; a warm-up precedes both."""
+
+    case: str
+    requests: int
+    before_mb: float
+    after_mb: float
+    errors: int
 
 
 @dataclass(slots=True)
@@ -55,7 +112,7 @@ class Results:
     growths: list[Growth] = field(default_factory=list)
     loaded_mb: dict[str, float] = field(default_factory=dict)
     beside: str = ""
-    seen: LoadSeen | None = None
+    seen: MachineLoad | None = None
 
     def cell(self, case: str, connections: int, server: str = "trident") -> Cell | None:
         for cell in self.cells:
@@ -79,7 +136,7 @@ class Results:
         document["cells"] = [Cell(**cell) for cell in document["cells"]]
         document["growths"] = [Growth(**growth) for growth in document["growths"]]
         document["bare"] = document["bare"] and BareLoop(**document["bare"])
-        document["seen"] = document.get("seen") and LoadSeen(**document["seen"])
+        document["seen"] = document.get("seen") and MachineLoad(**document["seen"])
         return cls(**document)
 
 
@@ -96,7 +153,7 @@ def markdown(results: Results) -> str:
 
 def brief(results: Results, full: str) -> str:
     """The text for README: a row for each case and server. `full` is the path of the page with all figures."""
-    servers = sorted({(cell.case, cell.server) for cell in results.cells}, key=_place(results))
+    servers = list(dict.fromkeys((cell.case, cell.server) for cell in results.cells))
     counts = sorted({cell.connections for cell in results.cells})
     header = ["case", "server", *(f"requests/s, {count} conn." for count in counts)]
     header += [f"p99 ms, {counts[-1]} conn.", f"CPU µs/request, {counts[-1]} conn."]
@@ -160,20 +217,21 @@ def bare_text(results: Results) -> str:
     return " ".join(lines)
 
 
-def _place(results: Results) -> Callable[[tuple[str, str]], int]:
-    """The position at which a case's server first stands among the cells."""
-    order = [(cell.case, cell.server) for cell in results.cells]
-    return order.index
-
-
 THIS, OTHER = "trident", "other"
 _HEADER = ["case", "connections"]
 _HEADER += ["requests/s, other", "Trident", "ratio", "CPU µs/request, other", "Trident", "ratio", "errors"]
 
 
 def beside_markdown(results: Results) -> str:
-    pairs = [(own, other) for own in results.cells if own.server == THIS for other in [_other(results, own)] if other]
-    rate, cpu = (geometric_mean([_ratio(of, *pair) for pair in pairs]) for of in (_rate, _cpu))
+    pairs = [
+        (own, other)
+        for own in results.cells
+        if own.server == THIS and (other := results.cell(own.case, own.connections, OTHER))
+    ]
+    rate = geometric_mean(
+        [own.requests_per_second / other.requests_per_second for own, other in pairs if other.requests]
+    )
+    cpu = geometric_mean([own.cpu_us / other.cpu_us for own, other in pairs if other.cpu_us])
     return (
         "\n\n".join(
             [
@@ -189,196 +247,68 @@ def beside_markdown(results: Results) -> str:
     )
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Of positive numbers; values that are not positive (a figure that was not measured) are left out. NaN of none."""
-    logarithms = [math.log(value) for value in values if value > 0]
-    return math.exp(statistics.fmean(logarithms)) if logarithms else math.nan
-
-
-def _other(results: Results, own: Cell) -> Cell | None:
-    return results.cell(own.case, own.connections, OTHER)
-
-
 def _row(own: Cell, other: Cell) -> list[str]:
-    return [
-        TITLES[own.case],
-        str(own.connections),
-        number(other.requests_per_second),
-        number(own.requests_per_second),
-        f"{_ratio(_rate, own, other):.2f}",
-        number(other.cpu_us),
-        number(own.cpu_us),
-        f"{_ratio(_cpu, own, other):.2f}",
-        str(own.errors + other.errors),
-    ]
-
-
-def _ratio(of: Callable[[Cell], float], own: Cell, other: Cell) -> float:
-    """Zero where the other server's figure is zero."""
-    return of(own) / of(other) if of(other) else 0.0
-
-
-def _rate(cell: Cell) -> float:
-    return cell.requests_per_second
-
-
-def _cpu(cell: Cell) -> float:
-    return cell.cpu_us
+    cells = [TITLES[own.case], str(own.connections)]
+    for name in ("requests_per_second", "cpu_us"):
+        over, under = getattr(own, name), getattr(other, name)
+        cells += [number(under), number(over), f"{over / under if under else 0:.2f}"]
+    return [*cells, str(own.errors + other.errors)]
 
 
 GROWTH_MB = 2.0
 MEMORY_ABOVE_BARE_MB = 80.0
+FLASK, EMPTY_GET = "flask", "own worker"
 
 
 def targets(results: Results) -> list[Target]:
     """All targets in the order of the cases, including those that this run did not measure."""
-    found = [*_add_sub(results, "a-json"), *_add_sub(results, "a-binary")]
-    found += [_faster(results, "b", connections, 3) for connections in (1, 16, 64)]
-    found += [_faster(results, case, connections, 10) for case in ("c-mean", "c-echo") for connections in (1, 16, 64)]
-    found += [_faster(results, case, connections, 5) for case in ("d-json", "d-binary") for connections in (16, 64)]
-    return [*found, _compute_bound(results), *_memory(results)]
 
+    def over(what: str, case: str, connections: int, base: str = FLASK, base_case: str = "") -> float | None:
+        own, other = results.cell(case, connections), results.cell(base_case or case, connections, base)
+        under: float | None = getattr(other, what, None)
+        return getattr(own, what) / under if own and under else None
 
-def _add_sub(results: Results, case: str) -> Iterator[Target]:
-    yield _faster(results, case, 16, 5)
-    yield _faster(results, case, 64, 5)
-    own = _target_cpu(results, case, 16)
-    yield Target(
-        case,
-        "CPU per request over Flask's, 16",
-        0.22,
-        False,
-        _target_ratio(own, _target_cpu(results, case, 16, "flask")),
-    )
-    empty = _target_cpu(results, "empty", 16, "own worker")
-    yield Target(case, "CPU per request over an empty GET's, 16", 4.5, False, _target_ratio(own, empty))
-    cell = results.cell(case, 64)
-    yield Target(case, "p99 over p50, 64", 4, False, _target_ratio(cell.p99_ms, cell.p50_ms) if cell else None)
-    yield Target(case, "errors, 64", 0, False, cell.errors if cell else None)
+    def faster(case: str, connections: int, goal: float) -> Target:
+        ratio = over("requests_per_second", case, connections)
+        return Target(case, f"requests/s over Flask's, {connections} connections", goal, True, ratio)
 
-
-def _compute_bound(results: Results) -> Target:
-    bare = results.bare.inferences_per_second if results.bare else None
-    return Target(
-        "e", "inferences/s over the bare loop's, 16", 0.95, True, _target_ratio(_target_rate(results, "e", 16), bare)
-    )
-
-
-def _memory(results: Results) -> Iterator[Target]:
+    found = []
+    for case in ("a-json", "a-binary"):
+        cell = results.cell(case, 64)
+        found += [faster(case, 16, 5), faster(case, 64, 5)]
+        found.append(Target(case, "CPU per request over Flask's, 16", 0.22, False, over("cpu_us", case, 16)))
+        empty = over("cpu_us", case, 16, EMPTY_GET, "empty")
+        found.append(Target(case, "CPU per request over an empty GET's, 16", 4.5, False, empty))
+        tail = cell.p99_ms / cell.p50_ms if cell else None
+        found.append(Target(case, "p99 over p50, 64", 4, False, tail))
+        found.append(Target(case, "errors, 64", 0, False, cell.errors if cell else None))
+    for goal, cases, connection_counts in (
+        (3, ("b",), (1, 16, 64)),
+        (10, ("c-mean", "c-echo"), (1, 16, 64)),
+        (5, ("d-json", "d-binary"), (16, 64)),
+    ):
+        found += [faster(case, connections, goal) for case in cases for connections in connection_counts]
+    bare, cell = results.bare, results.cell("e", BARE_CONNECTIONS)
+    bound = cell.requests_per_second / bare.inferences_per_second if cell and bare else None
+    found.append(Target("e", "inferences/s over the bare loop's, 16", 0.95, True, bound))
     for growth in results.growths:
-        grown = growth.after_mb - growth.before_mb
-        yield Target("memory", f"MB grown in {growth.requests:,} requests of {growth.case}", GROWTH_MB, False, grown)
-    own, bare = results.loaded_mb.get("trident"), results.loaded_mb.get("bare loop")
-    above = own - bare if own is not None and bare is not None else None
-    yield Target("memory", "MB above the bare loop's, same models", MEMORY_ABOVE_BARE_MB, False, above)
+        what = f"MB grown in {growth.requests:,} requests of {growth.case}"
+        found.append(Target("memory", what, GROWTH_MB, False, growth.after_mb - growth.before_mb))
+    own_mb, bare_mb = results.loaded_mb.get("trident"), results.loaded_mb.get("bare loop")
+    above = own_mb - bare_mb if own_mb is not None and bare_mb is not None else None
+    found.append(Target("memory", "MB above the bare loop's, same models", MEMORY_ABOVE_BARE_MB, False, above))
+    return found
 
 
-def _faster(results: Results, case: str, connections: int, goal: float) -> Target:
-    measured = _target_ratio(
-        _target_rate(results, case, connections), _target_rate(results, case, connections, "flask")
-    )
-    return Target(case, f"requests/s over Flask's, {connections} connections", goal, True, measured)
-
-
-def _target_ratio(over: float | None, under: float | None) -> float | None:
-    return over / under if over is not None and under else None
-
-
-def _target_rate(results: Results, case: str, connections: int, server: str = "trident") -> float | None:
-    cell = results.cell(case, connections, server)
-    return cell.requests_per_second if cell else None
-
-
-def _target_cpu(results: Results, case: str, connections: int, server: str = "trident") -> float | None:
-    cell = results.cell(case, connections, server)
-    return cell.cpu_us if cell else None
-
-
-EMPTY = "/"
-WARM_UP_S = 1
-RELATIVE_TOLERANCE = 1e-3
-ABSOLUTE_TOLERANCE = 1e-5
-BARE_SECONDS = 4.0
-BARE_BATCHES = (1, 2, 4, 8, 16)
-GROWTH_WARM_UP_REQUESTS = 20_000
-GROWTH_STEP_S = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """`cpu_us` is the server's CPU time per completed request, microseconds. `mean_batch` is 0 if nothing counts it."""
-
-    case: str
-    server: str
-    connections: int
-    requests: int
-    requests_per_second: float
-    p50_ms: float
-    p99_ms: float
-    errors: int
-    cpu_us: float
-    mean_batch: float
-    resident_mb: float
-
-
-@dataclass(frozen=True, slots=True)
-class BareLoop:
-    """The best setting of the loop without a server."""
-
-    batch: int
-    threads: int
-    inferences_per_second: float
-
-
-@dataclass(frozen=True, slots=True)
-class Growth:
-    """Resident memory before and after a number of requests; a warm-up precedes both."""
-
-    case: str
-    requests: int
-    before_mb: float
-    after_mb: float
-    errors: int
-
-
-def check_answer(server: Server, case: Case, repository: Path, *, graph: str = "") -> None:
-    """Compare one answer with the output of a session of the case's model, or of the model called `graph`.
-
-    RuntimeError if they differ.
-    """
-    body, headers = case.body()
-    status, answered, answer = server.exchange("POST", case.path, body, headers)
-    if status != 200:
-        raise RuntimeError(f"{server.name} answers {case.key} with {status}: {answer[:300]!r}")
-    outputs = case.answer(answer, answered["Inference-Header-Content-Length"])
-    session = onnxruntime.InferenceSession(repository / (graph or case.model) / "1" / "model.onnx")
-    expected = session.run(list(case.outputs), case.feeds())
-    for name, array in zip(case.outputs, expected, strict=True):
-        if outputs[name].shape != array.shape or not np.allclose(
-            outputs[name], array, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE
-        ):
-            raise RuntimeError(f"{server.name} answers {case.key} wrongly in {name}")
-
-
-def measure(server: Server, case: Case, scripts: Path, *, connections: int, seconds: int) -> Cell:
-    body, headers = case.body()
-    script = wrk.write_script(scripts / f"{case.key}.lua", body, headers)
-    return _cell(server, case.key, case.model, case.path, script, connections, seconds * case.stretch)
-
-
-def measure_empty(server: Server, scripts: Path, *, connections: int, seconds: int) -> Cell:
-    """Measure an empty GET: the cost of a request that does nothing."""
-    script = wrk.write_script(scripts / "empty.lua")
-    return _cell(server, "empty", "", EMPTY, script, connections, seconds)
-
-
-def _cell(server: Server, key: str, model: str, path: str, script: Path, connections: int, seconds: int) -> Cell:
-    url = server.url(path)
-    wrk.run(url, script, connections=connections, seconds=WARM_UP_S)
+def measure(server: Server, case: Case | None, *, connections: int, seconds: int) -> Cell:
+    """One cell; without a case an empty GET, the cost of a request that does nothing."""
+    key, path, model = (case.key, case.path, case.model) if case else ("empty", "/", "")
+    url, script = server.url(path), _script(case)
+    run_wrk(url, script, connections=connections, seconds=WARM_UP_S)
     server.settle()
     counts = server.counts(model) if model else (0, 0)
     cpu = server.cpu_seconds()
-    load = wrk.run(url, script, connections=connections, seconds=seconds)
+    result = run_wrk(url, script, connections=connections, seconds=seconds * (case.stretch if case else 1))
     cpu = server.cpu_seconds() - cpu
     server.settle()
     counts_after = server.counts(model) if model else (0, 0)
@@ -387,31 +317,36 @@ def _cell(server: Server, key: str, model: str, path: str, script: Path, connect
         case=key,
         server=server.name,
         connections=connections,
-        requests=load.requests,
-        requests_per_second=load.requests / load.seconds,
-        p50_ms=load.p50_ms,
-        p99_ms=load.p99_ms,
-        errors=load.errors,
-        cpu_us=cpu / load.requests * 1e6 if load.requests else 0.0,
+        requests=result.requests,
+        requests_per_second=result.rate,
+        p50_ms=result.p50_ms,
+        p99_ms=result.p99_ms,
+        errors=result.errors,
+        cpu_us=cpu / result.requests * 1e6 if result.requests else 0.0,
         mean_batch=inferences / executions if executions else 0.0,
         resident_mb=server.resident_mb(),
     )
 
 
-def measure_growth(server: Server, case: Case, scripts: Path, *, requests: int) -> Growth:
-    """Measure resident memory before and after at least `requests` requests at 16 connections."""
+def _script(case: Case | None) -> Path:
+    if case is None:
+        return write_script("empty")
     body, headers = case.body()
-    script = wrk.write_script(scripts / f"{case.key}.lua", body, headers)
-    url = server.url(case.path)
+    return write_script(case.key, body, headers=headers)
+
+
+def measure_growth(server: Server, case: Case, *, requests: int) -> Growth:
+    """Measure resident memory before and after at least `requests` requests at 16 connections."""
+    script, url = _script(case), server.url(case.path)
 
     def send(least: int) -> tuple[int, int]:
         sent = errors = 0
         while sent < least:
-            load = wrk.run(url, script, connections=16, seconds=GROWTH_STEP_S)
-            if load.requests == 0:
+            result = run_wrk(url, script, connections=16, seconds=GROWTH_STEP_S)
+            if result.requests == 0:
                 raise RuntimeError(f"{server.name} answered nothing of {case.key} in {GROWTH_STEP_S} s")
-            sent += load.requests
-            errors += load.errors
+            sent += result.requests
+            errors += result.errors
         server.settle()
         return sent, errors
 
@@ -433,11 +368,6 @@ def best_bare_loop(model: Path, cores: int) -> BareLoop:
     return max(tried, key=lambda loop: loop.inferences_per_second)
 
 
-def bare_memory_mb(models: Sequence[Path]) -> float:
-    """The resident memory of a process that has loaded all `models` and run each once."""
-    return _bare(["memory", *map(str, models)])["resident_mb"]
-
-
 def _bare(arguments: list[str]) -> dict[str, float]:
     command = [sys.executable, "-m", "bench.servers.bare_loop", *arguments]
     finished = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, timeout=300)
@@ -445,111 +375,81 @@ def _bare(arguments: list[str]) -> dict[str, float]:
     return answer
 
 
-GROWTH_CASES = ("a-json", "a-binary")
-# The number of connections at which case (e) is compared with the bare loop.
-BARE_CONNECTIONS = 16
-# The empty page and the loop over sockets are measured in the rounds of these cases, with which they are compared.
-BESIDE_EMPTY = "a-binary"
-BESIDE_LOOP = "b"
-
-
 class Rounds:
-    """Measures servers that are already up. `build` contains their repository, `models`, and the clients' scripts."""
+    """Measures servers that are already up. `beside` are measured in the rounds of one case only, by its key."""
 
     def __init__(
         self,
         options: argparse.Namespace,
-        build: Path,
+        models: Path,
         running: dict[str, Server],
+        beside: dict[str, Server],
         results: Results,
-        empty: Server | None = None,
-        loop: Server | None = None,
     ) -> None:
         self.options = options
+        self.models = models
         self.running = running
-        self.empty = empty
-        self.loop = loop
+        self.beside = beside
         self.results = results
-        self._build = build
-        self._models = build / "models"
+        self.cases = [case for case in CASES if {case.key, case.letter} & options.only]
 
     def measure(self) -> None:
         """Every case that was asked for, then the growth of memory."""
         self._check()
-        for case in self._cases:
-            self._compare(case)
+        for case in self.cases:
+            for connections in self.options.connections:
+                self._compare(case, connections)
         own = self.running.get("trident")
-        if own and self._wanted("memory"):
-            for case in CASES:
-                if case.key in GROWTH_CASES:
-                    requests = self.options.growth_requests
-                    self.results.growths.append(measure_growth(own, case, self._build, requests=requests))
-
-    @property
-    def _cases(self) -> list[Case]:
-        return [case for case in CASES if self._wanted(case.key)]
-
-    def _wanted(self, key: str) -> bool:
-        return key in self.options.only or key.partition("-")[0] in self.options.only
+        if own and "memory" in self.options.only:
+            requests = self.options.growth_requests
+            self.results.growths += [
+                measure_growth(own, case, requests=requests) for case in CASES if case.key in GROWTH_CASES
+            ]
 
     def _check(self) -> None:
         """Send every case to every server once: the answers must be right. The models are warm then, so read memory."""
         for server in self.running.values():
-            for case in self._cases:
-                check_answer(server, case, self._models)
+            for case in self.cases:
+                check_outputs(server, case, *server.ask("POST", case.path, *case.body()))
             self.results.loaded_mb[server.name] = server.resident_mb()
         if not self.results.beside:
-            paths = sorted(self._models.glob("*/1/model.onnx"))
-            self.results.loaded_mb["bare loop"] = bare_memory_mb(paths)
+            paths = sorted(self.models.glob("*/1/model.onnx"))
+            self.results.loaded_mb["bare loop"] = _bare(["memory", *map(str, paths)])["resident_mb"]
 
-    def _compare(self, case: Case) -> None:
-        """The case at every number of connections: round after round, one server at a time while the others idle."""
-        for connections in self.options.connections:
-            beside_bare = case.key == "e" and connections == BARE_CONNECTIONS
-            before = self._bare_again() if beside_bare else None
-            rounds: dict[str, list[Cell]] = {}
-            for _ in range(self.options.rounds):
-                for cell in self._one_round(case, connections):
-                    rounds.setdefault(cell.server, []).append(cell)
-            for cells in rounds.values():
-                print(" ".join(cell_row(self.results.note(cells))), file=sys.stderr, flush=True)
-            if before and self.results.bare:
-                speed = (before + self._bare_again()) / 2
-                self.results.bare = dataclasses.replace(self.results.bare, inferences_per_second=speed)
+    def _compare(self, case: Case, connections: int) -> None:
+        """Round after round, one server at a time while the others idle."""
+        beside_bare = case.key == "e" and connections == BARE_CONNECTIONS
+        before = self._bare_again() if beside_bare else None
+        rounds: dict[str, list[Cell]] = {}
+        for _ in range(self.options.rounds):
+            for cell in self._one_round(case, connections):
+                rounds.setdefault(cell.server, []).append(cell)
+        for cells in rounds.values():
+            print(" ".join(cell_row(self.results.note(cells))), file=sys.stderr, flush=True)
+        if before and self.results.bare:
+            speed = (before + self._bare_again()) / 2
+            self.results.bare = dataclasses.replace(self.results.bare, inferences_per_second=speed)
 
     def _one_round(self, case: Case, connections: int) -> Iterator[Cell]:
         seconds = self.options.duration
         for server in self.running.values():
-            yield measure(server, case, self._build, connections=connections, seconds=seconds)
-        if self.empty and case.key == BESIDE_EMPTY:
-            yield measure_empty(self.empty, self._build, connections=connections, seconds=seconds)
-        if self.loop and case.key == BESIDE_LOOP:
-            yield measure(self.loop, case, self._build, connections=connections, seconds=seconds)
+            yield measure(server, case, connections=connections, seconds=seconds)
+        if case.key in self.beside:
+            other = self.beside[case.key]
+            its_case = None if other.name == EMPTY_GET else case
+            yield measure(other, its_case, connections=connections, seconds=seconds)
 
     def _bare_again(self) -> float:
         """Inferences/s of the loop at its best setting once more: the machine is not equally fast all the time."""
         best = self.results.bare
         if best is None:
             return 0.0
+        model = self.models / "resnet" / "1" / "model.onnx"
         seconds = 2.0 * self.options.duration
-        model = self._models / "resnet" / "1" / "model.onnx"
-        again = bare_loop(model, batch=best.batch, threads=best.threads, seconds=seconds)
-        return again.inferences_per_second
+        return bare_loop(model, batch=best.batch, threads=best.threads, seconds=seconds).inferences_per_second
 
 
-#         make bench
-#         make bench BENCH_ARGS='--only a,d --connections 16 --duration 3'
-#         python -m bench --beside 'tritonserver --model-repository={repo} --http-port={http} --grpc-port={grpc}
-#                 --metrics-port={metrics}'
-#
-# Prints its tables and writes bench/results/<date>-<cpu>.json and .md. `--beside` measures another v2 server instead
-# of the Flask server: the same rounds, bodies and wrk, one row with the ratios for each case.
-
-
-BUILD = ROOT / "build" / "bench"
 FACTORIES = {"trident": servers.trident, "flask": servers.flask}
-# Until the loop's best batch size is known.
-RESNET_BATCH = 8
 KEYS = {case.key for case in CASES} | {case.letter for case in CASES} | {"empty", "loop", "memory"}
 # The compute-bound case says nothing of a server: both run the same graph in the same library.
 BESIDE_KEYS = {"a", "b", "c", "d", "f"}
@@ -557,21 +457,11 @@ BESIDE_KEYS = {"a", "b", "c", "d", "f"}
 
 def keys(text: str) -> set[str]:
     """The cases that `--only` names."""
-    named = set(text.split(","))
-    if named - KEYS:
-        raise argparse.ArgumentTypeError(f"{', '.join(sorted(named - KEYS))}: not among {', '.join(sorted(KEYS))}")
-    return named
+    return set(names_among(sorted(KEYS))(text))
 
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
-
-
-def server_names(text: str) -> list[str]:
-    names = text.split(",")
-    if set(names) - set(FACTORIES):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(FACTORIES)}")
-    return names
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -586,7 +476,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--connections", type=numbers, default="1,16,64", help="numbers of connections, separated by commas"
     )
     parser.add_argument("--only", type=keys, help="letters or keys (a,c-mean), empty, loop, memory; default all")
-    parser.add_argument("--servers", type=server_names, help="trident,flask")
+    parser.add_argument("--servers", type=names_among(tuple(FACTORIES)), help="trident,flask")
     parser.add_argument(
         "--beside",
         type=servers.beside_command,
@@ -611,24 +501,27 @@ def run(options: argparse.Namespace) -> Results:
         machine.today(), machine.describe(), options.duration, options.rounds, beside=options.beside or ""
     )
     build = BUILD / "beside" if options.beside else BUILD
-    build.mkdir(parents=True, exist_ok=True)
     models = build / "models"
-    served.build(models)
+    repositories.build(models)
     if "e" in options.only:
         print("looking for the bare loop's best batch size and thread count", file=sys.stderr, flush=True)
-        graph = served.build_resnet(models, batch=RESNET_BATCH)
+        graph = repositories.build_resnet(models, batch=RESNET_BATCH)
         results.bare = best_bare_loop(graph, machine.cores())
-        served.build_resnet(models, batch=results.bare.batch)
+        repositories.build_resnet(models, batch=results.bare.batch)
     with contextlib.ExitStack() as stack:
         running = {
-            name: stack.enter_context(FACTORIES[name](models, BUILD / f"{name}.log")) for name in options.servers
+            name: stack.enter_context(FACTORIES[name](models, build / f"{name}.log")) for name in options.servers
         }
         if options.beside:
             other = servers.beside(options.beside, models, build / "beside.log")
             running[other.name] = stack.enter_context(other)
-        empty = stack.enter_context(servers.own_worker(build / "empty.log")) if "empty" in options.only else None
-        loop = stack.enter_context(servers.socket_loop(models, build / "loop.log")) if "loop" in options.only else None
-        Rounds(options, build, running, results, empty, loop).measure()
+        # The empty page and the loop over sockets are compared with these cases.
+        beside = {}
+        if "empty" in options.only:
+            beside["a-binary"] = stack.enter_context(servers.own_worker(build / "empty.log"))
+        if "loop" in options.only:
+            beside["b"] = stack.enter_context(servers.socket_loop(models, build / "loop.log"))
+        Rounds(options, models, running, beside, results).measure()
     return results
 
 
@@ -642,10 +535,10 @@ def main(arguments: Sequence[str]) -> None:
     if file:
         results = Results.read(file)
     else:
-        wrk.require_or_exit()
+        require_wrk()
         publication = Publication(options)
         results = run(options)
-        results.seen = publication.seen()
+        results.seen = publication.load()
         name = "-beside" if options.beside else ""
         file = publication.write(name, results.to_json(), page(results), results.seen)
         if not publication.is_public(results.seen):

@@ -1,4 +1,4 @@
-"""Whether and where a run's files are published: not if the run shared its cores with other processes.
+"""The figures of a run, their tables and files. A run that shared its cores with other processes is not published.
 
 A run looks at the machine before it begins and watches it until it ends. It does not begin on a crowded machine, and
 if the machine was crowded during the run, its files go to build/bench/unpublished. `--crowded` overrides both and marks
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import re
 import statistics
 import sys
@@ -18,8 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import machine
-from bench.machine import OTHERS_LIMIT, STOLEN_LIMIT, LoadSeen, LoadWatch, look
-from bench.target import TARGET_HEADER, Target
+from bench.machine import OTHERS_LIMIT, STOLEN_LIMIT, LoadWatch, MachineLoad, look
 from tests.project import ROOT
 
 
@@ -40,6 +40,8 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+# Standard deviations between the median and the ends of a 95 % interval, in halves of the square root of the count.
+NORMAL_95 = 1.96
 _NUMBERS = re.compile(r"\[[\d\s.,e+-]+\]")
 _HEADER = ["case", "what", "unit", "median", "least", "most", "times"]
 
@@ -62,18 +64,120 @@ class Figure:
         return [self.case, self.what, self.unit, *map(number, spread), str(len(self.values))]
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A figure that a benchmark has to reach. `measured` is None if the run lacks a cell that it needs."""
+
+    case: str
+    what: str
+    goal: float
+    at_least: bool
+    measured: float | None
+
+    @property
+    def reached(self) -> bool | None:
+        if self.measured is None:
+            return None
+        return self.measured >= self.goal if self.at_least else self.measured <= self.goal
+
+    def row(self) -> list[str]:
+        goal = f"{'≥' if self.at_least else '≤'} {self.goal:g}"
+        measured = "" if self.measured is None else f"{self.measured:.2f}"
+        return [self.case, self.what, goal, measured, _VERDICTS[self.reached]]
+
+
+_VERDICTS = {True: "yes", False: "**no**", None: "not measured"}
+TARGET_HEADER = ["case", "what", "to reach", "measured", "reached"]
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of one load. `cpu_us` is the server's CPU time per request, microseconds."""
+
+    requests_per_second: float
+    cpu_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """The median of the ratios of pairs of turns, with the 95 % interval of that median."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    @classmethod
+    def of(cls, over: Sequence[float], under: Sequence[float]) -> Ratio:
+        """The ratios pair by pair. The interval is that of order statistics, which assumes no distribution."""
+        ratios = sorted(above / below for above, below in zip(over, under, strict=True))
+        reach = NORMAL_95 * math.sqrt(len(ratios)) / 2
+        low = max(0, math.floor(len(ratios) / 2 - reach))
+        high = min(len(ratios) - 1, math.ceil(len(ratios) / 2 + reach))
+        return cls(statistics.median(ratios), ratios[low], ratios[high])
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The pairs of turns of several loads, the last of which is the base."""
+
+    title: str
+    connections: int
+    pairs: list[dict[str, Turn]]
+    errors: int
+
+    @property
+    def loads(self) -> list[str]:
+        return list(self.pairs[0])
+
+    def rates(self, load: str) -> list[float]:
+        """Requests/s of each turn."""
+        return [pair[load].requests_per_second for pair in self.pairs]
+
+    def cpu_us(self, load: str) -> list[float]:
+        return [pair[load].cpu_us for pair in self.pairs]
+
+    def rate_ratio(self, load: str, base: str = "") -> Ratio:
+        return Ratio.of(self.rates(load), self.rates(base or self.loads[-1]))
+
+    def cpu_ratio(self, load: str, base: str = "") -> Ratio:
+        return Ratio.of(self.cpu_us(load), self.cpu_us(base or self.loads[-1]))
+
+    def extra_us(self, load: str) -> float:
+        """How much longer a request takes than one of the base, if there is one connection."""
+        pairs = zip(self.rates(load), self.rates(self.loads[-1]), strict=True)
+        return statistics.median(1e6 / rate - 1e6 / base for rate, base in pairs)
+
+    def cells(self) -> list[list[str]]:
+        """A row of `COMPARISON_HEADER` for each load."""
+        found = []
+        for load in self.loads:
+            ratios = ["", ""]
+            if load != self.loads[-1]:
+                ratios = [str(self.rate_ratio(load)), str(self.cpu_ratio(load))]
+            rate, cpu_us = statistics.median(self.rates(load)), statistics.median(self.cpu_us(load))
+            cells = [self.title, str(self.connections), load, number(rate), ratios[0], number(cpu_us), ratios[1]]
+            found.append([*cells, str(self.errors)])
+        return found
+
+
+COMPARISON_HEADER = ["case", "connections", "what", "requests/s", "ratio", "CPU µs/request", "ratio", "errors"]
+
+
 @dataclass(slots=True)
 class Figures:
-    """One run. `command` repeats it; `conditions` apply to all figures, a remark explains what limits one of them."""
+    """One run. `command` repeats it; a remark explains what limits a figure."""
 
     command: str
-    conditions: str
     date: str = field(default_factory=machine.today)
     machine: dict[str, object] = field(default_factory=machine.describe)
+    comparisons: list[Comparison] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     targets: list[Target] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    seen: LoadSeen | None = None
+    load: MachineLoad | None = None
 
     def note(self, case: str, what: str, unit: str, values: Sequence[float]) -> Figure:
         figure = Figure(case, what, unit, tuple(values))
@@ -88,8 +192,8 @@ class Figures:
 
     def publish(self, publication: Publication, name: str) -> None:
         """Write both files and print the tables."""
-        self.seen = publication.seen()
-        publication.write(name, self.to_json(), self.markdown(), self.seen)
+        self.load = publication.load()
+        publication.write(name, self.to_json(), self.markdown(), self.load)
         print(self.markdown())
 
     def to_json(self) -> str:
@@ -100,21 +204,18 @@ class Figures:
         return _NUMBERS.sub(lambda found: " ".join(found[0].split()), json.dumps(document, indent=1)) + "\n"
 
     def markdown(self) -> str:
+        about = self.machine
+        compared = [cells for comparison in self.comparisons for cells in comparison.cells()]
         parts = [
-            self._machine_text(),
+            f"{self.date}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, Linux {about['kernel']}, "
+            f"Python {about['python']}. Servers and clients share the cores.{machine_sentence(self.load)}",
             f"Run again with `{self.command}`.",
-            table(_HEADER, [figure.row() for figure in self.figures]),
-            table(TARGET_HEADER, [target.row() for target in self.targets]),
+            table(COMPARISON_HEADER, compared) if compared else "",
+            table(_HEADER, [figure.row() for figure in self.figures]) if self.figures else "",
+            table(TARGET_HEADER, [target.row() for target in self.targets]) if self.targets else "",
             "\n".join(f"* {remark}" for remark in self.remarks),
         ]
         return "\n\n".join(part for part in parts if part) + "\n"
-
-    def _machine_text(self) -> str:
-        about = self.machine
-        return (
-            f"{self.date}: {about['cpu']}, {about['cores']} cores, {about['memory_gb']} GB, Linux {about['kernel']}, "
-            f"Python {about['python']}. {self.conditions}{machine_sentence(self.seen)}"
-        )
 
 
 RESULTS = ROOT / "bench" / "results"
@@ -140,7 +241,7 @@ class Publication:
         self,
         options: argparse.Namespace,
         *,
-        look: Callable[[], LoadSeen] = look,
+        look: Callable[[], MachineLoad] = look,
         watch: Callable[[], LoadWatch] = LoadWatch,
     ) -> None:
         self._folder: Path = options.results
@@ -154,32 +255,38 @@ class Publication:
             )
         self._watch = watch()
 
-    def seen(self) -> LoadSeen:
+    def load(self) -> MachineLoad:
         """The machine since the beginning of the run."""
-        return self._watch.seen()
+        return self._watch.load()
 
-    def is_public(self, seen: LoadSeen) -> bool:
-        return self._crowded_allowed or not seen.crowded
+    def is_public(self, load: MachineLoad) -> bool:
+        return self._crowded_allowed or not load.crowded
 
-    def write(self, name: str, json: str, markdown: str, seen: LoadSeen) -> Path:
+    def write(self, name: str, json: str, markdown: str, load: MachineLoad) -> Path:
         """Write NAME.json and NAME.md, and return the path of the latter. `name` follows the date and the machine."""
-        folder = self._folder if self.is_public(seen) else UNPUBLISHED
-        if not self.is_public(seen):
-            print(f"not published: the machine was crowded during the run, {seen.text()}. {LIMITS}", file=sys.stderr)
+        folder = self._folder if self.is_public(load) else UNPUBLISHED
+        if not self.is_public(load):
+            print(f"not published: the machine was crowded during the run, {load.text()}. {LIMITS}", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
-        stem = f"{machine.today()}-{machine.slug()}{name}{'-crowded' if seen.crowded else ''}"
+        stem = f"{machine.today()}-{machine.slug()}{name}{'-crowded' if load.crowded else ''}"
         (folder / f"{stem}.json").write_text(json)
         (folder / f"{stem}.md").write_text(markdown)
         print(f"wrote {folder / stem}.json and .md", file=sys.stderr)
         return folder / f"{stem}.md"
 
 
-def machine_sentence(seen: LoadSeen | None) -> str:
+def machine_sentence(load: MachineLoad | None) -> str:
     """What a result file says of the machine during the run; nothing for files of runs that were not watched."""
-    if seen is None:
+    if load is None:
         return ""
-    mark = f" {CROWDED}" if seen.crowded else ""
-    return f" During the run {seen.text()}.{mark}"
+    mark = f" {CROWDED}" if load.crowded else ""
+    return f" During the run {load.text()}.{mark}"
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive numbers; values that are not positive (a figure that was not measured) are left out. NaN of none."""
+    logarithms = [math.log(value) for value in values if value > 0]
+    return math.exp(statistics.fmean(logarithms)) if logarithms else math.nan
 
 
 def update_readme(readme: Path, text: str, marks: tuple[str, str]) -> None:
@@ -197,9 +304,8 @@ def names_among(known: Sequence[str]) -> type[list[str]]:
     class Names(list[str]):
         def __init__(self, text: str) -> None:
             super().__init__(text.split(","))
-            unknown = sorted(set(self) - set(known))
-            if unknown:
-                raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not among {', '.join(known)}")
+            if unknown := sorted(set(self) - set(known)):
+                raise argparse.ArgumentTypeError(f"unknown {', '.join(unknown)}; expected some of {', '.join(known)}")
 
     return Names
 

@@ -18,6 +18,7 @@ ends and client: there each engine has a core of its own, and a second one shows
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import shlex
@@ -25,15 +26,16 @@ import statistics
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from itertools import product
 from pathlib import Path
 
-from bench import machine, wrk
-from bench.cases import CASES, Case
-from bench.machine import TICKS_PER_SECOND, LoadSeen
-from bench.models import digits_cnn, served
+from bench import machine
+from bench.cases import CASES, DIGIT, Case
+from bench.clients import BUILD, finish, require_wrk, run_wrk, start_wrk, write_script
+from bench.machine import TICKS_PER_SECOND, MachineLoad
+from bench.models import repositories
 from bench.results import (
-    Figures,
     Publication,
     add_publication_arguments,
     machine_sentence,
@@ -139,7 +141,7 @@ class Shape:
 
 
 @dataclass(slots=True)
-class Seen:
+class Samples:
     """What was measured of one server and one case; a value for each round."""
 
     rates: list[float] = field(default_factory=list)
@@ -170,17 +172,13 @@ class Seen:
         rounds = zip(self.rates, self.engine_us, self.front_end_us, self.client_us, strict=True)
         return statistics.median(rate * sum(costs_us) / _MICRO for rate, *costs_us in rounds)
 
-    def times(self, other: Seen) -> list[float]:
+    def times(self, other: Samples) -> list[float]:
         """How many times as many requests as `other` answered, round by round."""
         return [own / others for own, others in zip(self.rates, other.rates, strict=True)]
 
 
 def plural(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-# One engine on a core of its own is used up then, while front ends and client have most of the other one. So a second
-# engine shows even on two cores whether engines are independent of each other.
 
 
 # About 2.6 * 10^8 multiplications an image; the digit CNN has 10^6.
@@ -191,17 +189,19 @@ HEAVY = Case(
     "heavy",
     "28x28 digit CNN of {} and {} channels, binary".format(*_CHANNELS),
     "digits_cnn_heavy",
-    (("INPUT", "FP32", digits_cnn.IMAGE),),
+    (("INPUT", "FP32", DIGIT),),
     ("OUTPUT",),
     binary=True,
 )
 
 
 def build_heavy(repository: Path) -> None:
-    """Write the model of the case. Without a batcher each request is an execution of its own."""
-    image = ", ".join(map(str, digits_cnn.IMAGE))
-    config = served.CONFIG.format(batch=1, dims_in=image, dims_out=digits_cnn.CLASSES, batching=_THREADS)
-    served.write(repository / HEAVY.model, config, digits_cnn.to_onnx(_CHANNELS))
+    """Write the model of the case. Without a batcher each request is an execution of its own.
+
+    One engine on a core of its own is used up then, while front ends and client have most of the other one. So a second
+    engine shows even on two cores whether engines are independent of each other.
+    """
+    repositories.build_cnn(repository / HEAVY.model, batching=_THREADS, batch=1, channels=_CHANNELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +248,6 @@ def _seconds(process: int) -> float:
 
 
 # Source: Linux documentation of `cgroup-v2` (cpu.max) and of bandwidth control (cpu.cfs_quota_us).
-
-
 _ROOT = Path("/sys/fs/cgroup")
 # Short, so that requests do not wait long for the next one.
 _PERIOD_US = 10_000
@@ -267,7 +265,12 @@ def limited(processes: dict[int, float]) -> Iterator[bool]:
             folder = parent / f"trident-bench-{os.getpid()}-{process}"
             folder.mkdir()
             folders.append(folder)
-            _limit(folder, round(share * _PERIOD_US))
+            quota_us = round(share * _PERIOD_US)
+            if (folder / "cpu.max").exists():
+                (folder / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
+            else:
+                (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+                (folder / "cpu.cfs_quota_us").write_text(str(quota_us))
             (folder / "cgroup.procs").write_text(str(process))
         done = True
     except OSError:
@@ -282,18 +285,8 @@ def limited(processes: dict[int, float]) -> Iterator[bool]:
                 folder.rmdir()
 
 
-def _limit(folder: Path, quota_us: int) -> None:
-    if (folder / "cpu.max").exists():
-        (folder / "cpu.max").write_text(f"{quota_us} {_PERIOD_US}")
-    else:
-        (folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-        (folder / "cpu.cfs_quota_us").write_text(str(quota_us))
-
-
-# <!-- measured: costs --> ... <!-- end -->
-
-
 PAGE = ROOT / "docs" / "scaling.md"
+# The measured parts of the page: <!-- measured: costs --> ... <!-- end -->
 _BEGIN, _END = "<!-- measured: {} -->\n", "<!-- end -->"
 
 
@@ -303,34 +296,31 @@ class Measured:
 
     title: str
     costs: Costs
-    one: dict[Shape, Seen]
-    limited: dict[Shape, Seen] = field(default_factory=dict)
-    unlimited: dict[Shape, Seen] = field(default_factory=dict)
+    one: dict[Shape, Samples]
+    limited: dict[Shape, Samples] = field(default_factory=dict)
+    unlimited: dict[Shape, Samples] = field(default_factory=dict)
 
 
-def write_page(
-    cases: Sequence[Measured],
-    heavy: dict[Shape, Seen],
-    cores: Sequence[int],
-    share: float,
-    seen: LoadSeen | None,
-    page: Path = PAGE,
-) -> None:
-    """Replace the measured parts of `page`; what was not measured stays. `seen` is the machine during the run.
-
-    ValueError if the page lacks a marker.
-    """
+def page_parts(
+    cases: Sequence[Measured], heavy: dict[Shape, Samples], cores: Sequence[int], share: float, load: MachineLoad | None
+) -> dict[str, str]:
+    """The measured parts of the page, by their markers. `load` is the machine during the run."""
     parts = {}
     if cases:
         parts = {
-            "costs": _costs(cases, seen),
+            "costs": _costs(cases, load),
             "bounds": _bounds(cases, cores),
             "limited": _limited(cases, share),
             "unlimited": _unlimited(cases),
             "ceiling": _ceiling(cases, machine.cores()),
         }
     if heavy:
-        parts["heavy"] = _heavy(heavy, machine.cores(), seen)
+        parts["heavy"] = _heavy(heavy, machine.cores(), load)
+    return parts
+
+
+def write_page(parts: dict[str, str], page: Path = PAGE) -> None:
+    """Replace the measured parts of `page`; what was not measured stays. ValueError if the page lacks a marker."""
     text = page.read_text()
     for name, content in parts.items():
         before, begin, rest = text.partition(_BEGIN.format(name))
@@ -341,7 +331,7 @@ def write_page(
     page.write_text(text)
 
 
-def _costs(cases: Sequence[Measured], seen: LoadSeen | None) -> str:
+def _costs(cases: Sequence[Measured], seen: MachineLoad | None) -> str:
     rows = [
         [case.title, str(shape.front_ends), number(seen.costs.engine_us), number(seen.costs.front_end_us)]
         for case in cases
@@ -355,19 +345,10 @@ def _costs(cases: Sequence[Measured], seen: LoadSeen | None) -> str:
 
 def _bounds(cases: Sequence[Measured], cores: Sequence[int]) -> str:
     rows = []
-    for case in cases:
-        for count in cores:
-            one, best = best_plan(case.costs, count, engines=1), best_plan(case.costs, count)
-            rows.append(
-                [
-                    case.title,
-                    str(count),
-                    number(one.rate),
-                    one.limit,
-                    f"{best.engines} + {best.front_ends}",
-                    number(best.rate),
-                ]
-            )
+    for case, count in product(cases, cores):
+        one, best = best_plan(case.costs, count, engines=1), best_plan(case.costs, count)
+        processes = f"{best.engines} + {best.front_ends}"
+        rows.append([case.title, str(count), number(one.rate), one.limit, processes, number(best.rate)])
     header = ["model", "cores", "one engine, requests/s", "its limit", "best engines + front ends", "requests/s"]
     ends = "; ".join(
         f"{case.title}: at {number(case.costs.one_engine_rate)} requests/s, which take "
@@ -425,7 +406,7 @@ def _ceiling(cases: Sequence[Measured], cores: int) -> str:
     return "\n".join(sentences)
 
 
-def _heavy(seen: dict[Shape, Seen], cores: int, load: LoadSeen | None) -> str:
+def _heavy(seen: dict[Shape, Samples], cores: int, load: MachineLoad | None) -> str:
     rows = []
     for one, shape, each in _beside_one(seen):
         bound = Ceiling(cores, one.costs, statistics.median(one.client_us))
@@ -437,20 +418,20 @@ def _heavy(seen: dict[Shape, Seen], cores: int, load: LoadSeen | None) -> str:
     return f"{HEAVY.title}.{machine_sentence(load)}\n\n{table(header, rows)}"
 
 
-def _beside_one(seen: dict[Shape, Seen]) -> list[tuple[Seen, Shape, Seen]]:
+def _beside_one(seen: dict[Shape, Samples]) -> list[tuple[Samples, Shape, Samples]]:
     """Each server with the one of the fewest engines."""
     shapes = sorted(seen, key=lambda shape: shape.engines)
     return [(seen[shapes[0]], shape, seen[shape]) for shape in shapes]
 
 
-def _times(seen: Seen, one: Seen) -> list[str]:
+def _times(seen: Samples, one: Samples) -> list[str]:
     if seen is one:
         return ["1", ""]
     times = seen.times(one)
     return [f"{statistics.median(times):.2f}", f"{min(times):.2f} to {max(times):.2f}"]
 
 
-BUILD = ROOT / "build" / "bench" / "scaling"
+FOLDER = BUILD / "scaling"
 KEYS = ("a-binary", "d-binary", HEAVY.key)
 CONNECTIONS = 64
 CONDITIONS = f"{CONNECTIONS} connections; engines, front ends and wrk on cores of their own where there are enough."
@@ -468,32 +449,35 @@ class Bench:
         self._rounds: int = options.rounds
 
     def start(self, shape: Shape) -> tuple[Server, Processes]:
-        server = trident(self._models, BUILD / f"{shape.engines}-{shape.front_ends}.log")
+        server = trident(self._models, FOLDER / f"{shape.engines}-{shape.front_ends}.log")
         server.command += shape.options
         self._stack.enter_context(server)
         return server, Processes.of(server)
 
-    def measure(self, servers: dict[Shape, tuple[Server, Processes]], case: Case, *, pinned: bool) -> dict[Shape, Seen]:
-        """The servers by turns, in the other order every second round. `pinned`: each process on a core of its own,
+    def measure(
+        self, servers: dict[Shape, tuple[Server, Processes]], case: Case, *, pinned: bool
+    ) -> dict[Shape, Samples]:
+        """The servers in turn, in the other order every second round. `pinned`: each process on a core of its own,
         otherwise where the system puts it.
         """
-        script = wrk.write_script(BUILD / f"{case.key}.lua", *case.body())
-        seen = {shape: Seen() for shape in servers}
+        body, headers = case.body()
+        script = write_script(case.key, body, headers=headers)
+        seen = {shape: Samples() for shape in servers}
         for turn in range(self._rounds):
             for shape in list(servers)[:: 1 if turn % 2 == 0 else -1]:
                 self._turn(*servers[shape], case, script, seen[shape], pinned=pinned)
         return seen
 
     def _turn(
-        self, server: Server, processes: Processes, case: Case, script: Path, seen: Seen, *, pinned: bool
+        self, server: Server, processes: Processes, case: Case, script: Path, seen: Samples, *, pinned: bool
     ) -> None:
         url = server.url(case.path)
         cores = processes.pin(sorted(os.sched_getaffinity(0))) if pinned else sorted(os.sched_getaffinity(0))
-        wrk.run(url, script, connections=CONNECTIONS, seconds=_WARM_UP_S)
+        run_wrk(url, script, connections=CONNECTIONS, seconds=_WARM_UP_S)
         before = processes.engine_seconds(), processes.front_end_seconds(), [_ended_seconds()]
-        client = wrk.start(url, script, connections=CONNECTIONS, seconds=self._seconds)
+        client = start_wrk(url, script, connections=CONNECTIONS, seconds=self._seconds)
         pin(client.pid, cores)
-        load = wrk.finish(client)
+        load = finish(client)
         if load.errors:
             raise RuntimeError(f"{load.errors} requests failed; the log is {server.log}")
         after = processes.engine_seconds(), processes.front_end_seconds(), [_ended_seconds()]
@@ -528,97 +512,50 @@ def _numbers(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
-def note_costs(results: Figures, case: Case, seen: dict[Shape, Seen]) -> Costs:
-    """The figures of one engine behind several front ends. Returns the mean costs."""
-    for shape, found in seen.items():
-        results.note(f"{case.title}, {shape}", "engine, CPU per request", "µs", found.engine_us)
-        results.note(f"{case.title}, {shape}", "front ends, CPU per request", "µs", found.front_end_us)
-        results.note(f"{case.title}, {shape}", "requests", "1/s", found.rates)
-    costs = [found.costs for found in seen.values()]
+def mean_costs(found: dict[Shape, Samples]) -> Costs:
+    """Of one engine behind several front ends."""
+    costs = [each.costs for each in found.values()]
     return Costs(
         statistics.mean(each.engine_us for each in costs), statistics.mean(each.front_end_us for each in costs)
     )
 
 
-def compare_engines(
-    results: Figures,
-    case: Case,
-    bench: Bench,
-    servers: dict[Shape, tuple[Server, Processes]],
-    share: float,
-    measured: Measured,
-) -> None:
-    """Several engines beside one: each with a share of a core, then without a limit."""
-    engines = {engine: share for _, processes in servers.values() for engine in processes.engines}
-    with limited(engines) as done:
-        if done:
-            measured.limited = bench.measure(servers, case, pinned=False)
-            note_engines(results, f"{case.title}, each engine {share:g} of a core", measured.limited)
-        else:
-            results.remarks.append("No engine was limited: no cgroup could be made for it.")
-    measured.unlimited = bench.measure(servers, case, pinned=False)
-    note_engines(results, f"{case.title}, without a limit", measured.unlimited)
-
-
-def note_engines(results: Figures, title: str, seen: dict[Shape, Seen]) -> None:
-    """The figures of several engines beside one."""
-    shapes = sorted(seen, key=lambda shape: shape.engines)
-    for shape in shapes:
-        found = seen[shape]
-        results.note(f"{title}, {shape}", "requests", "1/s", found.rates)
-        results.note(f"{title}, {shape}", "all engines, CPU per request", "µs", found.engine_us)
-        results.note(f"{title}, {shape}", "front ends, CPU per request", "µs", found.front_end_us)
-        results.note(f"{title}, {shape}", "client, CPU per request", "µs", found.client_us)
-    for shape in shapes[1:]:
-        what = f"requests/s of {plural(shape.engines, 'engine')}, beside one"
-        results.note(title, what, "times", seen[shape].times(seen[shapes[0]]))
-
-
-def projection(case: Case, costs: Costs, cores: Sequence[int]) -> str:
-    """The table of one case for people."""
-    rows = []
-    for count in cores:
-        one, best = best_plan(costs, count, engines=1), best_plan(costs, count)
-        rows.append(
-            [str(count), number(one.rate), one.limit, str(best.engines), str(best.front_ends), number(best.rate)]
-        )
-    header = ["cores", "requests/s, one engine", "its limit", "engines", "front ends", "requests/s"]
-    text = (
-        f"{case.title}: {number(costs.engine_us)} µs in the engine and {number(costs.front_end_us)} µs in the front "
-        f"end. One engine ends at {number(costs.one_engine_rate)} requests/s, which take "
-        f"{number(costs.one_engine_cores)} cores."
-    )
-    return f"{text}\n\n{table(header, rows)}\n"
-
-
 def main(arguments: Sequence[str]) -> None:
     options = parse(arguments)
-    wrk.require_or_exit()
-    models = BUILD / "models"
-    BUILD.mkdir(parents=True, exist_ok=True)
-    served.build(models)
+    require_wrk()
+    models = FOLDER / "models"
+    repositories.build(models)
     build_heavy(models)
     publication = Publication(options)
-    results = Figures(shlex.join(["python", "-m", "bench", "scaling", *arguments]), CONDITIONS)
+    measured: list[Measured] = []
+    heavy: dict[Shape, Samples] = {}
     with ExitStack() as stack:
         bench = Bench(stack, models, options)
         one = {shape: bench.start(shape) for shape in (Shape(count, 1) for count in options.front_ends)}
         several = {shape: bench.start(shape) for shape in (Shape(2, count) for count in options.engines)}
-        cases = [case for case in CASES if case.key in options.only]
-        measured = []
-        for case in cases:
+        for case in (case for case in CASES if case.key in options.only):
             print(f"{case.title}: begins", file=sys.stderr, flush=True)
             found = bench.measure(one, case, pinned=True)
-            costs = note_costs(results, case, found)
-            results.remarks.append(projection(case, costs, options.cores))
-            measured.append(Measured(case.title, costs, found))
-            compare_engines(results, case, bench, several, options.engine_share, measured[-1])
-        heavy: dict[Shape, Seen] = {}
+            each = Measured(case.title, mean_costs(found), found)
+            engines = {
+                engine: options.engine_share for _, processes in several.values() for engine in processes.engines
+            }
+            with limited(engines) as done:
+                if done:
+                    each.limited = bench.measure(several, case, pinned=False)
+            each.unlimited = bench.measure(several, case, pinned=False)
+            measured.append(each)
         if HEAVY.key in options.only:
             heavy = bench.measure(several, HEAVY, pinned=True)
-            note_engines(results, f"{HEAVY.title}, each engine on a core of its own", heavy)
-    results.publish(publication, "-scaling")
+    load = publication.load()
+    parts = page_parts(measured, heavy, options.cores, options.engine_share, load)
+    command = shlex.join(["python", "-m", "bench", "scaling", *arguments])
+    text = "\n\n".join([CONDITIONS, f"Run again with `{command}`.", *parts.values()]) + "\n"
+    rows = [[asdict(row) for row in each.one.values()] for each in measured]
+    document = {"date": machine.today(), "machine": machine.describe(), "command": command, "one_engine": rows}
+    publication.write("-scaling", json.dumps(document, indent=1) + "\n", text, load)
+    print(text)
     if options.page:
-        if results.seen is not None and not publication.is_public(results.seen):
+        if not publication.is_public(load):
             raise SystemExit(f"{PAGE.name} is unchanged: the machine was crowded. --crowded writes it all the same.")
-        write_page(measured, heavy, options.cores, options.engine_share, results.seen)
+        write_page(parts)

@@ -1,4 +1,4 @@
-"""A typical inference server written in an afternoon: the yardstick of the benchmark.
+"""Typical servers written in an afternoon, the yardstick of the benchmark: v2 infer, and a handler for Vertex AI.
 
 MODELS=build/bench/models gunicorn --worker-class gevent --bind 127.0.0.1:9000 bench.servers.flask_server:app
 """
@@ -16,8 +16,9 @@ DTYPES = {"FP32": np.float32, "INT32": np.int32}
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 app = Flask(__name__)
 sessions = {
-    path.parts[-3]: onnxruntime.InferenceSession(path) for path in Path(os.environ["MODELS"]).glob("*/1/*.onnx")
+    path.parts[-3]: onnxruntime.InferenceSession(path) for path in Path(os.environ.get("MODELS", "")).glob("*/1/*.onnx")
 }
+answered = {"count": 0}
 
 
 @app.post("/v2/models/<model>/infer")
@@ -49,6 +50,37 @@ def infer(model: str) -> Any:
     return Response(b"".join(chunks), content_type="application/octet-stream", headers=length)
 
 
+@app.post("/predict")
+def predict() -> Any:
+    """Run the model once for each instance."""
+    predictions = []
+    for instance in request.get_json()["instances"]:
+        row = np.array([[float(value) for value in instance]], np.float32)
+        predictions.append(sessions["tabular"].run(None, {"IN": row})[0][0].tolist())
+    answered["count"] += 1
+    return {"predictions": predictions}
+
+
+@app.post("/predict_together")
+def predict_together() -> Any:
+    """Run the model once for all instances, which still needs a loop over their values."""
+    rows = [[float(value) for value in instance] for instance in request.get_json()["instances"]]
+    answered["count"] += 1
+    return {"predictions": sessions["tabular"].run(None, {"IN": np.array(rows, np.float32)})[0].tolist()}
+
+
+@app.get("/v2/models/tabular/stats")
+def statistics() -> Any:
+    """What the benchmark counts the requests by."""
+    return {"model_stats": [{"inference_stats": {"success": answered}}]}
+
+
 @app.get("/v2/health/ready")
 def ready() -> str:
     return ""
+
+
+def empty(environ: Any, start_response: Any) -> list[bytes]:
+    """Do nothing: it shows the cost of a request in a worker alone."""
+    start_response("200 OK", [("Content-Length", "0"), ("Content-Type", "text/plain")])
+    return []

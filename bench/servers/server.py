@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
@@ -15,25 +16,39 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from bench.machine import tree_members, tree_seconds
+import tritonclient.grpc as triton
+
+from bench.machine import tree_members
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import kill_session, session_members, start_session
 from tests.project import ROOT
 
-START_LIMIT_S = 120.0
-READY_STEP_S = 0.02
+START_LIMIT_S = 600.0
+READY_STEP_S = 0.01
 STOP_LIMIT_S = 45.0
 SETTLE_LIMIT_S = 90.0
 SETTLE_STEP_S = 0.25
+STATE_LIMIT_S = 30.0
+PORTS = ("http", "metrics", "grpc", "sagemaker", "vertex")
+JSON_HEADERS = {"Content-Type": "application/json"}
+
+PREDICT = "/predict"
+GRPC = (f"--grpc-address={HOST}", "--grpc-port={grpc}")
+SAGEMAKER = ("--platform=plain", "--allow-sagemaker=true", "--sagemaker-port={sagemaker}")
+VERTEX = ("--platform=plain", "--allow-vertex-ai=true", "--vertex-ai-port={vertex}")
+VERTEX_ROUTES = {"AIP_PREDICT_ROUTE": PREDICT, "AIP_HEALTH_ROUTE": "/health"}
 
 
 class Server:
     """A server process with its children. A context manager: ready on entry, gone on exit.
 
-    `command` may contain `{port}` and `{spare_port}`, which become free ports; it runs in `folder`.
+    `command` may contain the names of `PORTS` in braces, which become free ports; it runs in `folder`. `ready_seconds`
+    is the time from the start of the process until its readiness probe is answered with 200.
     """
 
-    ready_path = "/v2/health/ready"
+    ready_seconds = 0.0
+    repository = Path()
+    """The folder of its models, where their answers are checked."""
 
     def __init__(
         self,
@@ -43,22 +58,33 @@ class Server:
         environment: dict[str, str] | None = None,
         *,
         folder: Path = ROOT,
+        ready_path: str = "/v2/health/ready",
     ) -> None:
         self.name = name
         self.folder = folder
-        self.port, self.spare_port = free_ports(2)
-        ports = {"{port}": str(self.port), "{spare_port}": str(self.spare_port)}
-        self.command = [_filled(part, ports) for part in command]
+        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self.command = [
+            _filled(part, {f"{{{name}}}": str(port) for name, port in self.ports.items()}) for part in command
+        ]
         self.log = log
         self.environment = os.environ | (environment or {})
+        self.ready_path = ready_path
 
     def __enter__(self) -> Self:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        began = time.perf_counter()
         self.process = start_session(self.command, self.log, cwd=self.folder, env=self.environment)
         try:
-            self._wait_until_ready()
+            while not self._is_ready():
+                if self.process.poll() is not None:
+                    raise RuntimeError(f"{self.name} ended before it was ready; its log is {self.log}")
+                if time.perf_counter() - began > START_LIMIT_S:
+                    raise RuntimeError(f"{self.name} is not ready after {START_LIMIT_S:g} s; its log is {self.log}")
+                time.sleep(READY_STEP_S)
         except BaseException:
             self._stop()
             raise
+        self.ready_seconds = time.perf_counter() - began
         return self
 
     def __exit__(
@@ -66,18 +92,11 @@ class Server:
     ) -> None:
         self._stop()
 
-    def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise RuntimeError(f"{self.name} ended before it was ready; its log is {self.log}")
-            try:
-                if self.exchange("GET", self.ready_path)[0] == 200:
-                    return
-            except (OSError, http.client.HTTPException):
-                pass
-            time.sleep(READY_STEP_S)
-        raise RuntimeError(f"{self.name} is not ready after {START_LIMIT_S} s; its log is {self.log}")
+    def _is_ready(self) -> bool:
+        try:
+            return self.exchange("GET", self.ready_path)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
 
     def _stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
@@ -86,20 +105,32 @@ class Server:
         except subprocess.TimeoutExpired:
             kill_session(self.process)
 
-    def url(self, path: str) -> str:
-        return f"http://{HOST}:{self.port}{path}"
+    def url(self, path: str, port: str = "http") -> str:
+        return f"http://{HOST}:{self.ports[port]}{path}"
 
     def exchange(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, http.client.HTTPMessage, bytes]:
         """Send one request on a new connection. Returns status, headers and body."""
-        connection = http.client.HTTPConnection(HOST, self.port, timeout=60)
-        try:
+        connection = http.client.HTTPConnection(HOST, self.ports["http"], timeout=60)
+        with contextlib.closing(connection):
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()
             return response.status, response.headers, response.read()
-        finally:
-            connection.close()
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> tuple[http.client.HTTPMessage, bytes]:
+        """Send one request on a new connection. Returns headers and body; RuntimeError unless the status is 200."""
+        status, answered, content = self.exchange(method, path, body, headers)
+        if status != 200:
+            raise RuntimeError(f"{self.name} answers {path} with {status}: {content[:300].decode(errors='replace')}")
+        return answered, content
+
+    def requests(self, model: str) -> int:
+        """A model's successful requests so far, those answered from the cache too; 0 if the server counts none."""
+        status, _, body = self.exchange("GET", f"/v2/models/{model}/stats")
+        return int(json.loads(body)["model_stats"][0]["inference_stats"]["success"]["count"]) if status == 200 else 0
 
     def counts(self, model: str) -> tuple[int, int]:
         """A model's inferences and executions so far; zeros if the server does not count them."""
@@ -110,16 +141,21 @@ class Server:
         return int(entry["inference_count"]), int(entry["execution_count"])
 
     def cpu_seconds(self) -> float:
-        """User and system time so far of the process and its descendants."""
-        return tree_seconds(self.process.pid)
+        """User and system time so far of the process and its living descendants, to the nanosecond."""
+        found = 0.0
+        for process in tree_members(self.process.pid):
+            with contextlib.suppress(OSError):
+                # The clock of another process's CPU time, as clock_getcpuclockid(3) computes it on Linux.
+                found += time.clock_gettime(~process << 3 | 2)
+        return found
 
     def resident_mb(self) -> float:
         """Resident memory of the largest process, which is the one that holds the models."""
-        return max(map(resident_mb_of, session_members(self.process.pid)), default=0.0)
+        return max(memory_mb(member, "Rss:") for member in session_members(self.process.pid))
 
-    def proportional_mb(self) -> float:
-        """The memory of all processes together, those of models too; pages that several share count once."""
-        return sum(account_mb(member, "Pss:") for member in tree_members(self.process.pid))
+    def total_mb(self, row: str) -> float:
+        """Resident ("Rss:") or proportional ("Pss:") memory of all processes; the latter counts shared pages once."""
+        return sum(memory_mb(member, row) for member in tree_members(self.process.pid))
 
     def settle(self) -> None:
         """Wait until the server has finished the work of abandoned connections, so that the next cell starts even."""
@@ -132,6 +168,21 @@ class Server:
                 return
             before = now
 
+    def load(self, model: str) -> None:
+        """Load a model and return when it serves."""
+        self.ask("POST", f"/v2/repository/models/{model}/load", b"", JSON_HEADERS)
+
+    def unload(self, model: str) -> None:
+        """Unload a model and return when it is gone. RuntimeError if it stays."""
+        self.ask("POST", f"/v2/repository/models/{model}/unload", b"", JSON_HEADERS)
+        deadline = time.monotonic() + STATE_LIMIT_S
+        while time.monotonic() < deadline:
+            index = json.loads(self.ask("POST", "/v2/repository/index", b"", JSON_HEADERS)[1])
+            if {entry.get("state", "") for entry in index if entry["name"] == model} == {"UNAVAILABLE"}:
+                return
+            time.sleep(READY_STEP_S)
+        raise RuntimeError(f"{self.name}: '{model}' is still there {STATE_LIMIT_S:g} s after its unload")
+
 
 def _filled(text: str, values: dict[str, str]) -> str:
     for placeholder, value in values.items():
@@ -139,40 +190,75 @@ def _filled(text: str, values: dict[str, str]) -> str:
     return text
 
 
-def resident_mb_of(process: int) -> float:
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) / 1024
-    return 0.0
-
-
-def account_mb(process: int, *rows: str) -> float:
+def memory_mb(process: int, *rows: str) -> float:
     """The sum of these rows in the kernel's account of a process's memory."""
     lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(rows)) / 1024
 
 
-def trident(repository: Path, log: Path, *, checkout: Path = ROOT) -> Server:
-    """The server of a checkout of this project, with the packages of its .venv if it has one, else with ours."""
-    command = [
-        *command_of(checkout),
-        "serve",
+def trident(
+    repository: Path | str,
+    log: Path,
+    *options: str,
+    name: str = "trident",
+    checkout: Path = ROOT,
+    environment: dict[str, str] | None = None,
+) -> Server:
+    """The server of a checkout of this project, whose code it runs, whatever the environment has installed.
+
+    Options that another checkout does not know yet are left out.
+    """
+    words = [
         f"--model-repository={repository}",
         f"--http-address={HOST}",
-        "--http-port={port}",
-        "--metrics-port={spare_port}",
-        "--allow-grpc=false",
+        "--http-port={http}",
+        "--metrics-port={metrics}",
+        *(options if set(GRPC) & set(options) else ("--allow-grpc=false", *options)),
     ]
-    # The checkout's code, no matter which code the environment has installed.
-    return Server("trident", command, log, {"PYTHONPATH": str(checkout)}, folder=checkout)
+    environment = {"PYTHONPATH": str(checkout)} | (environment or {})
+    if checkout != ROOT:
+        known = _known_options(checkout, environment)
+        words = [word for word in words if word.partition("=")[0] in known]
+    server = Server(name, [*command_of(checkout), "serve", *words], log, environment, folder=checkout)
+    server.repository = Path(repository)
+    return server
 
 
 def command_of(checkout: Path) -> list[str]:
     """The command of a checkout that is on the path: with the packages of its .venv if it has one, else with ours."""
     own = checkout / ".venv" / "bin" / "python"
     # Checkouts from before the package `trident` have its folders alone.
-    package = "trident.app" if (checkout / "trident").exists() else "app"
+    package = "trident.app" if (checkout / "trident" / "app").exists() else "app"
     return [str(own) if own.exists() else sys.executable, "-m", package]
+
+
+def _known_options(checkout: Path, environment: dict[str, str]) -> set[str]:
+    """The options in the checkout's own help. RuntimeError if it prints none."""
+    for words in ("--help=all", "--help"):  # the second is for checkouts whose help has no groups
+        done = subprocess.run(
+            [*command_of(checkout), "serve", words],
+            cwd=checkout,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not done.returncode:
+            return {word.partition("=")[0] for word in done.stdout.split() if word.startswith("--")}
+    raise RuntimeError(f"`trident serve --help` of {checkout} fails: {done.stderr.strip()}")
+
+
+def sagemaker_endpoint(models_root: Path, log: Path) -> Server:
+    """The container of a multi-model endpoint; the platform unpacks its archives into `models_root`."""
+    command = [
+        *command_of(ROOT),
+        "serve",
+        "--platform=sagemaker",
+        f"--http-address={HOST}",
+        "--sagemaker-port={http}",
+        f"--sagemaker-models-root={models_root}",
+    ]
+    return Server("trident", command, log, {"SAGEMAKER_MULTI_MODEL": "true"}, ready_path="/ping")
 
 
 def beside_command(text: str) -> str:
@@ -185,36 +271,51 @@ def beside_command(text: str) -> str:
 
 def beside(command: str, repository: Path, log: Path) -> Server:
     """Any other server of the v2 protocol over HTTP. Its command may contain {repo}, {http}, {grpc} and {metrics}."""
-    values = {
-        "{repo}": str(repository),
-        "{http}": "{port}",
-        "{metrics}": "{spare_port}",
-        "{grpc}": str(free_ports(1)[0]),
-    }
-    return Server("other", [_filled(part, values) for part in shlex.split(command)], log)
+    server = Server("other", [_filled(part, {"{repo}": str(repository)}) for part in shlex.split(command)], log)
+    server.repository = repository
+    return server
+
+
+def _gunicorn(application: str, worker: str = "gevent") -> list[str]:
+    return [sys.executable, "-m", "gunicorn", f"--worker-class={worker}", f"--bind={HOST}:{{http}}", application]
 
 
 def flask(repository: Path, log: Path) -> Server:
     """Stock gunicorn with its stock gevent worker, as many people run it."""
-    command = [sys.executable, "-m", "gunicorn", "--worker-class=gevent", f"--bind={HOST}:{{port}}"]
-    command.append("bench.servers.flask_server:app")
-    return Server("flask", command, log, {"MODELS": str(repository)})
+    server = Server("flask", _gunicorn("bench.servers.flask_server:app"), log, {"MODELS": str(repository)})
+    server.repository = repository
+    return server
+
+
+def own_worker(log: Path) -> Server:
+    """An empty page under this project's worker: the cost of a request that does nothing."""
+    command = _gunicorn("bench.servers.flask_server:empty", "trident.app.worker.worker.TridentWorker")
+    return Server("own worker", command, log, ready_path="/")
 
 
 def socket_loop(repository: Path, log: Path) -> Server:
     """The bound for a large tensor: what Python does without a server."""
     model = str(repository / "identity" / "1" / "model.onnx")
-    return Server("socket loop", [sys.executable, "-m", "bench.servers.socket_loop", "{port}", model], log)
+    server = Server("socket loop", [sys.executable, "-m", "bench.servers.socket_loop", "{http}", model], log)
+    server.repository = repository
+    return server
 
 
-def own_worker(log: Path) -> Server:
-    """An empty page under this project's worker: the cost of a request that does nothing."""
-    command = [
-        sys.executable,
-        "-m",
-        "gunicorn",
-        "--worker-class=trident.app.worker.worker.TridentWorker",
-        f"--bind={HOST}:{{port}}",
-    ]
-    command.append("bench.servers.empty_app:app")
-    return Server("own worker", command, log)
+class GrpcioServer(Server):
+    """A server of the grpcio package, whose threads wait for the same engine."""
+
+    def __init__(self, repository: Path, log: Path) -> None:
+        command = [sys.executable, "-m", "bench.servers.grpcio_server", "{grpc}", str(repository), "simple"]
+        super().__init__("grpcio", command, log)
+
+    def requests(self, model: str) -> int:
+        with triton.InferenceServerClient(f"{HOST}:{self.ports['grpc']}") as client:
+            (entry,) = client.get_inference_statistics(model).model_stats
+        return int(entry.inference_count)
+
+    def _is_ready(self) -> bool:
+        try:
+            with triton.InferenceServerClient(f"{HOST}:{self.ports['grpc']}") as client:
+                return bool(client.is_server_ready())
+        except triton.InferenceServerException:
+            return False

@@ -28,7 +28,7 @@ RESPONSE = (
     b"Content-Length: %d\r\n\r\n%b"
 )
 READY, UNKNOWN = (b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % status for status in (b"200 OK", b"404 Not Found"))
-STATISTICS = b'{"model_stats":[{"inference_count":%d,"execution_count":%d}]}'
+STATISTICS = b'{"model_stats":[{"inference_stats":{"success":{"count":%d}}}]}'
 COUNTED = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b"
 
 
@@ -85,7 +85,7 @@ class Client:
 
     def _other(self, head: bytes) -> bytes:
         if b"/stats " in head:
-            content = STATISTICS % (Client.answered, Client.answered)
+            content = STATISTICS % Client.answered
             return COUNTED % (len(content), content)
         return READY if b"/health/ready " in head else UNKNOWN
 

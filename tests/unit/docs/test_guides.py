@@ -322,7 +322,7 @@ def test_the_named_file_contains_every_figure() -> None:
 
 
 def test_an_invented_figure_is_found() -> None:
-    assert strange_figures(TUNING.replace("| 10,614 |", "| 99,614 |")) == ["99,614"]
+    assert strange_figures(TUNING.replace("| 50,430 |", "| 99,614 |")) == ["99,614"]
 
 
 def test_validate_reports_a_right_repository_with_status_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

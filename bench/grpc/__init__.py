@@ -1,1 +1,0 @@
-"""gRPC beside binary HTTP: one server, one engine, two ports."""

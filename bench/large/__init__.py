@@ -1,1 +1,0 @@
-"""The benchmark of large tensors beside the least that moving them through a socket costs."""

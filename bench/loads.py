@@ -1,0 +1,277 @@
+"""What servers are asked: each function returns how to open one load on a server, whose answer is checked first."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc as grpcio  # type: ignore[import-untyped]
+import numpy as np
+import onnxruntime
+import tritonclient.http as triton
+from tritonclient.grpc import service_pb2 as messages
+from tritonclient.grpc import service_pb2_grpc as services
+
+from bench.cases import LENGTH, SEED, Case
+from bench.clients import GrpcLoad, HttpLoad, Load, write_message, write_script
+from bench.models.repositories import FEATURES, TABULAR
+from bench.runner import Ask, NotServed
+from bench.servers.server import JSON_HEADERS, PREDICT, Server
+from tests.contract.servers.ports import HOST
+from trident.core.shared_memory.regions import DIRECTORY
+
+LIMIT_S = 60.0
+RELATIVE_TOLERANCE = 1e-3
+ABSOLUTE_TOLERANCE = 1e-5
+# Repeated here instead of imported: a client knows them from the specification.
+SAGEMAKER_BINARY = "application/vnd.sagemaker-triton.binary+json;json-header-size="
+VERTEX_BINARY = "application/vnd.vertex-ai-triton.binary+json;json-header-size="
+_HEADER_SIZE = re.compile(r"json-header-size=(\d+)")
+
+
+def infer(
+    case: Case, *, model: str = "", port: str = "http", path: str = "", binary: str = "", checked: bool = True
+) -> Ask:
+    """The case's request for `model`, which computes what the case's own does; over HTTP, or at a platform's port.
+
+    `binary` is the start of the platform's content type for binary tensors. The answer is compared with that of a
+    session of the case's graph.
+    """
+
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        body, headers = case.body()
+        if binary and case.binary:
+            headers = {"Content-Type": f"{binary}{headers[LENGTH]}"}
+        asked = model or case.model
+        url = server.url(path or f"/v2/models/{asked}/infer", port)
+        answered, answer = _post(url, body, headers)
+        if checked:
+            check_outputs(server, case, answered, answer)
+        yield HttpLoad(server, asked, url, write_script(f"{case.key}-{port}", body, headers=headers))
+
+    return opened
+
+
+def _post(url: str, body: bytes, headers: dict[str, str]) -> tuple[http.client.HTTPMessage, bytes]:
+    """The headers and the body of the answer. NotServed if the server refuses the request."""
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=LIMIT_S) as answer:
+            return answer.headers, answer.read()
+    except urllib.error.HTTPError as error:
+        raise NotServed(f"{error.code}: {error.read(500).decode(errors='replace')}") from error
+    except urllib.error.URLError as error:
+        raise NotServed(str(error.reason)) from error
+
+
+def check_outputs(server: Server, case: Case, answered: http.client.HTTPMessage, body: bytes) -> None:
+    """RuntimeError if an answer differs from the outputs of a session of the case's graph."""
+    of_platform = _HEADER_SIZE.search(answered.get("Content-Type", ""))
+    outputs = case.answer(body, of_platform[1] if of_platform else answered[LENGTH])
+    session = onnxruntime.InferenceSession(server.repository / case.model / "1" / "model.onnx")
+    for name, expected in zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True):
+        if outputs[name].shape != expected.shape or not np.allclose(
+            outputs[name], expected, RELATIVE_TOLERANCE, ABSOLUTE_TOLERANCE
+        ):
+            raise RuntimeError(f"{server.name} answers {case.key} wrongly in {name}")
+
+
+def infer_message(case: Case) -> bytes:
+    """The case's request as tritonclient writes it."""
+    request = messages.ModelInferRequest(model_name=case.model)
+    feeds = case.feeds()
+    for name, datatype, shape in case.inputs:
+        request.inputs.add(name=name, datatype=datatype, shape=(1, *shape))
+        request.raw_input_contents.append(feeds[name].tobytes())
+    content: bytes = request.SerializeToString()
+    return content
+
+
+def grpc(case: Case, *, streams: bool = False, in_flight: int = 1, connections: int = 0) -> Ask:
+    """The case's request over gRPC; see GrpcLoad."""
+
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        message = infer_message(case)
+        request = messages.ModelInferRequest.FromString(message)
+        limits = [(f"grpc.max_{way}_message_length", -1) for way in ("send", "receive")]
+        try:
+            with grpcio.insecure_channel(f"{HOST}:{server.ports['grpc']}", limits) as channel:
+                service = services.GRPCInferenceServiceStub(channel)
+                if streams:
+                    (answer,) = service.ModelStreamInfer(iter([request]), timeout=LIMIT_S)
+                    if answer.error_message:
+                        raise NotServed(answer.error_message)
+                else:
+                    service.ModelInfer(request, timeout=LIMIT_S)
+        except grpcio.RpcError as error:
+            raise NotServed(str(error.details())) from error
+        yield GrpcLoad(server, case.model, write_message(case.key, message), in_flight, streams, connections)
+
+    return opened
+
+
+def shared_memory(case: Case, connections: int) -> Ask:
+    """Echo the tensor of `case` through shared memory.
+
+    Each connection has a part of a region for its input and one for its output, and the last output is checked.
+    """
+
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        (content,) = (feed.tobytes() for feed in case.feeds().values())
+        size = len(content)
+        region = Path(DIRECTORY, f"trident_bench_{uuid.uuid4().hex}")
+        try:
+            region.touch(mode=0o600)
+            region.write_bytes(content * connections)
+            os.truncate(region, 2 * connections * size)
+            registered = json.dumps({"key": region.name, "byte_size": 2 * connections * size}).encode()
+            _post(server.url("/v2/systemsharedmemory/region/bench/register"), registered, JSON_HEADERS)
+            bodies = [_shared_body(case, size, index, connections) for index in range(connections)]
+            _post(server.url(case.path), bodies[-1], JSON_HEADERS)
+            with region.open("rb") as memory:
+                memory.seek(-size, os.SEEK_END)
+                if memory.read() != content:
+                    raise RuntimeError(f"'{case.model}' does not echo through shared memory")
+            script = write_script(f"{case.key}-shared", *bodies, headers=JSON_HEADERS)
+            yield HttpLoad(server, case.model, server.url(case.path), script)
+        finally:
+            region.unlink(missing_ok=True)
+            server.exchange("POST", "/v2/systemsharedmemory/unregister")
+
+    return opened
+
+
+def _shared_body(case: Case, size: int, index: int, connections: int) -> bytes:
+    ((name, datatype, shape),) = case.inputs
+    place = {"shared_memory_region": "bench", "shared_memory_byte_size": size}
+    given = place | {"shared_memory_offset": index * size}
+    wanted = place | {"shared_memory_offset": (connections + index) * size}
+    document = {
+        "inputs": [{"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": given}],
+        "outputs": [{"name": case.outputs[0], "parameters": wanted}],
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+_INTEGERS = {name: np.arange(16, dtype=np.int32)[None] for name in ("INPUT0", "INPUT1")}
+_ONE = np.ones((1, 1), np.float32)
+# The inputs of a request without and with sequences; without, the client sends the states.
+SEQUENCE_INPUTS: dict[str, tuple[dict[str, np.ndarray], dict[str, np.ndarray]]] = {
+    "simple": (_INTEGERS, _INTEGERS),
+    "running_mean": (dict.fromkeys(("value", "total_in", "count_in"), _ONE), {"value": _ONE}),
+}
+
+
+def sequences(graph: str, count: int) -> Ask:
+    """Requests of `count` sequences in rotation, all of which have begun; of none with a count of 0."""
+    without, with_sequences = SEQUENCE_INPUTS[graph]
+    model = f"{graph}_sequences" if count else f"{graph}_batched"
+
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        # Ids of one length, so that all heads are as long.
+        ids = range(1001, 1001 + count) if count else [0]
+        made = [_sequence_request(with_sequences if count else without, each) for each in ids]
+        if count:
+            try:
+                with triton.InferenceServerClient(f"{HOST}:{server.ports['http']}") as client:
+                    for each in ids:
+                        tensors = _tensors(with_sequences)
+                        client.infer(model, tensors, sequence_id=each, sequence_start=True)
+            except triton.InferenceServerException as error:
+                raise NotServed(str(error)) from error
+        bodies, (head, *_) = [body for body, _ in made], [head for _, head in made]
+        script = write_script(model, *bodies, headers={LENGTH: str(head)})
+        yield HttpLoad(server, model, server.url(f"/v2/models/{model}/infer"), script)
+
+    return opened
+
+
+def _tensors(inputs: dict[str, np.ndarray]) -> list[triton.InferInput]:
+    tensors = []
+    for name, array in inputs.items():
+        tensor = triton.InferInput(name, list(array.shape), "INT32" if array.dtype == np.int32 else "FP32")
+        tensors.append(tensor.set_data_from_numpy(array))
+    return tensors
+
+
+def _sequence_request(inputs: dict[str, np.ndarray], sequence: int) -> tuple[bytes, int]:
+    """The binary form, and the length of its JSON."""
+    made: tuple[bytes, int] = triton.InferenceServerClient.generate_request_body(_tensors(inputs), sequence_id=sequence)
+    return made
+
+
+def texts(model: str, count: int = 64) -> Ask:
+    """Texts of 5 to 128 tokens in rotation; nearly every one has its own length."""
+
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        made = []
+        for length in np.random.default_rng(SEED).integers(5, 129, count):
+            tensors = [triton.InferInput(name, [1, int(length)], "INT64") for name in ("IDS", "MASK")]
+            for tensor in tensors:
+                tensor.set_data_from_numpy(np.ones((1, length), np.int64), binary_data=False)
+            made.append(triton.InferenceServerClient.generate_request_body(tensors)[0])
+        url = server.url(f"/v2/models/{model}/infer")
+        for body in made:
+            _post(url, body, JSON_HEADERS)
+        yield HttpLoad(server, model, url, write_script("texts", *made, headers=JSON_HEADERS))
+
+    return opened
+
+
+def tabular_rows(count: int) -> np.ndarray:
+    return np.random.default_rng(SEED).random((count, FEATURES)).round(4)
+
+
+def csv(count: int) -> Ask:
+    """Rows of features as CSV, at SageMaker's port."""
+    text = "\n".join(",".join(map(str, row)) for row in tabular_rows(count).tolist()).encode()
+    return _tabular("csv", "sagemaker", "/invocations", text, {"Content-Type": "text/csv"})
+
+
+def instances(count: int, *, port: str = "vertex", path: str = PREDICT) -> Ask:
+    """Rows of features as Vertex AI's instances, whose predictions are compared with their sums."""
+    rows = tabular_rows(count)
+
+    def check(answer: bytes) -> None:
+        if not np.allclose(np.array(json.loads(answer)["predictions"])[:, 0], rows.sum(axis=1), rtol=1e-4):
+            raise RuntimeError("the predictions are wrong")
+
+    body = json.dumps({"instances": rows.tolist()}).encode()
+    return _tabular("instances", port, path, body, JSON_HEADERS, check)
+
+
+def tabular_tensor(count: int) -> Ask:
+    """Rows of features as one tensor of v2 JSON."""
+    rows = tabular_rows(count)
+    tensor = {"name": "IN", "shape": list(rows.shape), "datatype": "FP32", "data": rows.tolist()}
+    body = json.dumps({"inputs": [tensor]}).encode()
+    return _tabular("v2", "http", f"/v2/models/{TABULAR}/infer", body, JSON_HEADERS)
+
+
+def _tabular(
+    name: str,
+    port: str,
+    path: str,
+    body: bytes,
+    headers: dict[str, str],
+    check: Callable[[bytes], None] = lambda answer: None,
+) -> Ask:
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        url = server.url(path, port)
+        check(_post(url, body, headers)[1])
+        yield HttpLoad(server, TABULAR, url, write_script(f"{TABULAR}-{name}", body, headers=headers))
+
+    return opened

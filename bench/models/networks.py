@@ -1,0 +1,199 @@
+"""Graphs with random weights: a small convolutional network, and a compute-bound one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from bench.cases import DIGIT, IMAGE
+
+CLASSES = 10
+CNN_CHANNELS = (16, 32)
+RESNET_CLASSES = 1000
+# Bottlenecks in the stage, channels inside them, stride of the first one. They put out four times the channels.
+STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
+EXPANSION = 4
+
+Dims = list[int | str]
+
+
+def graph_of(
+    nodes: list[onnx.NodeProto],
+    dims_in: Dims,
+    dims_out: Dims,
+    weights: dict[str, npt.NDArray[Any]] | None = None,
+    names: tuple[str, str] = ("INPUT", "OUTPUT"),
+) -> onnx.ModelProto:
+    """A model with one FP32 input and one FP32 output, given the shapes without the batch dimension."""
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", *dims])
+        for name, dims in zip(names, (dims_in, dims_out), strict=True)
+    ]
+    initializers = [numpy_helper.from_array(array.astype(np.float32), name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(nodes, "bench", ends[:1], ends[1:], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def identity(item: Dims) -> onnx.ModelProto:
+    return graph_of([helper.make_node("Identity", ["INPUT"], ["OUTPUT"])], item, item)
+
+
+def mean() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Flatten", ["INPUT"], ["flat"], axis=1),
+        helper.make_node("ReduceMean", ["flat"], ["OUTPUT"], axes=[1], keepdims=1),
+    ]
+    return graph_of(nodes, [*IMAGE], [1])
+
+
+def scaled(width: int, factor: float) -> onnx.ModelProto:
+    """Multiplies its input by a factor."""
+    node = helper.make_node("Mul", ["INPUT", "factor"], ["OUTPUT"])
+    return graph_of([node], [width], [width], {"factor": np.full(width, factor)})
+
+
+def digits_cnn(channels: tuple[int, int] = CNN_CHANNELS) -> onnx.ModelProto:
+    """28x28 pixels to the probabilities of ten digits, about 10^6 multiplications an image.
+
+    The layers are those of the model with which Triton was measured: bench/results/*-beside-triton.md.
+    """
+    first, second = channels
+    random = np.random.default_rng(5)
+    shapes = {
+        "w1": (first, 1, 3, 3),
+        "b1": (first,),
+        "w2": (second, first, 3, 3),
+        "b2": (second,),
+        "w3": (CLASSES, 49 * second),
+        "b3": (CLASSES,),
+    }
+    weights = {name: random.standard_normal(shape) * 0.1 for name, shape in shapes.items()}
+    same: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    half: dict[str, Any] = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    nodes = [
+        helper.make_node("Conv", ["INPUT", "w1", "b1"], ["c1"], **same),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], **half),
+        helper.make_node("Conv", ["p1", "w2", "b2"], ["c2"], **same),
+        helper.make_node("Relu", ["c2"], ["r2"]),
+        helper.make_node("MaxPool", ["r2"], ["p2"], **half),
+        helper.make_node("Flatten", ["p2"], ["flat"], axis=1),
+        helper.make_node("Gemm", ["flat", "w3", "b3"], ["logits"], transB=1),
+        helper.make_node("Softmax", ["logits"], ["OUTPUT"], axis=1),
+    ]
+    return graph_of(nodes, [*DIGIT], [CLASSES], weights)
+
+
+class _Resnet:
+    """Collects nodes and weights. Weights are scaled so that activations neither vanish nor overflow."""
+
+    def __init__(self) -> None:
+        self.random = np.random.default_rng(50)
+        self.nodes: list[onnx.NodeProto] = []
+        self.weights: dict[str, npt.NDArray[Any]] = {"scale": np.array(0.7)}
+
+    def add(self, operator: str, inputs: list[str], output: str, **attributes: Any) -> str:
+        self.nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        return output
+
+    def convolution(self, name: str, source: str, channels: tuple[int, int], kernel: int, stride: int) -> str:
+        """Add convolution and batch normalisation of `channels` (in, out). Returns the name of the result."""
+        incoming, outgoing = channels
+        scale = np.sqrt(2.0 / (incoming * kernel * kernel))
+        self.weights[f"{name}.weight"] = self.random.standard_normal((outgoing, incoming, kernel, kernel)) * scale
+        convolved = self.add(
+            "Conv",
+            [source, f"{name}.weight"],
+            f"{name}.conv",
+            kernel_shape=[kernel, kernel],
+            strides=[stride, stride],
+            pads=[kernel // 2] * 4,
+        )
+        small = self.random.standard_normal(outgoing) * 0.05
+        parameters = {"gamma": np.ones(outgoing), "beta": small, "mean": small, "variance": np.ones(outgoing)}
+        self.weights |= {f"{name}.{key}": value for key, value in parameters.items()}
+        inputs = [convolved, *(f"{name}.{key}" for key in parameters)]
+        return self.add("BatchNormalization", inputs, f"{name}.norm", epsilon=1e-5)
+
+    def bottleneck(self, name: str, source: str, channels: tuple[int, int], stride: int) -> str:
+        """Add three convolutions with a bypass. `channels` are (in, inside)."""
+        incoming, inside = channels
+        outgoing = inside * EXPANSION
+        first = self.convolution(f"{name}.1", source, (incoming, inside), 1, 1)
+        second = self.convolution(f"{name}.2", self.add("Relu", [first], f"{name}.1.relu"), (inside, inside), 3, stride)
+        third = self.convolution(f"{name}.3", self.add("Relu", [second], f"{name}.2.relu"), (inside, outgoing), 1, 1)
+        around = source
+        if stride != 1 or incoming != outgoing:
+            around = self.convolution(f"{name}.around", source, (incoming, outgoing), 1, stride)
+        # Scaled, because the sums of sixteen random blocks would grow without bound.
+        total = self.add("Add", [third, around], f"{name}.sum")
+        return self.add("Relu", [self.add("Mul", [total, "scale"], f"{name}.scaled")], f"{name}.relu")
+
+
+def resnet() -> onnx.ModelProto:
+    """The layers of a 50-layer bottleneck ResNet (version 1.5), about 4.1e9 multiply-adds an image.
+
+    Source of the layer sizes: He et al., "Deep Residual Learning for Image Recognition", table 1; the stride is on the
+    3x3 convolution.
+    """
+    made = _Resnet()
+    stem = made.add("Relu", [made.convolution("stem", "INPUT", (3, 64), 7, 2)], "stem.relu")
+    layer = made.add("MaxPool", [stem], "stem.pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    incoming = 64
+    for number, (blocks, inside, stride) in enumerate(STAGES, start=1):
+        for block in range(blocks):
+            name = f"stage{number}.block{block + 1}"
+            layer = made.bottleneck(name, layer, (incoming, inside), stride if block == 0 else 1)
+            incoming = inside * EXPANSION
+    flat = made.add("Flatten", [made.add("GlobalAveragePool", [layer], "pool")], "flat", axis=1)
+    made.weights["head.weight"] = made.random.standard_normal((incoming, RESNET_CLASSES)) * incoming**-0.5
+    made.weights["head.bias"] = np.zeros(RESNET_CLASSES)
+    made.add("Softmax", [made.add("Gemm", [flat, "head.weight", "head.bias"], "logits")], "OUTPUT", axis=1)
+    return graph_of(made.nodes, [*IMAGE], [RESNET_CLASSES], made.weights)
+
+
+def transformer(columns: int = 64, layers: int = 4, tokens: int = 1000, classes: int = 8) -> onnx.ModelProto:
+    """IDS and MASK INT64 [batch, length] -> CLASSES FP32 [batch, length, 8]."""
+    random = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(np.array(1, np.float32), "one"),
+        numpy_helper.from_array(np.array(1e9, np.float32), "much"),
+        numpy_helper.from_array(np.array([1], np.int64), "rows"),
+    ]
+
+    def weight(name: str, *shape: int) -> str:
+        weights.append(numpy_helper.from_array((random.standard_normal(shape) / columns**0.5).astype(np.float32), name))
+        return name
+
+    def add(operator: str, inputs: list[str], output: str, **attributes: Any) -> None:
+        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+
+    nodes: list[onnx.NodeProto] = []
+    add("Gather", [weight("embeddings", tokens, columns), "IDS"], "x0")
+    add("Cast", ["MASK"], "present", to=TensorProto.FLOAT)
+    add("Sub", ["present", "one"], "absent")
+    add("Mul", ["absent", "much"], "lowered")
+    add("Unsqueeze", ["lowered", "rows"], "bias")
+    for n in range(layers):
+        for part in "qkv":
+            add("MatMul", [f"x{n}", weight(f"w{part}{n}", columns, columns)], f"{part}{n}")
+        add("Transpose", [f"k{n}"], f"t{n}", perm=[0, 2, 1])
+        add("MatMul", [f"q{n}", f"t{n}"], f"scores{n}")
+        add("Add", [f"scores{n}", "bias"], f"masked{n}")
+        add("Softmax", [f"masked{n}"], f"attention{n}", axis=-1)
+        add("MatMul", [f"attention{n}", f"v{n}"], f"mixed{n}")
+        add("Add", [f"mixed{n}", f"x{n}"], f"sum{n}")
+        add("MatMul", [f"sum{n}", weight(f"wide{n}", columns, 4 * columns)], f"hidden{n}")
+        add("Relu", [f"hidden{n}"], f"active{n}")
+        add("MatMul", [f"active{n}", weight(f"narrow{n}", 4 * columns, columns)], f"out{n}")
+        add("Tanh", [f"out{n}"], f"x{n + 1}")
+    add("MatMul", [f"x{layers}", weight("head", columns, classes)], "CLASSES")
+    shape = ["batch", "length"]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("IDS", "MASK")]
+    output = helper.make_tensor_value_info("CLASSES", TensorProto.FLOAT, [*shape, classes])
+    graph = helper.make_graph(nodes, "transformer", inputs, [output], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

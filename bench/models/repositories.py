@@ -1,0 +1,212 @@
+"""The model repositories of the benchmarks, built into folders that are not committed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from bench.cases import DIGIT
+from bench.models import networks
+from bench.models.networks import CLASSES, RESNET_CLASSES, graph_of, identity
+from tests.project import ROOT
+
+SHIPPED = ROOT / "deploy" / "models"
+CONFIG = """\
+backend: "onnxruntime"
+max_batch_size: {batch}
+input [ {{ name: "INPUT" data_type: TYPE_FP32 dims: [ {dims_in} ] }} ]
+output [ {{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ {dims_out} ] }} ]
+instance_group [ {{ kind: KIND_CPU count: 1 }} ]
+{batching}
+"""
+BATCHING = "dynamic_batching { }"
+WAITING = "dynamic_batching {{ max_queue_delay_microseconds: {} }}"
+# As Triton served it: bench/results/*-beside-triton.md.
+CNN_DELAY_US = 500
+IMAGE_DIMS = "3, 224, 224"
+CACHED = "simple_cached"
+TABULAR, FEATURES = "tabular", 30
+OPEN_SEQUENCES, IDLE_US = 10_000, 3_600_000_000
+WIDTH = 16
+LAYER_WIDTH, LAYER_MEGABYTES = 1024, 4
+
+
+def write(folder: Path, config: str, model: onnx.ModelProto | None) -> None:
+    """Write one model; without `model`, keep the existing graph."""
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    (folder / "config.pbtxt").write_text(config)
+    if model is not None:
+        onnx.save(model, folder / "1" / "model.onnx")
+
+
+def build(repository: Path, *, queue_delay_us: int = 0) -> None:
+    """Write the models of all cases except (e) under `repository`; the batches of the small ones wait for the delay."""
+    for name in ("simple", "digits"):
+        shutil.copytree(SHIPPED / name, repository / name, dirs_exist_ok=True)
+        if queue_delay_us:
+            path = repository / name / "config.pbtxt"
+            path.write_text(path.read_text().replace(BATCHING, WAITING.format(queue_delay_us)))
+    build_echo(repository)
+    config = CONFIG.format(batch=8, dims_in=IMAGE_DIMS, dims_out=IMAGE_DIMS, batching="")
+    write(repository / "image_echo", config, identity([3, 224, 224]))
+    config = CONFIG.format(batch=8, dims_in=IMAGE_DIMS, dims_out="1", batching="")
+    write(repository / "image_mean", config, networks.mean())
+    build_cnn(repository / "digits_cnn", batching=WAITING.format(CNN_DELAY_US))
+
+
+def build_echo(repository: Path) -> None:
+    """Write `identity`. Without a batcher, a request goes to the session unchanged: case (b) measures copies."""
+    write(repository / "identity", CONFIG.format(batch=64, dims_in="-1", dims_out="-1", batching=""), identity(["D"]))
+
+
+def build_cnn(
+    folder: Path, *, batching: str, batch: int = 32, channels: tuple[int, int] = networks.CNN_CHANNELS
+) -> None:
+    image = ", ".join(map(str, DIGIT))
+    config = CONFIG.format(batch=batch, dims_in=image, dims_out=CLASSES, batching=batching)
+    write(folder, config, networks.digits_cnn(channels))
+
+
+def build_resnet(repository: Path, *, batch: int) -> Path:
+    """Write the model of case (e), whose executions take `batch` items at most. Returns the path of its graph."""
+    graph = repository / "resnet" / "1" / "model.onnx"
+    config = CONFIG.format(batch=batch, dims_in=IMAGE_DIMS, dims_out=RESNET_CLASSES, batching=BATCHING)
+    write(repository / "resnet", config, None if graph.exists() else networks.resnet())
+    return graph
+
+
+def build_cached(repository: Path) -> None:
+    """Add/sub whose responses are cached."""
+    shutil.copytree(SHIPPED / "simple", repository / CACHED, dirs_exist_ok=True)
+    path = repository / CACHED / "config.pbtxt"
+    path.write_text(
+        path.read_text().replace('"simple"', f'"{CACHED}"').replace(BATCHING, "response_cache { enable: true }\n")
+    )
+
+
+def build_ensemble(repository: Path) -> None:
+    """`first` and `second` are add/sub of 16 integers; `ensemble` runs one after the other."""
+    for name in ("first", "second"):
+        write(repository / name, "max_batch_size: 64\n", onnx.load(SHIPPED / "simple" / "1" / "model.onnx"))
+    between = {"0": "sum", "1": "difference"}
+    steps = [
+        ("first", {f"INPUT{n}": f"INPUT{n}" for n in between}, {f"OUTPUT{n}": name for n, name in between.items()}),
+        ("second", {f"INPUT{n}": name for n, name in between.items()}, {f"OUTPUT{n}": f"OUTPUT{n}" for n in between}),
+    ]
+    text = ""
+    for model, inputs, outputs in steps:
+        maps = [
+            f'{field} {{ key: "{name}" value: "{tensor}" }}'
+            for field, pairs in (("input_map", inputs), ("output_map", outputs))
+            for name, tensor in pairs.items()
+        ]
+        text += f'step {{ model_name: "{model}" model_version: -1 {" ".join(maps)} }} '
+    tensors = " ".join(
+        f'{side} {{ name: "{side.upper()}{n}" data_type: TYPE_INT32 dims: [ 16 ] }}'
+        for side in ("input", "output")
+        for n in between
+    )
+    config = f'platform: "ensemble" max_batch_size: 64 {tensors} ensemble_scheduling {{ {text} }}'
+    write(repository / "ensemble", config, None)
+
+
+def build_sequences(repository: Path) -> None:
+    """Two graphs, each with `dynamic_batching` and with `sequence_batching`. Inputs and outputs are completed.
+
+    `simple` has no controls, so its requests differ only in their sequences; `running_mean` keeps two states.
+    """
+    states = "".join(
+        f'state {{ input_name: "{name}_in" output_name: "{name}_out" data_type: TYPE_FP32 dims: [ 1 ] }} '
+        for name in ("total", "count")
+    )
+    strategy = f"max_sequence_idle_microseconds: {IDLE_US} oldest {{ max_candidate_sequences: {OPEN_SEQUENCES} }}"
+    for folder, shipped, kept in (
+        ("simple", SHIPPED / "simple", ""),
+        ("running_mean", ROOT / "deploy" / "examples" / "running_mean", states),
+    ):
+        graph = onnx.load(shipped / "1" / "model.onnx")
+        for kind, scheduler in (
+            ("batched", "dynamic_batching {}"),
+            ("sequences", f"sequence_batching {{ {strategy} {kept} }}"),
+        ):
+            config = f"max_batch_size: 64 {scheduler} instance_group {{ count: 1 kind: KIND_CPU }}"
+            write(repository / f"{folder}_{kind}", config, graph)
+
+
+def build_tabular(repository: Path) -> None:
+    """Write a model that adds up the features of a row."""
+    node = helper.make_node("MatMul", ["IN", "W"], ["OUT"])
+    graph = graph_of([node], [FEATURES], [1], {"W": np.ones((FEATURES, 1))}, names=("IN", "OUT"))
+    write(repository / TABULAR, 'backend: "onnxruntime"\nmax_batch_size: 1024\ndynamic_batching {}\n', graph)
+
+
+def build_big(folder: Path, *, megabytes: int) -> Path:
+    """Write a model of `megabytes` of random weights in an external file, or keep an existing one.
+
+    It is a chain of matrix products. ONNX Runtime repacks their weights, so a session has to read every byte of them.
+    """
+    graph = folder / "1" / "model.onnx"
+    if graph.exists():
+        return graph
+    write(folder, CONFIG.format(batch=1, dims_in=LAYER_WIDTH, dims_out=LAYER_WIDTH, batching=""), None)
+    layers = max(1, megabytes // LAYER_MEGABYTES)
+    names = ["INPUT", *(f"layer{number}" for number in range(1, layers)), "OUTPUT"]
+    nodes = [
+        helper.make_node("MatMul", [names[layer], f"weight{layer}"], [names[layer + 1]]) for layer in range(layers)
+    ]
+    model = graph_of(nodes, [LAYER_WIDTH], [LAYER_WIDTH])
+    random = np.random.default_rng(0)
+    with (graph.parent / "weights.bin").open("wb") as file:
+        for layer in range(layers):
+            tensor = TensorProto(
+                name=f"weight{layer}",
+                data_type=TensorProto.FLOAT,
+                dims=[LAYER_WIDTH, LAYER_WIDTH],
+                data_location=TensorProto.EXTERNAL,
+            )
+            where = {"location": "weights.bin", "offset": file.tell(), "length": LAYER_MEGABYTES << 20}
+            for key, value in where.items():
+                tensor.external_data.add(key=key, value=str(value))
+            model.graph.initializer.append(tensor)
+            weights = random.standard_normal((LAYER_WIDTH, LAYER_WIDTH), np.float32)
+            file.write((weights / np.float32(LAYER_WIDTH**0.5)).tobytes())
+    # Written last: its existence shows that the weights are complete.
+    onnx.save(model, graph)
+    return graph
+
+
+def build_scaled(folder: Path, factor: float = 1.0) -> None:
+    """Write a model that multiplies by a factor, or replace its weights by a rename, as a careful upload does."""
+    if not (folder / "config.pbtxt").exists():
+        write(folder, CONFIG.format(batch=64, dims_in=WIDTH, dims_out=WIDTH, batching=BATCHING), None)
+    aside = folder.parent.with_name(f"{folder.name}.part")
+    onnx.save(networks.scaled(WIDTH, factor), aside)
+    aside.replace(folder / "1" / "model.onnx")
+
+
+BUCKETS: dict[str, dict[str, str]] = {
+    "lengths_16_32_64_128_and_rows": {"LENGTH_BUCKETS": "16,32,64,128", "BATCH_BUCKETS": "1,2,4,8,16"},
+    "lengths_16_32_64_128": {"LENGTH_BUCKETS": "16,32,64,128"},
+    "lengths_in_eights": {"LENGTH_BUCKETS": ",".join(map(str, range(8, 129, 8)))},
+    "none": {},
+}
+"""Models of the same transformer, and their parameters."""
+
+
+def build_transformers(repository: Path) -> None:
+    graph = networks.transformer()
+    tensors = (
+        'input [ { name: "IDS" data_type: TYPE_INT64 dims: -1 }, { name: "MASK" data_type: TYPE_INT64 dims: -1 } ] '
+        'output { name: "CLASSES" data_type: TYPE_FP32 dims: [ -1, 8 ] }'
+    )
+    for name, buckets in BUCKETS.items():
+        values = {**buckets, "LENGTH_OUTPUTS": "CLASSES"} if buckets else {}
+        parameters = " ".join(
+            f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}' for key, value in values.items()
+        )
+        config = f"max_batch_size: 16 {BATCHING} {tensors} {parameters} instance_group {{ count: 1 kind: KIND_CPU }}"
+        write(repository / name, f'backend: "onnxruntime" {config}', graph)

@@ -1,1 +1,0 @@
-"""The benchmark of the model repository: downloads, starts, many models, loads under load."""

@@ -1,0 +1,262 @@
+"""The runner: loads are interleaved in turns of a fraction of a second, and the pairs of turns give ratios.
+
+Whatever else the machine does hits all loads of a row alike. Each load has its own client, which is stopped (SIGSTOP)
+while another load has its turn, so no turn pays for a start. A benchmark is data: its servers, its rows, and probes for
+what is not a comparison of loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from bench.clients import BUILD, Load, finish, require_wrk
+from bench.results import Comparison, Figures, Publication, Turn, add_publication_arguments, names_among, positive
+from bench.servers.server import Server
+
+WARM_UP_S = 1.0
+DRAIN_S = 0.01
+# A client must be told a duration; the runner ends it earlier.
+LONGEST_S = 3600
+END_LIMIT_S = 60.0
+
+
+class NothingAnswered(RuntimeError):
+    """In a whole turn; on a crowded machine the client or the server may not have had a core."""
+
+
+class NotServed(Exception):
+    """The server does not answer a row's request; the message is its answer."""
+
+
+Ask = Callable[[Server], AbstractContextManager[Load]]
+"""Opens a load on a server after one request was answered rightly; NotServed if the server does not serve it."""
+
+
+class Interleaved:
+    """A context manager: all loads run and are warm on entry, and have ended on exit.
+
+    After the exit, `errors` counts those of all loads.
+    """
+
+    errors = 0
+
+    def __init__(
+        self, loads: Mapping[str, Load], *, connections: int, seconds: float, warm_up_s: float = WARM_UP_S
+    ) -> None:
+        self.loads = loads
+        self.warm_up_s = warm_up_s
+        self.connections = connections
+        self.seconds = seconds
+        self._running: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Interleaved:
+        try:
+            for name, load in self.loads.items():
+                self._running[name] = load.start(connections=self.connections, seconds=LONGEST_S)
+                time.sleep(self.warm_up_s)
+                self._drain(load)
+        except BaseException:
+            self._kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                for process in self._running.values():
+                    _interrupt(process)
+                self.errors = sum(finish(process).errors for process in self._running.values())
+        finally:
+            self._kill()
+
+    def round(self, number: int) -> dict[str, Turn]:
+        """A turn of each load, in their order in even rounds and in the reverse order in odd ones.
+
+        NothingAnswered if a server did not answer at all.
+        """
+        names = list(self.loads) if number % 2 == 0 else list(self.loads)[::-1]
+        return {name: self._turn(self.loads[name], self._running[name]) for name in names}
+
+    def _turn(self, load: Load, process: subprocess.Popen[str]) -> Turn:
+        count, cpu_s = self._drain(load)
+        start = time.perf_counter()
+        process.send_signal(signal.SIGCONT)
+        time.sleep(self.seconds)
+        self._stop()
+        took_s = time.perf_counter() - start
+        count_after, cpu_after_s = self._drain(load)
+        requests = count_after - count
+        if requests == 0:
+            raise NothingAnswered(f"{load.server.name} answered nothing in {took_s:.2f} s")
+        return Turn(requests / took_s, (cpu_after_s - cpu_s) / requests * 1e6)
+
+    def _drain(self, load: Load) -> tuple[int, float]:
+        """Stop all clients and wait until the server has answered: its requests so far, and its CPU seconds."""
+        before = load.server.requests(load.model)
+        while True:
+            # Repeated, because a tool that continues all processes of the machine continues these too.
+            self._stop()
+            time.sleep(DRAIN_S)
+            cpu_s = load.server.cpu_seconds()
+            count = load.server.requests(load.model)
+            if count == before:
+                return count, cpu_s
+            before = count
+
+    def _stop(self) -> None:
+        for process in self._running.values():
+            process.send_signal(signal.SIGSTOP)
+
+    def _kill(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+
+
+def _interrupt(client: subprocess.Popen[str]) -> None:
+    """End a client; it still reports its result. Any of its threads may take a signal, and only the first heeds it."""
+    deadline = time.monotonic() + END_LIMIT_S
+    while client.poll() is None and time.monotonic() < deadline:
+        client.send_signal(signal.SIGCONT)
+        client.send_signal(signal.SIGINT)
+        time.sleep(0.05)
+
+
+def compare(title: str, loads: Mapping[str, Load], *, connections: int, pairs: int, seconds: float) -> Comparison:
+    """Interleave the loads, and print the rows of their comparison."""
+    with Interleaved(loads, connections=connections, seconds=seconds) as interleaved:
+        turns = [interleaved.round(index) for index in range(pairs)]
+    comparison = Comparison(title, connections, turns, interleaved.errors)
+    for cells in comparison.cells():
+        print(" | ".join(cells), file=sys.stderr, flush=True)
+    return comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One comparison. `loads` are the server and the request of each load; the last one is the base.
+
+    The goals are for the first load over the base: at least `rate` of its requests/s, at most `cpu` of its CPU time for
+    a request, at most `extra_us` more for a request on one connection.
+    """
+
+    key: str
+    title: str
+    loads: Mapping[str, tuple[str, Ask]]
+    connections: int = 16
+    stretch: int = 1
+    rate: float | None = None
+    cpu: float | None = None
+    extra_us: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """`build` writes the models, `servers` make servers from the folder of the models and a log, when first used."""
+
+    about: str
+    build: Callable[[Path], object]
+    servers: Mapping[str, Callable[[Path, Path], Server]]
+    rows: Sequence[Row] = ()
+    probes: Mapping[str, Callable[[Run], None]] = field(default_factory=dict)
+    pairs: int = 60
+    turn_s: float = 0.25
+    arguments: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
+    """More options: the default and the help. One with a default is a number."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys([*(row.key for row in self.rows), *self.probes]))
+
+
+class Run:
+    """One run of a benchmark, whose servers end with it. Probes note their figures in `results`."""
+
+    def __init__(self, benchmark: Benchmark, folder: Path, options: argparse.Namespace, results: Figures) -> None:
+        self.benchmark = benchmark
+        self.folder = folder
+        self.models = folder / "models"
+        self.options = options
+        self.results = results
+        self.stack = ExitStack()
+        self._servers: dict[str, Server] = {}
+
+    def server(self, name: str) -> Server:
+        """One of the benchmark's servers, started when first asked for."""
+        if name not in self._servers:
+            server = self.benchmark.servers[name](self.models, self.folder / f"{name.replace(' ', '-')}.log")
+            if server.name == "trident":
+                server.command += self.options.options
+            self._servers[name] = self.stack.enter_context(server)
+        return self._servers[name]
+
+    def measure(self) -> None:
+        """All rows and probes that were asked for. SystemExit if a row is not served."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.benchmark.build(self.models)
+        with self.stack:
+            for key in self.options.only:
+                print(f"{key}: begins", file=sys.stderr, flush=True)
+                for row in self.benchmark.rows:
+                    if row.key == key:
+                        self._compare(row)
+                if key in self.benchmark.probes:
+                    self.benchmark.probes[key](self)
+
+    def _compare(self, row: Row) -> None:
+        with ExitStack() as stack:
+            try:
+                loads = {name: stack.enter_context(ask(self.server(on))) for name, (on, ask) in row.loads.items()}
+            except NotServed as error:
+                raise SystemExit(f"{row.title}: {error}") from error
+            seconds = self.options.turn * row.stretch
+            found = compare(row.title, loads, connections=row.connections, pairs=self.options.pairs, seconds=seconds)
+        self.results.comparisons.append(found)
+        name, base = found.loads[0], found.loads[-1]
+        case = f"{row.title}, {row.connections} connection{'' if row.connections == 1 else 's'}"
+        if row.rate is not None:
+            self.results.at_least(case, f"requests/s over {base}", row.rate, found.rate_ratio(name).median)
+        if row.cpu is not None:
+            self.results.at_most(case, f"CPU per request over {base}", row.cpu, found.cpu_ratio(name).median)
+        if row.extra_us is not None:
+            self.results.at_most(case, f"µs of a request more than {base}", row.extra_us, found.extra_us(name))
+        self.results.at_most(case, "errors", 0, found.errors)
+
+
+def parse(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m bench {name}", description=benchmark.about)
+    keys = benchmark.keys
+    parser.add_argument("--only", type=names_among(keys), default=list(keys), help=", ".join(keys))
+    parser.add_argument("--options", type=shlex.split, default=[], help="options for the servers, in one text")
+    if benchmark.rows:
+        parser.add_argument("--pairs", type=positive, default=benchmark.pairs, help="pairs of turns of each row")
+        parser.add_argument(
+            "--turn", type=float, default=benchmark.turn_s, help="seconds of a turn; large bodies take more"
+        )
+    for option, (default, text) in benchmark.arguments.items():
+        parser.add_argument(f"--{option}", type=str if default is None else positive, default=default, help=text)
+    add_publication_arguments(parser)
+    return parser.parse_args(arguments)
+
+
+def run(name: str, benchmark: Benchmark, arguments: Sequence[str]) -> None:
+    """Measure what the arguments ask for, print the tables, and publish them."""
+    options = parse(name, benchmark, arguments)
+    require_wrk()
+    publication = Publication(options)
+    results = Figures(shlex.join(["python", "-m", "bench", name, *arguments]))
+    Run(benchmark, BUILD / name, options, results).measure()
+    part = "" if set(options.only) == set(benchmark.keys) else "-" + "-".join(options.only)
+    results.publish(publication, f"-{name.replace('_', '-')}{part}")

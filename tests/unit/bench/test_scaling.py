@@ -1,0 +1,72 @@
+"""What follows from the costs of a request, and the measured parts of the page about scaling."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench.scaling import PAGE, Ceiling, Costs, Measured, Samples, Shape, page_parts, write_page
+
+
+def samples(*rates: float, engine_us: float = 20.0) -> Samples:
+    made = Samples()
+    for rate in rates:
+        work = [rate * engine_us / 2e6] * 2
+        made.take(int(rate), 1.0, work, [rate * 40 / 1e6], rate * 12 / 1e6)
+    return made
+
+
+def measured(rates: tuple[float, ...]) -> Measured:
+    pair = {Shape(2, 2): samples(*rates, engine_us=25.0), Shape(2, 1): samples(1000, 2000)}
+    return Measured("digits", Costs(20.0, 40.0), {Shape(1, 1): samples(1000)}, pair, pair)
+
+
+def test_the_measured_parts_of_the_page_are_replaced(tmp_path: Path) -> None:
+    page = Path(shutil.copy(PAGE, tmp_path))
+    write_page(page_parts([measured((7000, 7000))], {}, [4], 0.1, None), page)
+    heavy = {Shape(2, 1): samples(400, engine_us=2500.0), Shape(2, 2): samples(700, engine_us=2600.0)}
+    write_page(page_parts([measured((1800, 3800))], heavy, [4, 64], 0.1, None), page)
+    text = page.read_text()
+    rows = [" ".join(line.split()) for line in text.splitlines() if line.startswith("| digits")]
+    assert rows == [
+        "| digits | 1 | 20.0 | 40.0 |",
+        "| digits | 4 | 50,000 | engines | 2 + 3 | 66,667 |",
+        "| digits | 64 | 50,000 | engines | 22 + 43 | 1,066,667 |",
+        "| digits | 1 | 1,500 | 1 | |",
+        "| digits | 2 | 2,800 | 1.85 | 1.80 to 1.90 |",
+        "| digits | 1 | 1,500 | 1 | 20.0 | 40.0 | 12.0 | 0.11 |",
+        "| digits | 2 | 2,800 | 1.85 | 25.0 | 40.0 | 12.0 | 0.22 |",
+    ]
+    assert "7,000" not in text
+    assert "(20.0 + 40.0 + 12.0 µs)" in text
+    assert "as many as one; measured were 1.85." in text
+    (row,) = (" ".join(line.split()) for line in text.splitlines() if line.startswith("| 2 "))
+    assert row.startswith("| 2 | 700 | 2,600 | 40.0 | 12.0 | 1.75 | 1.75 to 1.75 |")
+    headings = [line for line in PAGE.read_text().splitlines() if line.startswith("#")]
+    assert [line for line in text.splitlines() if line.startswith("#")] == headings
+
+
+def test_a_page_without_a_marker_is_not_touched(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- measured: costs -->\nno end\n")
+    with pytest.raises(ValueError, match="measured: costs"):
+        write_page({"costs": "new"}, page)
+    assert page.read_text() == "<!-- measured: costs -->\nno end\n"
+
+
+@pytest.mark.parametrize(
+    ("cores", "engine_us", "rate", "busy", "times"),
+    [
+        (2, 20.0, 2e6 / 69, 0.58, 1.0),  # front ends and client have most of both cores: one engine is not what ends
+        (8, 20.0, 8e6 / 69, 2.32, 2.0),
+        (4, 20.0, 4e6 / 69, 1.16, 1.16),
+        (2, 2500.0, 2e6 / 2549, 1.96, 1.96),  # what is around the execution costs little beside it
+    ],
+)
+def test_what_a_second_engine_can_add(cores: int, engine_us: float, rate: float, busy: float, times: float) -> None:
+    ceiling = Ceiling(cores, Costs(engine_us, 40.0), 9.0)
+    assert ceiling.rate == pytest.approx(rate)
+    assert ceiling.busy_engine == pytest.approx(busy, abs=0.005)
+    assert ceiling.times(2) == pytest.approx(times, abs=0.005)
