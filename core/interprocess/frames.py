@@ -8,8 +8,9 @@
 
 Frames begin at a multiple of 16 bytes, and so do the tensors in them: the first tensor, usually the only one, has the
 alignment that numpy and ONNX Runtime want.
-The process of a Python model imports this module into the interpreter of the model: it needs Python 3.9 and nothing of
-the project.
+
+Front ends and the engine speak in such frames, and so do the engine and the process of a Python model. That process
+loads this module into the model's interpreter: it needs Python 3.9 and nothing of the project.
 """
 
 from __future__ import annotations
@@ -20,34 +21,23 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trident.core.inference.tensors import Buffer
 
-
-def wait_readable(descriptor: int, timeout_s: float | None) -> bool:
-    """Block until there is something to read or the other end is gone, at most `timeout_s` seconds; whether it is."""
-    return _wait(descriptor, select.POLLIN, timeout_s)
-
-
-def wait_writable(descriptor: int, timeout_s: float | None) -> bool:
-    """Block until the descriptor takes something or the other end is gone, at most `timeout_s` seconds; whether so."""
-    return _wait(descriptor, select.POLLOUT, timeout_s)
-
-
-def _wait(descriptor: int, events: int, timeout_s: float | None) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, events)
-    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))
-
-
 HEADER = struct.Struct("<IBBHQ")
 ALIGNMENT = 16
+# What follows content of `size` bytes, at index `size & 15`.
 PADDING = [bytes(-size % ALIGNMENT) for size in range(ALIGNMENT)]
+_BLANKS = [b" " * (-size % ALIGNMENT) for size in range(ALIGNMENT)]
 # More than any option allows for a request. Only content that has arrived takes memory.
 LARGEST = 0xFFFF_FFF0
+# From this size on a tensor travels in shared memory: the socket copies into the kernel and out of it.
+LARGE = 32768
+_RECEIVE_SIZE = 1 << 18
+_OFFSET = struct.Struct("<Q")
 
 # Type, flags, tensors in shared memory, number, and content: a view of the received bytes, which it keeps in memory.
 # A plain tuple, because a named one costs a twentieth of the time of a small request.
@@ -58,21 +48,47 @@ class BadFrame(ValueError):
     """The other end sent something that the protocol does not have: the connection must end."""
 
 
-def frame(kind: int, number: int, content: Iterable[Buffer] = (), *, flags: int = 0) -> bytes:
+def frame(kind: int, number: int, content: Sequence[Buffer] = (), *, flags: int = 0, shared: int = 0) -> bytes:
     """A whole frame, padded with blanks, which JSON parsers ignore."""
-    body = b"".join(content)
-    padding = b" " * (-len(body) % ALIGNMENT)
-    return b"".join((HEADER.pack(len(body) + len(padding), kind, flags, 0, number), body, padding))
+    size = sum(map(len, content))
+    blanks = _BLANKS[size & 15]
+    return b"".join((HEADER.pack(size + len(blanks), kind, flags, shared, number), *content, blanks))
+
+
+def release_frame(kind: int, offsets: Sequence[int]) -> bytes:
+    """A frame that gives back what lies at these offsets in shared memory. Its number is their count."""
+    return frame(kind, len(offsets), [_OFFSET.pack(offset) for offset in offsets])
+
+
+def released_offsets(content: memoryview, count: int) -> list[int]:
+    """The offsets in a release frame with that number. Raises BadFrame."""
+    if count * _OFFSET.size > len(content):
+        raise BadFrame("a release that is shorter than it says")
+    return [offset for (offset,) in _OFFSET.iter_unpack(content[: count * _OFFSET.size])]
 
 
 class FrameReader:
-    """Cuts a stream into frames. `kinds` are the types that the other end may send."""
+    """Reads frames from a socket. One thread at a time."""
 
-    def __init__(self, kinds: frozenset[int]) -> None:
+    def __init__(self, kinds: frozenset[int], peer: str, keep: Callable[[memoryview], bytes] = bytes) -> None:
+        """`kinds` are the types that the other end may send, and `peer` is what errors call it.
+
+        `keep` copies what was received: `bytearray` makes the contents of frames writable.
+        """
         self._kinds = kinds
+        self._peer = peer
+        self._keep = keep
+        self._received = memoryview(bytearray(_RECEIVE_SIZE))
         self._parts: list[bytes] = []
         self._have = 0
         self._wanted = HEADER.size
+
+    def receive(self, sock: socket.socket, flags: int = 0) -> list[Frame]:
+        """The frames that the bytes in the socket complete. Raises OSError, also at its end, and BadFrame."""
+        size = sock.recv_into(self._received, 0, flags)
+        if not size:
+            raise ConnectionResetError(f"{self._peer} closed its socket")
+        return self.feed(self._keep(self._received[:size]))
 
     def feed(self, chunk: bytes) -> list[Frame]:
         """The frames that `chunk` completes. Raises BadFrame."""
@@ -81,7 +97,7 @@ class FrameReader:
             self._have += len(chunk)
             if self._have < self._wanted:
                 return []
-            chunk = b"".join(self._parts)
+            chunk = self._keep(memoryview(b"")).join(self._parts)
             self._parts = []
         frames: list[Frame] = []
         view, at, end = memoryview(chunk), 0, len(chunk)
@@ -106,12 +122,12 @@ class FrameReader:
 def _ignore(is_blocked: bool) -> None: ...
 
 
-class Outbox:
+class SendQueue:
     """Any thread may `append` frames, and any thread may call `flush`, which sends them together.
 
-    `on_blocked` is told, under the outbox's lock, when the socket takes no more for now (True) and when it has taken
+    `on_blocked` is told, under the queue's lock, when the socket takes no more for now (True) and when it has taken
     everything again (False); in between the owner calls `flush` whenever the socket takes more. `since` is in monotonic
-    seconds: when the outbox was made, or when the socket last took a part of what waits.
+    seconds: when the queue was made, or when the socket last took a part of what waits.
     """
 
     def __init__(self, sock: socket.socket, on_blocked: Callable[[bool], None] = _ignore) -> None:
@@ -126,7 +142,7 @@ class Outbox:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many frames were not taken up by a `flush` yet."""
+        """How many frames no `flush` has taken yet."""
         return len(self._frames)
 
     @property
@@ -164,7 +180,7 @@ class Outbox:
             self._unsent = None
 
     def _send(self, whole: bytes | memoryview) -> bool:
-        """Whether nothing of it is left to send. Under the lock."""
+        """Send, and return whether nothing of it is left. The caller holds the lock."""
         try:
             sent = self._sock.send(whole, socket.MSG_DONTWAIT)
         except BlockingIOError:
@@ -178,3 +194,19 @@ class Outbox:
             self.since = time.monotonic()
         self._unsent = memoryview(whole)[sent:]
         return False
+
+
+def wait_readable(descriptor: int, timeout_s: float | None) -> bool:
+    """Wait until there is something to read or the other end is gone, at most `timeout_s` seconds; whether it is."""
+    return _wait(descriptor, select.POLLIN, timeout_s)
+
+
+def wait_writable(descriptor: int, timeout_s: float | None) -> bool:
+    """Wait until the descriptor takes something or the other end is gone, at most `timeout_s` seconds; whether so."""
+    return _wait(descriptor, select.POLLOUT, timeout_s)
+
+
+def _wait(descriptor: int, events: int, timeout_s: float | None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, events)
+    return bool(poll.poll(None if timeout_s is None else timeout_s * 1000))

@@ -33,7 +33,6 @@ from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.engine.protocol import CallMark, Engine, mark_of
 from trident.core.errors import ErrorCode, ServerError
 from trident.core.inference.tensors import BY_NAME, Buffer, Datatype
-from trident.core.interprocess.frames import ALIGNMENT
 
 _Read = Callable[[Any], Any]
 
@@ -98,12 +97,8 @@ def write_plain(plain: Any) -> bytes:
 
 
 def read_plain(content: Buffer) -> Any:
-    """The value that `write_plain` wrote, perhaps followed by a frame's padding. Raises ValueError."""
+    """The value that `write_plain` wrote, perhaps followed by the blanks at the end of a frame. Raises ValueError."""
     text = memoryview(content)
-    end, padded = len(text), max(0, len(text) - ALIGNMENT + 1)
-    while end > padded and text[end - 1] == 0:
-        end -= 1
-    text = text[:end]
     if text[:1] != _LENIENT:
         return orjson.loads(text)
     try:

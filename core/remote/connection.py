@@ -18,15 +18,14 @@ from typing import Protocol
 
 import orjson
 
-from trident.core.errors import InvalidRequest
+from trident.core.errors import InvalidRequest, OutOfMemory
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Array, Buffer
-from trident.core.interprocess.frames import BadFrame, FrameReader, Outbox, frame
-from trident.core.interprocess.page_allocator import PageAllocator
-from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.interprocess.frames import BadFrame, FrameReader, SendQueue, frame
+from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import EngineGone, from_plain, read_plain
 from trident.core.remote.engine_server import EngineState
@@ -147,11 +146,9 @@ class ThreadLink:
 # Source: docs/architecture.md section 5.
 
 
-_RECEIVE_SIZE = 1 << 18
 # This many frames are sent at once, before the end of this iteration of the loop: the engine runs them while the front
 # end reads on. With 64 connections that gave 1.10 to 1.24 times the requests/s.
 ENOUGH = 24
-_PAGE = 4096
 # The kernel's struct ucred: process, user and group.
 _PEER = struct.Struct("3i")
 
@@ -175,37 +172,37 @@ class Connection:
     def __init__(self, path: str, memory_bytes: int, on_state: OnState, wake: Callable[[], None]) -> None:
         """Connect to the engine's socket at `path`. Raises OSError if nobody listens there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._middle = memory_bytes // 2 // _PAGE * _PAGE
         self.sock.setblocking(False)  # already for the connect, which blocks while many others connect
         try:
             self.sock.connect(path)
-            self._shared_memory = SharedMemoryBlock.create(2 * self._middle)
+            self._memory = SharedMemory.create(memory_bytes)
             self._greet()
+        except MemoryError as error:
+            self.sock.close()
+            raise OutOfMemory(f"{error} (set by --http-worker-memory-bytes)") from error
         except BaseException:
             self.sock.close()
             raise
-        self._pages = PageAllocator(0, self._middle)
+        self._memory.on_unused = wake
         self._on_state = on_state
         self._wake = wake
-        self._reader = FrameReader(TO_FRONT_END)
-        self._buffer = bytearray(_RECEIVE_SIZE)
-        self._view = memoryview(self._buffer)
+        self._reader = FrameReader(TO_FRONT_END, "the engine")
         self._requests = RequestWriter()
-        self._responses = ResponseReader(self._borrow)
+        self._responses = ResponseReader(self._memory.received)
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._calls: dict[int, OnResult] = {}
-        self._outbox = Outbox(self.sock)
+        self._queue = SendQueue(self.sock)
         self._acknowledging = threading.Lock()
         self._taken: dict[int, int] = {}
         self._is_lost = False
 
     def _greet(self) -> None:
-        greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION, self._middle]),))
+        greeting = frame(HELLO, os.getpid(), (orjson.dumps([VERSION]),))
         try:
-            socket.send_fds(self.sock, [greeting], [self._shared_memory.descriptor])
+            socket.send_fds(self.sock, [greeting], [self._memory.descriptor])
         except BaseException:
-            self._shared_memory.close()
+            self._memory.close()
             raise
 
     @property
@@ -218,7 +215,7 @@ class Connection:
 
     @property
     def wants_to_write(self) -> bool:
-        return self._outbox.is_blocked
+        return self._queue.is_blocked
 
     @property
     def in_flight(self) -> int:
@@ -232,31 +229,15 @@ class Connection:
 
         It is free again when the array and its views are gone.
         """
-        offset = self._pages.allocate(size)
-        if offset is None:
-            return None
-        try:
-            return self._shared_memory.borrow(offset, size, partial(self._pages.free, offset))
-        except ValueError:  # the connection has just been lost
-            return None
+        return self._memory.allocate(size)
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
         """Whether `content` lies in the shared memory."""
-        return self._shared_memory.offset_of(content) is not None
+        return self._memory.offset_of(content) is not None
 
     def release_memory(self) -> None:
         """Return to the system the memory that no request uses."""
-        self._pages.reclaim(self._shared_memory.release)
-
-    def _borrow(self, offset: int, size: int) -> Array:
-        try:
-            return self._shared_memory.borrow(offset, size, partial(self._release, offset))
-        except ValueError as error:
-            raise BadFrame(str(error)) from None
-
-    def _release(self, offset: int) -> None:
-        if not self._is_lost:
-            self._send_soon(frame(RELEASE, offset))
+        self._memory.reclaim()
 
     # --- to the engine
 
@@ -285,17 +266,17 @@ class Connection:
 
         None if the memory is too small for it: then it goes through the socket. Raises NoRoom.
         """
-        offset = self._shared_memory.offset_of(content)
+        offset = self._memory.offset_of(content)
         if offset is None:
             size = len(content)
-            if size > self._pages.capacity:
+            if size > self._memory.pages.capacity:
                 return None
             memory = self.allocate(size)
             if memory is None:
                 raise NoRoom
             memory[:] = memoryview(content)
             held.append(memory)
-            offset = self._shared_memory.offset_of(memory)
+            offset = self._memory.offset_of(memory)
             assert offset is not None
         return offset
 
@@ -316,7 +297,7 @@ class Connection:
         with self._acknowledging:
             taken, self._taken = self._taken, {}
         for number, count in taken.items():
-            self._outbox.append(frame(ACK, number, (b"%d" % count,)))
+            self._queue.append(frame(ACK, number, (b"%d" % count,)))
 
     def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
         """Say that the answer to the request of a trace was sent."""
@@ -337,29 +318,30 @@ class Connection:
         self._calls.pop(number, None)
 
     def _send_soon(self, content: bytes) -> None:
-        outbox = self._outbox
-        outbox.append(content)
+        queue = self._queue
+        queue.append(content)
         self._wake()
-        if len(outbox) >= ENOUGH and not outbox.is_blocked:
-            outbox.flush()
+        if len(queue) >= ENOUGH and not queue.is_blocked:
+            queue.flush()
 
     def flush(self) -> None:
         """Send what was collected, as much as the socket takes. Does not block."""
         if self._taken:
             self._send_acknowledgements()
-        self._outbox.flush()
+        release = self._memory.release(RELEASE)
+        if release:
+            self._queue.append(release)
+        self._queue.flush()
 
     # --- from the engine
 
     def read(self) -> None:
         """Read what has arrived. Raises OSError at the end of the connection, and BadFrame."""
         try:
-            size = self.sock.recv_into(self._buffer)
+            frames = self._reader.receive(self.sock)
         except BlockingIOError:
             return
-        if not size:
-            raise ConnectionResetError("the engine closed the connection")
-        for kind, flags, shared, number, content in self._reader.feed(bytes(self._view[:size])):
+        for kind, flags, shared, number, content in frames:
             if kind == RESPONSE:
                 self._answer(content, flags, shared, number)
             elif kind == RESULT:
@@ -382,7 +364,7 @@ class Connection:
     def lose(self, reason: str) -> None:
         """End the connection: every request and call that waits for the engine gets EngineGone."""
         self._is_lost = True
-        self._outbox.close()
+        self._queue.close()
         self.sock.close()
         while self._pending:
             try:
@@ -396,7 +378,7 @@ class Connection:
             except KeyError:
                 break
             on_result(LOST)
-        self._shared_memory.close()
+        self._memory.close()
 
 
 def gone(request: InferenceRequest, reason: str) -> InferenceResponse:

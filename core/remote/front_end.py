@@ -19,9 +19,8 @@ from trident.core.inference.pending_request import CancelCause, Deferred, Pendin
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Array, Buffer
-from trident.core.interprocess.frames import BadFrame, Frame, FrameReader, Outbox, frame
-from trident.core.interprocess.page_allocator import PageAllocator
-from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, SendQueue, frame
+from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import from_plain, read_plain
 from trident.core.remote.infer_frames import RequestReader, ResponseWriter, failed_response
@@ -30,7 +29,6 @@ from trident.core.remote.wire import (
     CALL,
     CANCEL,
     HELLO,
-    LARGE,
     RELEASE,
     REQUEST,
     RESULT,
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("trident.engine")
 
-RECEIVE_SIZE = 1 << 18
 _MOST_DESCRIPTORS = 4
 _TRACED = tuple[tuple[TraceEvent, ...], tuple[TraceEvent, ...]]
 # Bytes; a greeting has fewer.
@@ -76,13 +73,10 @@ class FrontEnd:
         self._engine = engine
         self._on_call = on_call
         self._elsewhere = elsewhere
-        self._reader = FrameReader(TO_ENGINE)
-        self._buffer = bytearray(RECEIVE_SIZE)
-        self._view = memoryview(self._buffer)
+        self._reader = FrameReader(TO_ENGINE, "the front end")
         self._descriptors: list[int] = []
         self._before_greeting = 0
-        self._shared_memory: SharedMemoryBlock | None = None
-        self._pages: PageAllocator | None = None
+        self._memory: SharedMemory | None = None
         # The offsets of outputs that models write into the shared memory, until they are sent, each with a mark of its
         # own: where one was sent and released, the next one may begin before the engine has forgotten the first.
         self._unsent: dict[int, object] = {}
@@ -91,44 +85,44 @@ class FrontEnd:
         self._pending: dict[int, PendingRequest] = {}
         self._flush = self.flush  # one object for all requests: a batch calls it once
         self._deferred = Deferred()
-        self._outbox = Outbox(sock, partial(on_blocked, self))
+        self._queue = SendQueue(sock, partial(on_blocked, self))
 
     @property
     def has_greeted(self) -> bool:
-        return self._shared_memory is not None
+        return self._memory is not None
 
     # --- from the front end
 
     def read(self) -> bool:
         """Read what has arrived and act on it. False if the front end has closed its end. Raises BadFrame."""
         try:
-            if self._shared_memory is None:
-                content, descriptors, _, _ = socket.recv_fds(self.sock, RECEIVE_SIZE, _MOST_DESCRIPTORS)
-                self._descriptors += descriptors
-                self._before_greeting += len(content)
-            else:
-                size = self.sock.recv_into(self._buffer)
-                content = bytes(self._view[:size])
+            frames = self._reader.receive(self.sock) if self._memory is not None else self._receive_greeting()
         except BlockingIOError:
             return True
         except OSError:
             return False
-        if not content:
-            return False
         try:
-            for found in self._reader.feed(content):
+            for found in frames:
                 self._take(found)
         finally:
             self._deferred.run()
-        if self._shared_memory is None:
+        if self._memory is None:
             self._check_greeting_size()
-        if self._outbox:
+        if self._queue:
             self.flush()
         return True
 
+    def _receive_greeting(self) -> list[Frame]:
+        content, descriptors, _, _ = socket.recv_fds(self.sock, _MOST_BEFORE_GREETING + 1, _MOST_DESCRIPTORS)
+        self._descriptors += descriptors
+        self._before_greeting += len(content)
+        if not content:
+            raise ConnectionResetError("the front end closed its socket")
+        return self._reader.feed(content)
+
     def _take(self, found: Frame) -> None:
         kind, flags, shared, number, content = found
-        if self._shared_memory is None and kind != HELLO:
+        if self._memory is None and kind != HELLO:
             raise BadFrame("a frame before the greeting")
         if kind == REQUEST:
             self._submit(number, content, shared, flags)
@@ -139,7 +133,8 @@ class FrontEnd:
         elif kind == ACK:
             self._acknowledge(number, content)
         elif kind == RELEASE:
-            self._release(number)
+            assert self._memory is not None
+            self._memory.released(content, number)
         elif kind == TRACED:
             self._end_trace(number, content)
         elif kind == CALL:
@@ -155,25 +150,19 @@ class FrontEnd:
             )
 
     def _greet(self, content: memoryview) -> None:
-        if self._shared_memory is not None:
+        if self._memory is not None:
             raise BadFrame("a second greeting")
         descriptors, self._descriptors = self._descriptors, []
         try:
-            version, middle = _greeting(content)
-            if version != VERSION:
-                raise BadFrame(f"version {version} of the protocol, expected {VERSION}")
+            if orjson.loads(content) != [VERSION]:
+                raise BadFrame(f"it is not of version {VERSION} of the protocol: {bytes(content)!r}")
             if len(descriptors) != 1:
                 raise BadFrame(f"a greeting with {len(descriptors)} descriptors")
-            memory = SharedMemoryBlock.attach(descriptors.pop())
+            self._memory = SharedMemory.attach(descriptors.pop())
         except ValueError as error:
             raise BadFrame(f"an invalid greeting: {error}") from None
         finally:
             _close(descriptors)
-        if not 0 <= middle <= memory.size:
-            memory.close()
-            raise BadFrame("a greeting with responses outside the shared memory")
-        self._pages = PageAllocator(middle, memory.size)
-        self._shared_memory = memory
 
     def _submit(self, number: int, content: memoryview, shared: int, flags: int) -> None:
         request = self._requests.read(content, shared, flags)
@@ -216,16 +205,9 @@ class FrontEnd:
         self._engine.trace_answered(number, ahead, behind)
 
     def _view_of(self, offset: int, size: int) -> memoryview:
-        assert self._shared_memory is not None
+        assert self._memory is not None
         try:
-            return self._shared_memory.view(offset, size).data
-        except ValueError as error:
-            raise BadFrame(str(error)) from None
-
-    def _release(self, offset: int) -> None:
-        assert self._pages is not None
-        try:
-            self._pages.free(offset)
+            return self._memory.view(offset, size).data
         except ValueError as error:
             raise BadFrame(str(error)) from None
 
@@ -242,27 +224,23 @@ class FrontEnd:
             if self.is_closed:
                 return  # the memory was closed meanwhile
             content = failed_response(response, error, number)
-        self._outbox.append(content)
+        self._queue.append(content)
 
     def _share(self, content: Buffer) -> int | None:
         """Copy a large output into shared memory, unless the model wrote it there. Returns its offset; None without
         room: then the socket carries it."""
-        if self._pages is None or self._shared_memory is None:
+        if self._memory is None:
             return None
         if self._unsent:
-            written = self._shared_memory.offset_of(content)
+            written = self._memory.offset_of(content)
             if written is not None and self._unsent.pop(written, None) is not None:
                 return written
-        size = len(content)
-        offset = self._pages.allocate(size)
-        if offset is not None:
-            self._shared_memory.view(offset, size)[:] = memoryview(content)
-        return offset
+        return self._memory.share(content)
 
     def _output_memory(self, size: int) -> Array | None:
         """Shared memory for an output. It is free again when nothing refers to it and it was not sent. Any thread."""
-        pages, memory = self._pages, self._shared_memory
-        offset = pages.allocate(size) if pages is not None and memory is not None else None
+        memory = self._memory
+        offset = None if memory is None else memory.pages.allocate(size)
         if offset is None or memory is None:
             return None
         mark = self._unsent[offset] = object()
@@ -275,18 +253,18 @@ class FrontEnd:
         """The engine does not refer to an output any more."""
         if self._unsent.get(offset) is mark:
             del self._unsent[offset]
-            assert self._pages is not None
-            self._pages.free(offset)
+            assert self._memory is not None
+            self._memory.pages.free(offset)
 
     def release_memory(self) -> None:
         """Return to the system the shared memory that no response uses. Any thread."""
-        pages, memory = self._pages, self._shared_memory
-        if pages is not None and memory is not None:
-            pages.reclaim(memory.release)
+        memory = self._memory
+        if memory is not None:
+            memory.reclaim()
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that were collected. Any thread."""
-        self._outbox.append(content)
+        self._queue.append(content)
         self.flush()
 
     def result(self, number: int, content: bytes) -> None:
@@ -295,21 +273,21 @@ class FrontEnd:
 
     def flush(self) -> None:
         """Send what was collected, as much as the socket takes. Any thread; does not block."""
-        self._outbox.flush()
+        self._queue.flush()
 
     @property
     def since(self) -> float:
-        return self._outbox.since
+        return self._queue.since
 
     @property
     def is_blocked(self) -> bool:
         """Whether the socket did not take all that was sent."""
-        return self._outbox.is_blocked
+        return self._queue.is_blocked
 
     def close(self) -> None:
         """Cancel its requests, release what it holds, and close its memory and its socket. The server's thread."""
         self.is_closed = True
-        self._outbox.close()
+        self._queue.close()
         for pending in list(self._pending.values()):
             pending.cancel()
         self._pending.clear()
@@ -318,17 +296,9 @@ class FrontEnd:
         self.holds.clear()
         _close(self._descriptors)
         self._descriptors = []
-        if self._shared_memory is not None:
-            self._shared_memory.close()
+        if self._memory is not None:
+            self._memory.close()
         self.sock.close()
-
-
-def _greeting(content: memoryview) -> tuple[int, int]:
-    """The version, and the offset of the half of the shared memory that responses use. Raises ValueError."""
-    fields = orjson.loads(content)
-    if type(fields) is not list or len(fields) != 2 or not all(type(each) is int for each in fields):
-        raise ValueError("it is not a list of two numbers")
-    return fields[0], fields[1]
 
 
 def _close(descriptors: list[int]) -> None:

@@ -36,14 +36,13 @@ from trident.core.inference.response import (
     RegionReference,
     RegionRequest,
 )
-from trident.core.inference.tensors import BY_NAME, Array, Buffer, Shape, TensorLayout, wire_bytes
-from trident.core.interprocess.frames import BadFrame
+from trident.core.inference.tensors import BY_NAME, Buffer, Shape, TensorLayout, wire_bytes
+from trident.core.interprocess.frames import LARGE, BadFrame, frame
 from trident.core.memo import Memo
 from trident.core.remote.calls import error_of, error_to_plain, write_plain
 from trident.core.remote.wire import (
     FAILED,
     FINAL,
-    LARGE,
     REQUEST,
     RESPONSE,
     TIMED,
@@ -53,7 +52,6 @@ from trident.core.remote.wire import (
     block_head,
     contents_of,
     layout_in_frame,
-    write_block,
 )
 
 # Puts the bytes of a large input into shared memory and returns their offset; None if they go into the frame.
@@ -95,9 +93,9 @@ class RequestWriter:
         if request.id:
             head = block_head(meta, _text(request.id))
         if not request.arrived_ns:
-            return write_block(REQUEST, number, head, (inputs.content,), flags=flags)
+            return frame(REQUEST, number, (head, inputs.content), flags=flags)
         moment = _MOMENT.pack(request.arrived_ns)
-        return write_block(REQUEST, number, head, (inputs.content, moment), flags=flags | TIMED)
+        return frame(REQUEST, number, (head, inputs.content, moment), flags=flags | TIMED)
 
 
 def _is_plain(request: InferenceRequest) -> bool:
@@ -131,7 +129,7 @@ def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> 
         tensors.append(_MOMENT.pack(request.arrived_ns))
         flags |= TIMED
     head = block_head(_meta(request, inputs), _text(request.id), offsets)
-    return write_block(REQUEST, number, head, tensors, flags=flags, shared=len(offsets))
+    return frame(REQUEST, number, (head, *tensors), flags=flags, shared=len(offsets))
 
 
 def _text(request_id: str) -> bytes:
@@ -285,9 +283,6 @@ def _in_regions(request: InferenceRequest, places: _Places) -> RegionRequest:
 # no reason), and the number of its trace, if it is traced.
 
 
-# Puts the bytes of a large output into shared memory and returns their offset; None if they go into the frame.
-# Shared memory by its offset and its size in bytes; the engine gets it back when the array is gone.
-Borrow = Callable[[int, int], Array]
 # How many numbers a response has that is traced: that of its trace alone, or after its times.
 _TRACED = (1, 7)
 
@@ -307,9 +302,7 @@ class ResponseWriter:
         flags = FINAL if response.final else 0
         packed = response.outputs
         if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
-            return write_block(
-                RESPONSE, number, self._packed_head(response, packed.layout), (packed.content,), flags=flags
-            )
+            return frame(RESPONSE, number, (self._packed_head(response, packed.layout), packed.content), flags=flags)
         tensors: list[Buffer] = []
         offsets: list[int] = []
         outputs: list[tuple[str, str, Shape, int, bool]] = []
@@ -323,7 +316,7 @@ class ResponseWriter:
                 offsets.append(offset)
             outputs.append((output.name, output.datatype, output.shape, size, offset is not None))
         head = block_head(_response_meta(response, outputs), _notes(response), offsets)
-        return write_block(RESPONSE, number, head, tensors, flags=flags, shared=len(offsets))
+        return frame(RESPONSE, number, (head, *tensors), flags=flags, shared=len(offsets))
 
     def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
         key = (layout, response.model_name, response.model_version)
@@ -369,7 +362,7 @@ def failed_response(response: InferenceResponse, error: BaseException, number: i
     """The frame that carries `error` instead of the outputs of `response`."""
     meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
     flags = FAILED | (FINAL if response.final else 0)
-    return write_block(RESPONSE, number, block_head(meta, _notes(response)), (), flags=flags)
+    return frame(RESPONSE, number, (block_head(meta, _notes(response)),), flags=flags)
 
 
 class _ResponsePattern(NamedTuple):
@@ -398,8 +391,8 @@ def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> 
 class ResponseReader:
     """Makes responses of frames, on one thread. Their outputs are views of the frame or of shared memory."""
 
-    def __init__(self, borrow: Borrow) -> None:
-        self._borrow = borrow
+    def __init__(self, view_of: ViewOf) -> None:
+        self._view_of = view_of
         self._blocks = BlockReader(_response_pattern)
 
     def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
@@ -426,6 +419,3 @@ class ResponseReader:
         if times:
             _note(response, times)
         return response
-
-    def _view_of(self, offset: int, size: int) -> memoryview:
-        return self._borrow(offset, size).data

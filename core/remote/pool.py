@@ -23,6 +23,7 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput
 from trident.core.inference.tensors import Array, Buffer
+from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.observability.slowest_requests import VersionRequests, merged_requests
@@ -34,7 +35,6 @@ from trident.core.remote.connection import Connection, Link
 from trident.core.remote.control_log import REGISTER, Change, ControlLog, Pause, Subject, own_changes
 from trident.core.remote.engine_client import RemoteEngine, RemoteModel
 from trident.core.remote.merged import merged_index, merged_metrics, merged_version_statistics
-from trident.core.remote.wire import LARGE
 
 
 def least_busy(in_flight: Sequence[int], turn: int) -> int:

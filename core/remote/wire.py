@@ -16,12 +16,12 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of
-from trident.core.interprocess.frames import HEADER, PADDING, BadFrame
+from trident.core.inference.tensors import Shape, TensorLayout, layout_of
+from trident.core.interprocess.frames import PADDING, BadFrame
 from trident.core.memo import Memo
 from trident.core.remote.calls import read_plain
 
-VERSION = 5
+VERSION = 6
 
 HELLO, REQUEST, CANCEL, CALL, RELEASE, ACK, TRACED = range(1, 8)
 STATE, RESPONSE, RESULT = range(16, 19)
@@ -38,8 +38,6 @@ T = TypeVar("T")
 # Shared memory by its offset and its size in bytes.
 ViewOf = Callable[[int, int], memoryview]
 
-# From this size on shared memory is cheaper than the socket, which copies into the kernel and out of it.
-LARGE = 32768
 _SIZES = struct.Struct("<II")
 _OFFSET = struct.Struct("<Q")
 _LONGEST_REMEMBERED = 4096
@@ -50,15 +48,6 @@ def block_head(meta: bytes, text: bytes = b"", offsets: Sequence[int] = ()) -> b
     parts = [_SIZES.pack(len(meta), len(text)), *map(_OFFSET.pack, offsets), meta, text]
     parts.append(PADDING[sum(map(len, parts)) & 15])
     return b"".join(parts)
-
-
-def write_block(
-    kind: int, number: int, head: bytes, tensors: Sequence[Buffer], *, flags: int = 0, shared: int = 0
-) -> bytes:
-    """The whole frame. `tensors` are those in the frame; `shared` is the number of those in shared memory."""
-    size = len(head) + sum(map(len, tensors))
-    padding = PADDING[size & 15]
-    return b"".join((HEADER.pack(size + len(padding), kind, flags, shared, number), head, *tensors, padding))
 
 
 class Described(NamedTuple):

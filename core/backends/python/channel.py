@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,9 +27,6 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     EXECUTE,
     FAILED,
     FINAL,
-    LARGE,
-    OFFSET,
-    PADDING,
     RECORD,
     RELEASE,
     RELEASED,
@@ -42,21 +38,15 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     TO_SERVER,
     WAITS,
     WATCH,
-    BadFrame,
     Description,
-    FrameReader,
     Layout,
     LayoutNumbers,
     LayoutTable,
     Record,
     Share,
     ViewOf,
-    frame_of,
     read_record,
-    release_frame,
-    released_in,
     tensors_of,
-    text_frame,
     write_record,
 )
 from trident.core.backends.python.stub.trident_stub.wire import LATER as MARKED_LATER
@@ -78,11 +68,18 @@ from trident.core.inference.request import InferenceRequest, InputTensor, Packed
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
 from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
-from trident.core.interprocess.frames import Outbox, wait_readable, wait_writable
-from trident.core.interprocess.page_allocator import PageAllocator
-from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.interprocess.frames import (
+    LARGE,
+    PADDING,
+    BadFrame,
+    FrameReader,
+    SendQueue,
+    frame,
+    wait_readable,
+    wait_writable,
+)
+from trident.core.interprocess.shared_memory import SharedMemory
 
-_RECEIVE_SIZE = 1 << 18
 # A sender gets new credit after so many responses, or when its client, who was slow, has room again.
 _CREDIT_PORTION = 64
 _ONE_FLUSH = OneFlush()
@@ -127,7 +124,7 @@ class StubChannel:
     def __init__(
         self,
         sock: socket.socket,
-        memory: SharedMemoryBlock,
+        memory: SharedMemory,
         spec: ModelSpec,
         watcher: Watcher,
         check: OutputCheck,
@@ -135,17 +132,13 @@ class StubChannel:
         """Takes ownership of both. `sock` blocks."""
         self._sock = sock
         self._memory = memory
-        self._pages = PageAllocator(0, memory.size // 2)
-        self._reader = FrameReader(TO_SERVER)
-        self._buffer = bytearray(_RECEIVE_SIZE)
-        self._view = memoryview(self._buffer)
+        self._reader = FrameReader(TO_SERVER, "the stub process")
         # Frames get their order under this lock, and layouts their numbers.
         self._writing = threading.Lock()
         self._numbers = LayoutNumbers()
-        self._writer = RequestWriter(spec, self._numbers, self._share)
-        self._outcomes = OutcomeReader(spec, self._borrow, check)
-        self._outbox = Outbox(sock, self._blocked)
-        self._to_release: deque[int] = deque()
+        self._writer = RequestWriter(spec, self._numbers, memory.share)
+        self._outcomes = OutcomeReader(spec, memory.received, check)
+        self._queue = SendQueue(sock, self._blocked)
         # Held by the thread that reads.
         self._reading = threading.Lock()
         self._watched: Watched = watcher.watch(sock.fileno(), self._readable, self._flush)
@@ -177,7 +170,7 @@ class StubChannel:
         Raises StubGone, and BackendFailed with the stub's reason.
         """
         with self._reading:
-            self._send_now(text_frame(START, 0, json.dumps(order).encode()))
+            self._send_now(frame(START, 0, (json.dumps(order).encode(),)))
             while self._started is None:
                 try:
                     self._read(wait_s)
@@ -206,7 +199,7 @@ class StubChannel:
                 self._first, self._batch_sizes, self._senders = self._next, batch_sizes, senders
                 self._next += len(requests)
                 with self._writing:
-                    self._outbox.append(self._writer.write(self._first, self._first, requests))
+                    self._queue.append(self._writer.write(self._first, self._first, requests))
                 self._send_now()
                 self.sent_ns = monotonic_ns()
                 return self._outcomes_of(self._next_result(limit_s))
@@ -246,7 +239,7 @@ class StubChannel:
 
     def stop(self) -> None:
         """Ask the stub to finalize its model and to end. Does not wait."""
-        self.send(text_frame(STOP, 0))
+        self.send(frame(STOP, 0))
 
     # --- open requests
 
@@ -273,7 +266,7 @@ class StubChannel:
         if opened is None:
             return
         if opened.sender.is_cancelled:
-            self.send(text_frame(CANCEL, number))
+            self.send(frame(CANCEL, number))
         else:
             self._give_credit(number, opened)
 
@@ -282,7 +275,7 @@ class StubChannel:
             owed, opened.owed = opened.owed, 0
             if not owed:
                 return
-            self._outbox.append(text_frame(CREDIT, number, flags=owed))
+            self._queue.append(frame(CREDIT, number, flags=owed))
         self._flush()
 
     def _respond(self, flags: int, number: int, content: memoryview) -> None:
@@ -308,33 +301,11 @@ class StubChannel:
     def _watch(self, flags: int, number: int, content: memoryview) -> None:
         self._find(number)
 
-    # --- memory
-
-    def _share(self, content: Buffer) -> int | None:
-        size = len(content)
-        offset = self._pages.allocate(size)
-        if offset is not None:
-            self._memory.view(offset, size)[:] = np.frombuffer(content, np.uint8)
-        return offset
-
-    def _borrow(self, offset: int, size: int) -> memoryview:
-        try:
-            return self._memory.borrow(offset, size, partial(self._to_release.append, offset)).data
-        except ValueError as error:
-            raise BadFrame(str(error)) from None
-
-    def _released(self, number: int, content: memoryview) -> None:
-        for offset in released_in(content, number):
-            try:
-                self._pages.free(offset)
-            except ValueError as error:
-                raise BadFrame(str(error)) from None
-
     # --- the socket
 
     def send(self, frame: bytes) -> None:
         """Send a frame, at once or as soon as the socket takes it. Does not block."""
-        self._outbox.append(frame)
+        self._queue.append(frame)
         self._flush()
 
     def write_records(self, write: Callable[[LayoutNumbers, Share], bytes]) -> None:
@@ -342,19 +313,14 @@ class StubChannel:
         with self._writing:
             if self._is_lost:
                 return
-            self._outbox.append(write(self._numbers, self._share))
+            self._queue.append(write(self._numbers, self._memory.share))
         self._flush()
 
     def _flush(self) -> None:
-        if self._to_release:
-            offsets: list[int] = []
-            # Several threads may be here at once: each takes what the others have left.
-            with suppress(IndexError):
-                while True:
-                    offsets.append(self._to_release.popleft())
-            if offsets:
-                self._outbox.append(release_frame(RELEASE, b"".join(map(OFFSET.pack, offsets))))
-        self._outbox.flush()
+        release = self._memory.release(RELEASE)
+        if release:
+            self._queue.append(release)
+        self._queue.flush()
 
     def _blocked(self, is_blocked: bool) -> None:
         self._watched.want_to_write(is_blocked)
@@ -362,18 +328,18 @@ class StubChannel:
     def _send_now(self, frame: bytes = b"") -> None:
         """Send a frame, and wait until the socket has taken all."""
         if frame:
-            self._outbox.append(frame)
+            self._queue.append(frame)
         self._flush()
-        while self._outbox.is_blocked and not self._is_lost:
+        while self._queue.is_blocked and not self._is_lost:
             wait_writable(self._sock.fileno(), None)
-            self._outbox.flush()
+            self._queue.flush()
 
     def _readable(self) -> None:
         """Read what has come between executions. On the watcher's thread."""
         if not self._reading.acquire(blocking=False):
             return
         try:
-            self._take(self._sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT))
+            self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass
         except (OSError, BadFrame):
@@ -390,22 +356,20 @@ class StubChannel:
         try:
             if timeout_s is not None and not wait_readable(self._sock.fileno(), timeout_s):
                 raise StubSilent(f"it did not answer within {timeout_s:g} s")
-            self._take(self._sock.recv_into(self._buffer))
+            self._receive()
         except (OSError, BadFrame) as error:
             self._is_lost = True
             raise StubGone(str(error)) from None
 
-    def _take(self, size: int) -> None:
-        if not size:
-            raise ConnectionResetError("the stub process closed its socket")
+    def _receive(self, socket_flags: int = 0) -> None:
         with _ONE_FLUSH:
-            for kind, flags, _, number, content in self._reader.feed(bytes(self._view[:size])):
+            for kind, flags, _, number, content in self._reader.receive(self._sock, socket_flags):
                 if kind == RESULT:
                     self._result = self._outcomes.result(content, self._batch_sizes)
                 elif kind == RESPONSE:
                     self._respond(flags, number, content)
                 elif kind == RELEASED:
-                    self._released(number, content)
+                    self._memory.released(content, number)
                 elif kind == WATCH:
                     self._watch(flags, number, content)
                 elif kind == STARTED:
@@ -422,7 +386,7 @@ class StubChannel:
         """The stub is gone: answer all open requests with `error`, and free socket and memory."""
         self._is_lost = True
         self._watched.end()
-        self._outbox.close()
+        self._queue.close()
         with suppress(OSError):
             # Wakes a thread that reads. A child that the model forked may hold the other end open.
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -432,7 +396,6 @@ class StubChannel:
                 opened.sender.send(None, final=True, error=error)
             self._sock.close()
             # The channel refers to itself, so that it may stay for a while, but nothing else with it.
-            self._buffer, self._view = bytearray(), memoryview(b"")
             self._batch_sizes = self._senders = ()
             self._on_frame, self._after_frames, self.on_lost = {}, _nothing, _nothing
         self._memory.close()
@@ -478,7 +441,7 @@ class RequestWriter:
                         records.append(PADDING[size & 15])
                     continue
             self._write(records, number, request)
-        return frame_of(EXECUTE, batch, [self._numbers.head(len(requests)), *records])
+        return frame(EXECUTE, batch, [self._numbers.head(len(requests)), *records])
 
     def _write(self, records: list[Any], number: int, request: InferenceRequest) -> None:
         tensors = [(tensor.name, tensor.datatype, self._shape(tensor)) for tensor in request.inputs]

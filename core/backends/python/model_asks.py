@@ -30,8 +30,6 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     WITHIN,
     LayoutNumbers,
     Share,
-    frame_of,
-    text_frame,
     write_failure,
     write_record,
 )
@@ -41,6 +39,7 @@ from trident.core.inference.pending_request import Deferred, PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor, RequestTrace
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
+from trident.core.interprocess.frames import frame
 from trident.core.observability.metrics.custom_metrics import MetricKind, OwnMetrics
 
 # By the numbers of the library's LogLevel.
@@ -197,7 +196,7 @@ class ModelAsks:
         except Exception as error:
             _log.exception("the call '%s' of a model failed", name)
             failed, answer = FAILED, orjson.dumps(str(error))
-        self._channel.send(text_frame(ANSWER, number, answer, failed))
+        self._channel.send(frame(ANSWER, number, (answer,), flags=failed))
 
 
 def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumbers, share: Share) -> bytes:
@@ -213,7 +212,7 @@ def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumber
         write_record(
             records, number, layout, [output.content() for output in outputs], share, flags=flags, fields=fields
         )
-    return frame_of(REPLY, number, [numbers.head(1), *records])
+    return frame(REPLY, number, [numbers.head(1), *records])
 
 
 def _load(models: BlsClient, asker: str, fields: Fields) -> Fields:

@@ -23,16 +23,16 @@ from trident.core.backends.backend import BlsClient, Execution
 from trident.core.backends.python.channel import StubChannel
 from trident.core.backends.python.model_asks import ModelAsks, ModelLog
 from trident.core.backends.python.output_check import OutputCheck
-from trident.core.backends.python.settings import ModelLimits
+from trident.core.backends.python.settings import MEMORY_SIZE, ModelLimits
 from trident.core.backends.python.watcher import Watcher
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, ServerError
+from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, OutOfMemory, ServerError
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.streaming import ResponseSender
 from trident.core.interprocess.frames import wait_readable
 from trident.core.interprocess.restarts import end_text
-from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 
 _log = logging.getLogger("trident.backends.python")
@@ -78,7 +78,7 @@ class StubProcess:
         self.readiness, readiness = socket.socketpair()
         self._lifeline, lifeline = socket.socketpair()
         try:
-            self.memory = SharedMemoryBlock.create(memory_bytes)
+            self.memory = SharedMemory.create(memory_bytes)
             passed = [sock.fileno(), self.memory.descriptor, readiness.fileno(), lifeline.fileno()]
             self._process = subprocess.Popen(
                 [interpreter, str(_PROGRAM), *map(str, passed), name],
@@ -89,11 +89,11 @@ class StubProcess:
                 pass_fds=passed,
                 start_new_session=True,
             )
-        except (OSError, ServerError) as error:
+        except (OSError, MemoryError) as error:
             for each in (self.sock, self.readiness, self._lifeline):
                 each.close()
-            if isinstance(error, ServerError):
-                raise
+            if isinstance(error, MemoryError):
+                raise OutOfMemory(f"{error} (set by --backend-config=python,{MEMORY_SIZE})") from error
             reason = os.strerror(error.errno or 0)
             raise ModelLoadFailed(f"the interpreter '{interpreter}' cannot be started: {reason}") from error
         finally:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from trident.core.backends.parameters import boolean, field_of, integer
 from trident.core.backends.python.environment import EnvironmentSettings
 from trident.core.errors import ConfigInvalid
-from trident.core.interprocess.shared_memory_block import LARGEST
+from trident.core.interprocess.shared_memory import LARGEST
 
 _log = logging.getLogger("trident.backends.python")
 
 _STRICT_OUTPUTS = "strict-outputs"
-_MEMORY = "shared-memory-byte-size"
+MEMORY_SIZE = "shared-memory-byte-size"
 _TIMEOUT = "stub-timeout-seconds"
 _SMALLEST_MEMORY = 1 << 20
 _DEFAULT_MEMORY = 1 << 30
@@ -55,9 +55,9 @@ class PythonSettings:
         ignored = [name for name in (*_WITHOUT_EFFECT, _REGION_PREFIX) if name in settings]
         if ignored:
             _log.warning("without effect here: %s", ", ".join(f"--backend-config=python,{name}" for name in ignored))
-        memory = integer(settings.get(_MEMORY, str(_DEFAULT_MEMORY)))
+        memory = integer(settings.get(MEMORY_SIZE, str(_DEFAULT_MEMORY)))
         if not _SMALLEST_MEMORY <= memory <= LARGEST:
-            raise ConfigInvalid(f"{_MEMORY} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")
+            raise ConfigInvalid(f"{MEMORY_SIZE} is {memory}, which is not between {_SMALLEST_MEMORY} and {LARGEST}")
         seconds = integer(settings.get(_TIMEOUT, str(_DEFAULT_TIMEOUT_S)))
         if seconds <= 0:
             raise ConfigInvalid(f"{_TIMEOUT} {_NOT_POSITIVE}")

@@ -1,10 +1,15 @@
-"""The stream between a front end and the engine, cut into frames."""
+"""The stream between two processes: cut into frames by its reader, and collected by its sender."""
 
 from __future__ import annotations
 
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+
 import pytest
 
-from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGEST, BadFrame, FrameReader, frame
+from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGEST, BadFrame, FrameReader, SendQueue, frame
 from trident.core.remote.wire import CALL, RELEASE, REQUEST, RESPONSE, RESULT, STATE, TO_ENGINE, TO_FRONT_END
 
 ALL = TO_ENGINE | TO_FRONT_END
@@ -25,7 +30,7 @@ def test_a_frame_is_a_multiple_of_the_alignment_and_ends_in_blanks() -> None:
 
 @pytest.mark.parametrize("step", [1, 2, 15, 16, 17, 33, 100, 10_000])
 def test_frames_are_found_in_any_pieces(step: int) -> None:
-    reader = FrameReader(ALL)
+    reader = FrameReader(ALL, "peer")
     stream = written()
     found = [each for at in range(0, len(stream), step) for each in reader.feed(stream[at : at + step])]
     assert [(kind, number) for kind, _, _, number, _ in found] == [(kind, number) for kind, number, _ in STREAM]
@@ -36,19 +41,19 @@ def test_frames_are_found_in_any_pieces(step: int) -> None:
 def test_frames_are_found_wherever_the_stream_is_cut() -> None:
     stream = written()
     for at in range(len(stream) + 1):
-        reader = FrameReader(ALL)
+        reader = FrameReader(ALL, "peer")
         assert len(reader.feed(stream[:at]) + reader.feed(stream[at:])) == len(STREAM), at
 
 
 def test_frames_stay_valid_when_more_arrive() -> None:
-    reader = FrameReader(ALL)
+    reader = FrameReader(ALL, "peer")
     ((*_, first),) = reader.feed(frame(CALL, 1, (b"first",)))
     reader.feed(frame(CALL, 2, (b"other",)))
     assert bytes(first).rstrip() == b"first"
 
 
 def test_flags_and_counts_are_returned() -> None:
-    assert FrameReader(ALL).feed(HEADER.pack(0, RESPONSE, 3, 2, 5))[0][:4] == (RESPONSE, 3, 2, 5)
+    assert FrameReader(ALL, "peer").feed(HEADER.pack(0, RESPONSE, 3, 2, 5))[0][:4] == (RESPONSE, 3, 2, 5)
 
 
 @pytest.mark.parametrize(
@@ -64,19 +69,118 @@ def test_flags_and_counts_are_returned() -> None:
 )
 def test_malformed_frames_are_refused(header: bytes) -> None:
     with pytest.raises(BadFrame):
-        FrameReader(ALL).feed(header)
+        FrameReader(ALL, "peer").feed(header)
 
 
 def test_each_end_accepts_what_the_other_sends() -> None:
-    FrameReader(TO_ENGINE).feed(frame(REQUEST, 1))
-    FrameReader(TO_FRONT_END).feed(frame(STATE, 1))
+    FrameReader(TO_ENGINE, "peer").feed(frame(REQUEST, 1))
+    FrameReader(TO_FRONT_END, "peer").feed(frame(STATE, 1))
     with pytest.raises(BadFrame):
-        FrameReader(TO_ENGINE).feed(frame(STATE, 1))
+        FrameReader(TO_ENGINE, "peer").feed(frame(STATE, 1))
     with pytest.raises(BadFrame):
-        FrameReader(TO_FRONT_END).feed(frame(REQUEST, 1))
+        FrameReader(TO_FRONT_END, "peer").feed(frame(REQUEST, 1))
 
 
 def test_a_large_size_takes_no_memory_before_its_bytes_arrive() -> None:
-    reader = FrameReader(ALL)
+    reader = FrameReader(ALL, "peer")
     assert reader.feed(HEADER.pack(LARGEST, CALL, 0, 0, 1) + b"begin") == []
     assert reader.feed(b"more") == []
+
+
+# --- sending
+
+LIMIT_S = 30.0
+
+
+class Ends:
+    """Both ends of a socket, with the queue at one of them; `changes` lists what `on_blocked` was told."""
+
+    def __init__(self) -> None:
+        self.ours, self.theirs = socket.socketpair()
+        self.ours.setblocking(False)
+        self.theirs.settimeout(LIMIT_S)
+        self.changes: list[bool] = []
+        self.queue = SendQueue(self.ours, self.changes.append)
+
+    def fill(self) -> int:
+        """Make the socket take nothing more; the number of bytes in it."""
+        size = 0
+        with suppress(BlockingIOError):
+            while True:
+                size += self.ours.send(bytes(4096))
+        return size
+
+    def receive(self, size: int) -> bytes:
+        received = b""
+        while len(received) < size:
+            received += self.theirs.recv(size - len(received))
+        return received
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    ends = Ends()
+    yield ends
+    ends.ours.close()
+    ends.theirs.close()
+
+
+def test_flush_sends_all_frames_together(ends: Ends) -> None:
+    for content in (b"one", b"two", b"three"):
+        ends.queue.append(content)
+    ends.queue.flush()
+    assert ends.theirs.recv(100) == b"onetwothree"
+    assert (len(ends.queue), ends.queue.is_blocked, ends.changes) == (0, False, [])
+
+
+def test_what_the_socket_does_not_take_is_sent_later_and_in_order(ends: Ends) -> None:
+    filled = ends.fill()
+    since = ends.queue.since
+    ends.queue.append(b"one")
+    ends.queue.flush()
+    assert ends.queue.is_blocked
+    assert ends.queue.since > since
+    ends.queue.append(b"two")
+    ends.queue.flush()
+    assert ends.changes == [True]
+    ends.receive(filled)
+    ends.queue.flush()
+    assert ends.receive(6) == b"onetwo"
+    assert (ends.queue.is_blocked, ends.changes) == (False, [True, False])
+
+
+def test_flush_does_nothing_at_the_end_of_the_connection(ends: Ends) -> None:
+    ends.theirs.close()
+    ends.queue.append(b"one")
+    ends.queue.flush()
+    assert (len(ends.queue), ends.queue.is_blocked, ends.changes) == (0, False, [])
+
+
+def test_nothing_is_sent_after_close(ends: Ends) -> None:
+    ends.fill()
+    ends.queue.append(b"one")
+    ends.queue.flush()
+    ends.queue.close()
+    assert not ends.queue.is_blocked
+    ends.ours.close()
+    ends.queue.append(b"two")
+    ends.queue.flush()
+    assert (len(ends.queue), ends.changes) == (0, [True])
+
+
+def test_frames_of_many_threads_all_arrive(ends: Ends) -> None:
+    def send() -> None:
+        for _ in range(200):
+            ends.queue.append(b"0123456789")
+            ends.queue.flush()
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    received = ends.receive(8)
+    while len(received) < 8000:
+        received += ends.receive(min(1000, 8000 - len(received)))
+        ends.queue.flush()
+    for thread in threads:
+        thread.join(LIMIT_S)
+    assert received == b"0123456789" * 800

@@ -1,6 +1,13 @@
+"""When processes are restarted, what the log says of their ends, and what a child leaves for its parent."""
+
 from __future__ import annotations
 
-from trident.core.interprocess.restarts import Restarts, restart_delay_s
+import os
+import signal
+
+import pytest
+
+from trident.core.interprocess.restarts import Restarts, SharedNote, end_text, restart_delay_s
 
 
 def test_the_first_restarts_are_immediate_and_then_the_delay_grows() -> None:
@@ -28,3 +35,34 @@ def test_processes_that_end_together_are_one_end() -> None:
     now += 1
     assert [restarts.ended(started) for started in together] == [0] * 8
     assert [restarts.ended(restarts.started()) for _ in range(3)] == [0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (0, "ended with status 0"),
+        (3, "ended with status 3"),
+        (-signal.SIGKILL, "was ended by SIGKILL"),
+        (-(signal.SIGRTMIN + 1), f"was ended by signal {signal.SIGRTMIN + 1}"),
+    ],
+)
+def test_the_log_names_the_status_or_the_signal(code: int, text: str) -> None:
+    assert end_text(code) == text
+
+
+def test_a_child_leaves_bytes_for_its_parent() -> None:
+    note = SharedNote(5)
+    assert note.read() == b""
+    note.write(b"first")
+    child = os.fork()
+    if not child:
+        note.write(b"\0b")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert note.read() == b"\0b"
+
+
+def test_what_does_not_fit_is_cut() -> None:
+    note = SharedNote(3)
+    note.write(b"12345")
+    assert note.read() == b"123"

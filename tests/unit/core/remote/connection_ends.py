@@ -10,7 +10,7 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import Array
 from trident.core.interprocess.frames import Frame, FrameReader
-from trident.core.interprocess.shared_memory_block import SharedMemoryBlock
+from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.remote.connection import Connection
 from trident.core.remote.engine_server import EngineState
 from trident.core.remote.infer_frames import RequestReader, ResponseWriter
@@ -33,10 +33,10 @@ class Ends:
         self.connection = Connection(path, memory_bytes, self.states.append, self._wake)
         self.sock, _ = self.listener.accept()
         self.sock.settimeout(LIMIT_S)
-        self._reader = FrameReader(TO_ENGINE)
+        self._reader = FrameReader(TO_ENGINE, "peer")
         content, (descriptor,), _, _ = socket.recv_fds(self.sock, 4096, 4)
         ((self.kind, _, _, _, self.greeting),) = self._reader.feed(content)
-        self.shared_memory = SharedMemoryBlock.attach(descriptor)
+        self.shared_memory = SharedMemory.attach(descriptor)
         self._frames: list[Frame] = []
         self._requests = RequestReader(lambda offset, size: self.shared_memory.view(offset, size).data)
 

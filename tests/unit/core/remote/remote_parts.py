@@ -131,7 +131,7 @@ class ByHand:
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self.sock.settimeout(LIMIT_S)
-        self._reader = FrameReader(TO_FRONT_END)
+        self._reader = FrameReader(TO_FRONT_END, "peer")
         self._frames: list[Frame] = []
 
     @classmethod
@@ -149,7 +149,7 @@ class ByHand:
     def send(self, content: Buffer) -> None:
         self.sock.sendall(content)
 
-    def send_hello(self, fields: object = (VERSION, SHARED // 2), descriptors: Iterable[int] = ()) -> None:
+    def send_hello(self, fields: object = (VERSION,), descriptors: Iterable[int] = ()) -> None:
         """Send a greeting with these descriptors, which this closes."""
         handed = list(descriptors)
         try:

@@ -34,12 +34,12 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.window_limits import WindowLimits
+from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.remote.wire import LARGE
 
 
 @pytest.fixture

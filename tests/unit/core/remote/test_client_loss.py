@@ -30,13 +30,13 @@ from tests.waiting import until
 from trident.core.errors import ModelNotFound, ServerError
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
+from trident.core.interprocess.frames import LARGE
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.remote import engine_client as engine_client
 from trident.core.remote.calls import EngineGone
 from trident.core.remote.connection import ThreadLink
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.remote.wire import LARGE
 
 
 @pytest.fixture

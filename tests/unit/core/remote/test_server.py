@@ -36,12 +36,12 @@ from tests.waiting import until
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.interprocess.frames import HEADER, LARGEST, frame
+from trident.core.interprocess.frames import HEADER, LARGEST, frame, release_frame
 from trident.core.remote import engine_server as engine_server
 from trident.core.remote.calls import encode_call
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.infer_frames import RequestWriter
-from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, STATE, VERSION, block_head, write_block
+from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, STATE, VERSION, block_head
 
 META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 
@@ -67,7 +67,7 @@ def neighbour(path: str) -> Iterator[RemoteEngine]:
 
 
 def request_of(meta: object, tensors: tuple[bytes, ...] = (SMALL.tobytes(),), shared: tuple[int, ...] = ()) -> bytes:
-    return write_block(REQUEST, 1, block_head(orjson.dumps(meta), b"", shared), tensors, shared=len(shared))
+    return frame(REQUEST, 1, (block_head(orjson.dumps(meta), b"", shared), *tensors), shared=len(shared))
 
 
 # --- refusals
@@ -118,13 +118,13 @@ HOSTILE: dict[str, Callable[[str], ByHand]] = {
     "another version": greeting([VERSION + 1, 0]),
     "responses outside": greeting([VERSION, 2**40]),
     "a greeting that is none": greeting("hello"),
-    "a second greeting": welcome(frame(HELLO, 1, (b"[%d,0]" % VERSION,))),
+    "a second greeting": welcome(frame(HELLO, 1, (b"[%d]" % VERSION,))),
     "garbage after": welcome(bytes(random.Random(2).randbytes(1000))),
     "an unknown type after": welcome(frame(78, 1)),
-    "a release of nothing": welcome(frame(RELEASE, 4096)),
-    "no JSON": welcome(write_block(REQUEST, 1, block_head(b"{]"), ())),
+    "a release of nothing": welcome(release_frame(RELEASE, [4096])),
+    "no JSON": welcome(frame(REQUEST, 1, (block_head(b"{]"),))),
     "other JSON": welcome(request_of({"inputs": []})),
-    "deep JSON": welcome(write_block(REQUEST, 1, block_head(b"[" * 100_000 + b"]" * 100_000), ())),
+    "deep JSON": welcome(frame(REQUEST, 1, (block_head(b"[" * 100_000 + b"]" * 100_000),))),
     "too few bytes": welcome(request_of([*META[:9], [["IN", "INT32", [400], 1600, False]]])),
     "a offset outside": welcome(request_of([*META[:9], [["IN", "INT32", [4], 16, True]]], (), (2**40,))),
     "a offset too many": welcome(request_of(META, (SMALL.tobytes(),), (0,))),
@@ -180,7 +180,7 @@ def test_randomly_changed_frames_affect_no_other_front_end(path: str, neighbour:
     good = [
         RequestWriter().write(numbers(SMALL, id="an id"), 1, lambda content: None),
         frame(CALL, 2, (encode_call("model_spec", ["simple", -1]),)),
-        frame(RELEASE, 4096),
+        release_frame(RELEASE, [4096]),
     ]
     for _ in range(300):
         bad = bytearray(choice.choice(good))

@@ -1,7 +1,7 @@
 """The library behind `triton_python_backend_utils`, and the program of a stub process.
 
 Modules here import each other relatively, and nothing of the project but two modules of `core/interprocess` that need
-only the standard library: these appear as modules of this package, so that both ends of the socket have one definition.
+no more than numpy: these appear as modules of this package, so that both ends of the socket have one definition.
 """
 
 from __future__ import annotations
@@ -24,4 +24,4 @@ def _load(name: str) -> None:
 
 if __name__ == "trident_stub":  # and not in the server, which has them under their own names
     _load("frames")
-    _load("page_allocator")
+    _load("shared_memory")

@@ -6,41 +6,23 @@ the socket until it is there, and hands out what it reads on the way. So a batch
 
 from __future__ import annotations
 
-import mmap
 import os
 import select
 import socket
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable
 
-import numpy as np
-
-from .wire import (
-    HEADER,
-    OFFSET,
-    RELEASE,
-    RELEASED,
-    TO_STUB,
-    BadFrame,
-    LayoutNumbers,
-    LayoutTable,
-    frame_of,
-    release_frame,
-    released_in,
-    text_frame,
-)
+from .wire import RELEASE, RELEASED, TO_STUB, LayoutNumbers, LayoutTable
 
 if TYPE_CHECKING:
-    from trident.core.interprocess.page_allocator import PageAllocator
+    from trident.core.interprocess.frames import BadFrame, FrameReader, frame
+    from trident.core.interprocess.shared_memory import SharedMemory
 else:
-    from .page_allocator import PageAllocator
-
-_RECEIVE_SIZE = 1 << 18
+    from .frames import BadFrame, FrameReader, frame
+    from .shared_memory import SharedMemory
 
 # Takes the flags, the number and the content of a frame. Must be quick and must not send.
 OnFrame = Callable[[int, int, memoryview], None]
@@ -53,9 +35,9 @@ class ServerGone(Exception):
 class Channel:
     """Sends and reads frames. Any thread."""
 
-    def __init__(self, sock: socket.socket, memory: SharedMemory) -> None:
-        """Speak over `sock`, which is in blocking mode."""
-        self.memory = memory
+    def __init__(self, sock: socket.socket, memory: int) -> None:
+        """Speak over `sock`, which is in blocking mode. `memory` is the descriptor of the memory. Takes both."""
+        self.memory = SharedMemory.attach(memory)
         self.layouts = LayoutTable()
         self._sock = sock
         self._numbers = LayoutNumbers()
@@ -64,8 +46,8 @@ class Channel:
         self._is_reading = False
         self._is_gone = False
         self._reason = "the server is gone"
-        self._buffer = bytearray(_RECEIVE_SIZE)
-        self._view = memoryview(self._buffer)
+        # Writable, as are the tensors in its frames: they belong to the model.
+        self._frames = FrameReader(TO_STUB, "the server", bytearray)  # type: ignore[arg-type]
         self._on_frame: Mapping[int, OnFrame] = {}
         # What callers of `read_until` wait for, and the thread that waits in their place.
         self._wanted: list[Callable[[], bool]] = []
@@ -89,7 +71,7 @@ class Channel:
     def send(self, kind: int, number: int, content: bytes = b"", flags: int = 0) -> None:
         """Send a frame whose content is JSON, or empty. Blocks until the socket has taken it. Raises ServerGone."""
         with self._sending:
-            self._send_all(text_frame(kind, number, content, flags))
+            self._send_all(frame(kind, number, (content,), flags=flags))
 
     def send_records(
         self, kind: int, number: int, count: int, write: Callable[[list[Any], LayoutNumbers], None]
@@ -98,11 +80,8 @@ class Channel:
         with self._sending:
             records: list[Any] = []
             write(records, self._numbers)
-            content = frame_of(kind, number, [self._numbers.head(count), *records])
-            released = self.memory.take_released()
-            if released:
-                content = release_frame(RELEASED, released) + content
-            self._send_all(content)
+            content = frame(kind, number, [self._numbers.head(count), *records])
+            self._send_all(self.memory.release(RELEASED) + content)
 
     def _send_all(self, content: bytes) -> None:
         if self._is_gone:
@@ -180,88 +159,11 @@ class Channel:
         if timeout_s is not None and not select.select([self._sock], [], [], timeout_s)[0]:
             return
         try:
-            self._receive()
+            for kind, flags, _, number, content in self._frames.receive(self._sock):
+                if kind == RELEASE:
+                    self.memory.released(content, number)
+                else:
+                    self._on_frame[kind](flags, number, content)
         except (OSError, BadFrame) as error:
             self._is_gone = True
             raise ServerGone(str(error)) from None
-
-    def _receive(self) -> None:
-        """Receive at least one frame, and hand out all that came."""
-        end = self._sock.recv_into(self._buffer)
-        if not end:
-            raise ConnectionResetError("the server closed the socket")
-        # Writable, as are the tensors in it: they belong to the model.
-        chunk, at = memoryview(bytearray(self._view[:end])), 0
-        while at < end:
-            if end - at < HEADER.size:
-                chunk, at, end = self._rest(chunk[at:end], HEADER.size), 0, HEADER.size
-            size, kind, flags, _, number = HEADER.unpack_from(chunk, at)
-            at += HEADER.size
-            if kind not in TO_STUB or size & 15:
-                raise BadFrame(f"a frame of type {kind} and {size} bytes")
-            if end - at < size:
-                content, at, end = self._rest(chunk[at:end], size), 0, 0
-            else:
-                content = chunk[at : at + size]
-                at += size
-            if kind == RELEASE:
-                for offset in released_in(content, number):
-                    self.memory.free(offset)
-            else:
-                self._on_frame[kind](flags, number, content)
-
-    def _rest(self, begun: memoryview, size: int) -> memoryview:
-        """`size` bytes that begin with those of `begun`; the others are received."""
-        whole = memoryview(bytearray(size))
-        have = len(begun)
-        whole[:have] = begun
-        while have < size:
-            received = self._sock.recv_into(whole[have:])
-            if not received:
-                raise ConnectionResetError("the server closed the socket")
-            have += received
-        return whole
-
-
-class SharedMemory:
-    """The memory shared with the server, which fills the first half of it, and the stub the second. Any thread."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Map the memory, and close the descriptor. Raises OSError."""
-        size = os.fstat(descriptor).st_size
-        self._mapping = mmap.mmap(descriptor, size)
-        os.close(descriptor)
-        self._memory = memoryview(self._mapping)
-        self._pages = PageAllocator(size // 2, size)
-        self._released: deque[int] = deque()
-
-    def share(self, content: Any) -> int | None:
-        """Copy the bytes of a tensor into the stub's half. Returns their offset; None if there is no room."""
-        size = len(content)
-        offset = self._pages.allocate(size)
-        if offset is not None:
-            self._memory[offset : offset + size] = content
-        return offset
-
-    def free(self, offset: int) -> None:
-        """Free what `share` put at `offset`: the server is done with it. Raises BadFrame."""
-        try:
-            self._pages.free(offset)
-        except ValueError as error:
-            raise BadFrame(str(error)) from None
-
-    def borrow(self, offset: int, size: int) -> memoryview:
-        """A view of the server's half. Its offset is in `take_released` when the last view is gone. Raises BadFrame."""
-        if not 0 <= offset <= offset + size <= len(self._memory):
-            raise BadFrame(f"{size} bytes at {offset} are outside the shared memory")
-        array = np.frombuffer(self._mapping, np.uint8, size, offset)
-        # The garbage collector calls it in the middle of anything: it only notes the offset.
-        weakref.finalize(array, self._released.append, offset).atexit = False
-        return array.data
-
-    def take_released(self) -> bytes:
-        """The offsets whose views have gone since the last call, each as 8 bytes."""
-        released = self._released
-        if not released:
-            return b""
-        return b"".join([OFFSET.pack(released.popleft()) for _ in range(len(released))])

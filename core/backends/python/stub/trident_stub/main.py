@@ -55,13 +55,13 @@ def _die_with_the_server(lifeline: int) -> None:
 
 def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
     from . import server
-    from .channel import Channel, ServerGone, SharedMemory
+    from .channel import Channel, ServerGone
     from .host import ModelHost
     from .model import ModelFailed
     from .server_calls import Batches, ServerCalls
     from .wire import EXECUTE, FAILED, START, STARTED, STOP
 
-    channel = Channel(sock, SharedMemory(memory))
+    channel = Channel(sock, memory)
     calls = ServerCalls(channel)
     frames: deque[tuple[int, int, memoryview]] = deque()
 

@@ -325,7 +325,7 @@ class ServerCalls:
         """The tensors of a record that was read, as views of what was received."""
         view = Tensor._view
         if record.places or layout.size < 0:
-            contents = tensors_of(record, layout.sizes, self._channel.memory.borrow)
+            contents = tensors_of(record, layout.sizes, self._channel.memory.received)
             return [view(*tensor, content) for tensor, content in zip(layout.tensors, contents)]
         run = record.run
         return [view(name, datatype, shape, run[start:end]) for name, datatype, shape, start, end in layout.spans]

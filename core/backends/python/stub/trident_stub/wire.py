@@ -43,12 +43,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 if TYPE_CHECKING or __package__ != "trident_stub":  # in the server
-    from trident.core.interprocess.frames import HEADER as HEADER
-    from trident.core.interprocess.frames import PADDING as PADDING
-    from trident.core.interprocess.frames import BadFrame as BadFrame
-    from trident.core.interprocess.frames import FrameReader as FrameReader
+    from trident.core.interprocess.frames import LARGE, PADDING, BadFrame
 else:
-    from .frames import HEADER, PADDING, BadFrame, FrameReader  # noqa: F401
+    from .frames import LARGE, PADDING, BadFrame
 
 START, EXECUTE, CANCEL, CREDIT, ANSWER, REPLY, RELEASE, STOP = range(1, 9)
 STARTED, RESULT, RESPONSE, WATCH, CALL, INFER, RELEASED, DROP, TAKEN, LOG = range(16, 26)
@@ -65,14 +62,10 @@ FINAL, FAILED, LATER, AGAIN, EMPTY, DECOUPLED, WAITS, WITHIN = 1, 2, 4, 8, 16, 3
 FIRST_CREDIT = 128
 FIRST_CREDIT_BYTES = 1 << 20
 
-# From this size on shared memory is cheaper than the socket, which copies into the kernel and out of it.
-LARGE = 32768
-ALIGNMENT = 16
 SHARED = 1 << 63
 
 RECORD = struct.Struct("<QIHHIIQ")
 PLACE = struct.Struct("<QQ")
-OFFSET = struct.Struct("<Q")
 _HEAD = struct.Struct("<IIQ")
 _LIMIT = 1024
 
@@ -190,30 +183,6 @@ class LayoutTable:
         except (ValueError, TypeError) as error:
             raise BadFrame(f"layouts that cannot be read: {error}") from None
         return count, end + len(PADDING[size & 15])
-
-
-def text_frame(kind: int, number: int, content: bytes = b"", flags: int = 0) -> bytes:
-    """A frame of JSON, padded with blanks, which parsers ignore; or an empty one."""
-    padding = b" " * (-len(content) % ALIGNMENT)
-    return b"".join((HEADER.pack(len(content) + len(padding), kind, flags, 0, number), content, padding))
-
-
-def release_frame(kind: int, offsets: bytes) -> bytes:
-    """A frame of offsets, 8 bytes each. Its number is their count."""
-    return frame_of(kind, len(offsets) // OFFSET.size, [offsets, PADDING[len(offsets) & 15]])
-
-
-def released_in(content: memoryview, count: int) -> list[int]:
-    """The offsets of a release frame. Raises BadFrame."""
-    if count * OFFSET.size > len(content):
-        raise BadFrame("a release that is shorter than it says")
-    return [offset for (offset,) in OFFSET.iter_unpack(content[: count * OFFSET.size])]
-
-
-def frame_of(kind: int, number: int, parts: list[bytes | memoryview], flags: int = 0) -> bytes:
-    """The whole frame of a head and its records, which are padded."""
-    body = b"".join(parts)
-    return b"".join((HEADER.pack(len(body), kind, flags, 0, number), body))
 
 
 def write_record(

@@ -14,10 +14,8 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     EMPTY,
     FINAL,
-    LARGE,
     LATER,
     WAITS,
-    BadFrame,
     Layout,
     LayoutNumbers,
     LayoutTable,
@@ -32,6 +30,7 @@ from trident.core.errors import InvalidRequest
 from trident.core.inference import streaming as response_sender
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.tensors import BY_NAME, layout_of, wire_bytes
+from trident.core.interprocess.frames import LARGE, BadFrame
 
 FP32 = BY_NAME["FP32"]
 

@@ -104,7 +104,7 @@ def ask(engine: Engine, name: str, *arguments: object) -> Any:
 
 def padded(content: bytes) -> memoryview:
     """`content` with the padding of a frame."""
-    return memoryview(content + bytes(-len(content) % 16))
+    return memoryview(content + b" " * (-len(content) % 16))
 
 
 def test_every_method_of_the_protocol_is_a_call_or_a_frame() -> None:

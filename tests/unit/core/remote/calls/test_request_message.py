@@ -12,9 +12,9 @@ from tests.unit.packed_tensors import packed_request
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import BY_NAME, Buffer, pack_bytes
-from trident.core.interprocess.frames import HEADER, BadFrame, FrameReader
+from trident.core.interprocess.frames import HEADER, LARGE, BadFrame, FrameReader, frame
 from trident.core.remote.infer_frames import RequestReader, RequestWriter, Share
-from trident.core.remote.wire import LARGE, REQUEST, TIMED, TO_ENGINE, block_head, write_block
+from trident.core.remote.wire import REQUEST, TIMED, TO_ENGINE, block_head
 
 SHARED = bytearray(1 << 20)
 
@@ -30,7 +30,7 @@ def no_offset(content: Buffer) -> int | None:
 
 
 def read(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
-    ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
     assert kind == REQUEST
     return (reader or RequestReader(view_of)).read(content, shared, flags)
 
@@ -185,19 +185,19 @@ def with_entry(index: int, value: Any) -> list[Any]:
     ],
 )
 def test_reading_refuses_malformed_requests(meta: Any) -> None:
-    block = write_block(REQUEST, 1, block_head(orjson.dumps(meta)), [bytes(16)])
+    block = frame(REQUEST, 1, (block_head(orjson.dumps(meta)), *[bytes(16)]))
     with pytest.raises(BadFrame):
         read(block)
-    read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD)), [bytes(16)]))
+    read(frame(REQUEST, 1, (block_head(orjson.dumps(GOOD)), *[bytes(16)])))
 
 
 @pytest.mark.parametrize("offsets", [(), (0, 1), (2**63,), (len(SHARED) - 4,)])
 def test_reading_refuses_invalid_offsets(offsets: tuple[int, ...]) -> None:
     meta = orjson.dumps(with_entry(9, [["IN", "INT32", [2], 8, True]]))
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(meta, b"", offsets), (), shared=len(offsets)))
+        read(frame(REQUEST, 1, (block_head(meta, b"", offsets),), shared=len(offsets)))
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(orjson.dumps(GOOD), b"", (0,)), [bytes(16)], shared=1))
+        read(frame(REQUEST, 1, (block_head(orjson.dumps(GOOD), b"", (0,)), *[bytes(16)]), shared=1))
 
 
 @pytest.mark.parametrize("size", [2, 3, 100, LARGE])
@@ -214,7 +214,7 @@ def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share:
 def test_reading_refuses_a_timed_request_without_its_moment() -> None:
     meta = orjson.dumps(with_entry(9, [["IN", "INT32", [4], 16, False]]))
     with pytest.raises(BadFrame, match="shorter"):
-        read(write_block(REQUEST, 1, block_head(meta), [bytes(16)], flags=TIMED))
+        read(frame(REQUEST, 1, (block_head(meta), *[bytes(16)]), flags=TIMED))
 
 
 def test_reading_refuses_every_truncation() -> None:
@@ -234,7 +234,7 @@ def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
     for number, request_id in enumerate(("", "", "an id", "")):
         request = packed_request([number, 2, 3], number / 2)
         request.id = request_id
-        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, number, no_offset))
+        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE, "peer").feed(writer.write(request, number, no_offset))
         found = reader.read(content, placed)
         assert isinstance(found.inputs, PackedInputs)
         layouts.add(found.inputs.layout)
@@ -252,7 +252,7 @@ def test_the_options_of_a_request_arrive() -> None:
     other.priority, other.outputs, other.timeout_us = 2, ("A",), 9
     seen = []
     for request in (plain, special, other, plain):
-        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE).feed(writer.write(request, 1, no_offset))
+        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE, "peer").feed(writer.write(request, 1, no_offset))
         found = reader.read(content, placed)
         seen.append(
             (
@@ -315,4 +315,4 @@ def test_places_in_shared_memory_arrive(packed: bool) -> None:
 def test_wrong_places_in_shared_memory_are_refused(places: tuple[Any, ...]) -> None:
     meta = ["m", -1, [], 0, 0, 0, False, False, None, [["A", "INT32", [1], 0, False]], None, *places]
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(orjson.dumps(meta)), ()))
+        read(frame(REQUEST, 1, (block_head(orjson.dumps(meta)),)))

@@ -13,15 +13,15 @@ from trident.core.errors import DeadlineExceeded, ErrorCode
 from trident.core.inference.request import CloseReason, InferenceTimes
 from trident.core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import BY_NAME, Array, Buffer
-from trident.core.interprocess.frames import BadFrame, FrameReader
+from trident.core.interprocess.frames import LARGE, BadFrame, FrameReader, frame
 from trident.core.remote.infer_frames import ResponseReader, ResponseWriter, failed_response
-from trident.core.remote.wire import FINAL, LARGE, RESPONSE, TO_FRONT_END, block_head, write_block
+from trident.core.remote.wire import FINAL, RESPONSE, TO_FRONT_END, block_head
 
 SHARED = np.zeros(1 << 20, np.uint8)
 
 
-def borrow(offset: int, size: int) -> Array:
-    return SHARED[offset : offset + size]
+def view_of(offset: int, size: int) -> memoryview:
+    return SHARED[offset : offset + size].data
 
 
 def no_offset(content: Buffer) -> int | None:
@@ -29,9 +29,9 @@ def no_offset(content: Buffer) -> int | None:
 
 
 def read(block: bytes, reader: ResponseReader | None = None) -> InferenceResponse:
-    ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END).feed(block)
+    ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(block)
     assert kind == RESPONSE
-    return (reader or ResponseReader(borrow)).read(content, flags, shared, "the id")
+    return (reader or ResponseReader(view_of)).read(content, flags, shared, "the id")
 
 
 def sent(response: InferenceResponse) -> InferenceResponse:
@@ -59,7 +59,7 @@ def test_every_field_arrives() -> None:
 
 
 def test_times_arrive_whatever_the_outputs_are() -> None:
-    writer, reader = ResponseWriter(no_offset), ResponseReader(borrow)
+    writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
     for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
         for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
             response.times = times
@@ -70,7 +70,7 @@ def test_times_arrive_whatever_the_outputs_are() -> None:
 def test_times_that_cannot_be_read_are_a_bad_frame(text: bytes) -> None:
     head = block_head(orjson.dumps(("m", 1, None, [])), text)
     with pytest.raises(BadFrame, match="times"):
-        read(write_block(RESPONSE, 1, head, (), flags=FINAL))
+        read(frame(RESPONSE, 1, (head,), flags=FINAL))
 
 
 @pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
@@ -133,7 +133,7 @@ def test_an_unexpected_error_hides_its_text(caplog: pytest.LogCaptureFixture) ->
 
 def test_similar_responses_are_told_apart() -> None:
     """The head of the block is written once for all similar responses."""
-    writer, reader = ResponseWriter(no_offset), ResponseReader(borrow)
+    writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
     for name, array, parameters in (
         ("A", np.arange(3), None),
         ("A", np.arange(4), None),
@@ -170,7 +170,7 @@ def test_the_memory_of_known_documents_is_bounded() -> None:
     ],
 )
 def test_reading_refuses_malformed_responses(meta: Any) -> None:
-    block = write_block(RESPONSE, 1, block_head(orjson.dumps(meta)), [bytes(4)], flags=FINAL)
+    block = frame(RESPONSE, 1, (block_head(orjson.dumps(meta)), *[bytes(4)]), flags=FINAL)
     with pytest.raises(BadFrame):
         read(block)
 
@@ -184,7 +184,7 @@ def test_writing_refuses_a_parameter_that_json_cannot_hold() -> None:
 def test_packed_responses_arrive_unchanged() -> None:
     writer, reader = ResponseWriter(no_offset), ResponseReader(lambda offset, size: np.zeros(0))
     for number, response in enumerate(packed_responses(3)):
-        ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END).feed(writer.write(response, number))
+        ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(writer.write(response, number))
         found = reader.read(content, flags, placed, "id")
         assert isinstance(found.outputs, PackedOutputs)
         assert isinstance(response.outputs, PackedOutputs)

@@ -15,12 +15,12 @@ from tests.unit.core.remote.connection_ends import HALF, MEMORY, Ends
 from tests.unit.core.remote.remote_parts import SMALL, Answer, descriptors, filled, numbers
 from trident.core.errors import InvalidRequest, OutOfMemory
 from trident.core.inference.request import InferenceRequest, InputTensor
-from trident.core.interprocess.frames import BadFrame, FrameReader, frame
+from trident.core.interprocess.frames import LARGE, BadFrame, FrameReader, frame, released_offsets
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.remote.calls import EngineGone, to_plain, write_plain
 from trident.core.remote.connection import ENOUGH, LOST, Connection, NoRoom, gone
 from trident.core.remote.engine_server import EngineState
-from trident.core.remote.wire import CALL, CANCEL, HELLO, LARGE, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
+from trident.core.remote.wire import CALL, CANCEL, HELLO, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
 
 def test_a_connection_greets_the_engine(ends: Ends) -> None:
     assert ends.kind == HELLO
-    assert orjson.loads(bytes(ends.greeting)) == [VERSION, HALF]
+    assert orjson.loads(bytes(ends.greeting)) == [VERSION]
     assert ends.shared_memory.size == MEMORY
 
 
@@ -77,7 +77,7 @@ def test_connecting_fails_without_memory(tmp_path: Path) -> None:
 def test_memory_for_requests_is_in_their_half_and_is_freed(ends: Ends) -> None:
     held = [ends.connection.allocate(HALF // 4) for _ in range(4)]
     assert all(each is not None for each in held)
-    offsets = [ends.connection._shared_memory.offset_of(each) for each in held if each is not None]
+    offsets = [ends.connection._memory.offset_of(each) for each in held if each is not None]
     assert sorted(offset for offset in offsets if offset is not None) == [0, HALF // 4, HALF // 2, HALF * 3 // 4]
     assert ends.connection.allocate(1) is None
     view = memoryview(held.pop())  # type: ignore[arg-type]
@@ -120,9 +120,9 @@ def test_an_input_that_was_received_into_shared_memory_is_not_copied(ends: Ends)
     body = memory.data
     memory[:] = 5
     inputs = [InputTensor("A", "UINT8", (LARGE,), body[10 : 10 + LARGE]), InputTensor("B", "UINT8", (9,), body[:9])]
-    used = ends.connection._pages.used
+    used = ends.connection._memory.pages.used
     ends.submit(InferenceRequest("simple", inputs))
-    assert ends.connection._pages.used == used
+    assert ends.connection._memory.pages.used == used
     _, request, shared = ends.next_request()
     assert shared == 1
     memory[10] = 6
@@ -189,7 +189,7 @@ def test_many_requests_are_sent_without_the_link(ends: Ends) -> None:
         ends.sock.recv(1)
     ends.submit(numbers(SMALL))
     ends.submit(numbers(SMALL))
-    sent = FrameReader(TO_ENGINE).feed(ends.sock.recv(1 << 20))
+    sent = FrameReader(TO_ENGINE, "peer").feed(ends.sock.recv(1 << 20))
     assert [kind for kind, *_ in sent] == [REQUEST] * ENOUGH
     assert ends.wakes == ENOUGH + 1
 
@@ -239,7 +239,8 @@ def test_the_memory_of_a_response_is_released_with_its_last_view(ends: Ends) -> 
     assert ends.wakes == wakes
     del view
     assert ends.wakes == wakes + 1
-    assert ends.next()[::3] == (RELEASE, HALF)
+    kind, _, _, count, content = ends.next()
+    assert (kind, released_offsets(content, count)) == (RELEASE, [HALF])
 
 
 def test_states_and_results_reach_their_callbacks(ends: Ends) -> None:

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from trident.core.interprocess.frames import ALIGNMENT, HEADER, BadFrame, FrameReader
-from trident.core.remote.wire import REQUEST, TO_ENGINE, BlockReader, block_head, write_block
+from trident.core.interprocess.frames import ALIGNMENT, HEADER, BadFrame, FrameReader, frame
+from trident.core.remote.wire import REQUEST, TO_ENGINE, BlockReader, block_head
 
 META = b'["m",1]'
 
 
 def read(block: bytes, parse: Any = list) -> tuple[Any, str, tuple[int, ...], int, memoryview]:
     """What a reader returns for a whole frame, and the frame's content."""
-    ((_, _, shared, _, content),) = FrameReader(TO_ENGINE).feed(block)
+    ((_, _, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
     return (*BlockReader(parse).read(content, shared), content)
 
 
@@ -31,14 +31,14 @@ TEXTS = (b"", b"id", "äö\udcff".encode("utf-8", "surrogatepass"), b"x" * 1000)
 )
 def test_a_block_is_read_as_it_was_written(offsets: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
     tensors = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
-    block = write_block(REQUEST, 9, block_head(META, text, offsets), tensors, flags=1, shared=len(offsets))
+    block = frame(REQUEST, 9, (block_head(META, text, offsets), *tensors), flags=1, shared=len(offsets))
     assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(offsets), 9)
     assert len(block) % ALIGNMENT == 0
     meta, found_text, found_offsets, at, content = read(block)
     assert (meta, found_text, found_offsets) == (["m", 1], text.decode("utf-8", "surrogatepass"), offsets)
     assert at % ALIGNMENT == 0
     together = b"".join(tensors)
-    assert content[at:] == together + bytes(-len(together) % ALIGNMENT)
+    assert content[at:] == together + b" " * (-len(together) % ALIGNMENT)
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_reading_refuses_documents_that_parse_refuses(error: type[Exception]) ->
         raise error("no")
 
     with pytest.raises(BadFrame):
-        read(write_block(REQUEST, 1, block_head(META), ()), parse)
+        read(frame(REQUEST, 1, (block_head(META),)), parse)
 
 
 def test_equal_documents_are_parsed_once() -> None:
     parsed: list[Any] = []
     reader = BlockReader(lambda meta: parsed.append(meta) or meta)  # type: ignore[func-returns-value]
     for text in (b"a", b"b", b"c"):
-        content = memoryview(write_block(REQUEST, 1, block_head(META, text), ()))[HEADER.size :]
+        content = memoryview(frame(REQUEST, 1, (block_head(META, text),)))[HEADER.size :]
         assert reader.read(content, 0)[:2] == (["m", 1], text.decode())
     assert parsed == [["m", 1]]
 

@@ -11,7 +11,7 @@ import pytest
 from tests.project import ROOT
 
 STUB = ROOT / "core" / "backends" / "python" / "stub"
-SHARED = [ROOT / "core" / "interprocess" / name for name in ("frames.py", "page_allocator.py")]
+SHARED = [ROOT / "core" / "interprocess" / name for name in ("frames.py", "shared_memory.py")]
 FILES = [*sorted(STUB.rglob("*.py")), *SHARED]
 # Modules that came to the standard library after 3.9, and names in older ones that did.
 TOO_NEW = {"tomllib", "wsgiref.types", "typing.Self", "typing.TypeAlias", "typing.ParamSpec", "enum.StrEnum"}

@@ -6,16 +6,17 @@ import os
 import socket
 
 import pytest
-from trident_stub.channel import Channel, ServerGone, SharedMemory
+from trident_stub.channel import Channel, ServerGone
 from trident_stub.server_calls import OpenRequest
 from trident_stub.wire import FIRST_CREDIT, FIRST_CREDIT_BYTES, LOG, WAITS
+
+from trident.core.interprocess.shared_memory import SharedMemory
 
 
 def test_a_forked_process_has_no_server() -> None:
     ours, theirs = socket.socketpair()
-    memory = os.memfd_create("test")
-    os.truncate(memory, 1 << 16)
-    channel = Channel(theirs, SharedMemory(memory))
+    memory = SharedMemory.create(1 << 16)
+    channel = Channel(theirs, os.dup(memory.descriptor))
     child = os.fork()
     if child == 0:
         try:
@@ -31,6 +32,7 @@ def test_a_forked_process_has_no_server() -> None:
         ours.recv(1)
     ours.close()
     theirs.close()
+    memory.close()
 
 
 def test_a_sender_waits_after_so_many_responses() -> None:

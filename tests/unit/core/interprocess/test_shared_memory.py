@@ -1,0 +1,612 @@
+"""Shared memory between processes: its bounds and seals, what each end puts there and gives back, and its pages."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import mmap
+import os
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.project import ROOT, pure_python_only
+from trident.core.interprocess import shared_memory
+from trident.core.interprocess.frames import BadFrame, FrameReader
+from trident.core.interprocess.shared_memory import PAGE, PageAllocator, SharedMemory
+
+SIZE = 16 * PAGE
+NAME = "memfd:trident-shared-memory"
+
+
+@pytest.fixture
+def memory() -> Iterator[SharedMemory]:
+    memory = SharedMemory.create(SIZE)
+    yield memory
+    memory.close()
+
+
+def is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def descriptors() -> int:
+    """The number of this process's descriptors and mappings of shared memory."""
+    links = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of the listing itself, and those of other threads
+            links.append(os.readlink(path))
+    return sum(NAME in link for link in links)
+
+
+def memfd(size: int, seals: int = fcntl.F_SEAL_SHRINK) -> int:
+    descriptor = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, seals)
+    return descriptor
+
+
+# --- life
+
+
+def test_another_process_sees_the_same_bytes(memory: SharedMemory) -> None:
+    memory.view(PAGE, 4)[:] = [1, 2, 3, 4]
+    program = """
+import sys
+from trident.core.interprocess.shared_memory import SharedMemory
+memory = SharedMemory.attach(int(sys.argv[1]))
+memory.view(8192, 4)[:] = memory.view(4096, 4)[::-1]
+"""
+    command = [sys.executable, "-c", program, str(memory.descriptor)]
+    subprocess.run(command, cwd=ROOT, pass_fds=[memory.descriptor], check=True, timeout=60)
+    assert memory.view(2 * PAGE, 4).tolist() == [4, 3, 2, 1]
+
+
+def test_both_ends_see_the_same_bytes_and_close_independently(memory: SharedMemory) -> None:
+    descriptor = os.dup(memory.descriptor)
+    other = SharedMemory.attach(descriptor, SIZE)
+    assert (other.size, other.descriptor) == (SIZE, descriptor)
+    memory.view(0, 3)[:] = 7
+    assert other.view(0, 4).tolist() == [7, 7, 7, 0]
+    other.close()
+    assert not is_open(descriptor)
+    assert memory.view(0, 3).tolist() == [7, 7, 7]
+
+
+def test_the_size_is_rounded_down_to_an_even_number_of_pages() -> None:
+    for size, made in ((2 * PAGE, 2 * PAGE), (4 * PAGE - 1, 2 * PAGE), (5 * PAGE, 4 * PAGE)):
+        memory = SharedMemory.create(size)
+        assert memory.size == os.fstat(memory.descriptor).st_size == made
+        memory.close()
+
+
+def test_the_seals_forbid_every_change_of_size(memory: SharedMemory) -> None:
+    for size in (0, SIZE - PAGE, SIZE + PAGE):
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory.descriptor, size)
+    with pytest.raises(PermissionError):
+        fcntl.fcntl(memory.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+
+
+def test_a_started_program_does_not_inherit_the_descriptor(memory: SharedMemory) -> None:
+    assert not os.get_inheritable(memory.descriptor)
+
+
+def test_the_memory_is_unmapped_with_its_last_view() -> None:
+    def mappings() -> int:
+        return Path("/proc/self/maps").read_text().count(NAME)
+
+    gc.collect()
+    before = mappings(), descriptors()
+    memory = SharedMemory.create(SIZE)
+    view = memory.view(0, 4)
+    view[:] = 9
+    memory.close()
+    memory.close()
+    assert memory.descriptor == -1
+    assert mappings() == before[0] + 1
+    assert view.tolist() == [9, 9, 9, 9]
+    del view
+    assert (mappings(), descriptors()) == before
+
+
+def test_a_closed_block_gives_no_memory(memory: SharedMemory) -> None:
+    view = memory.view(0, 4)
+    memory.close()
+    assert memory.offset_of(view) is None
+    with pytest.raises(ValueError, match="4 bytes at 0 are outside the shared memory, which is closed"):
+        memory.view(0, 4)
+    with pytest.raises(ValueError, match="is closed"):
+        memory.borrow(0, 4, lambda: None)
+
+
+@pytest.mark.parametrize("size", [-1, 0, 2 * PAGE - 1, 1 << 62, 1 << 70])
+def test_create_refuses_an_invalid_size(size: int) -> None:
+    with pytest.raises(MemoryError, match=f"cannot share {size} bytes of memory: it must be between 8192 and"):
+        SharedMemory.create(size)
+
+
+def test_create_says_why_the_system_refuses() -> None:
+    gc.collect()
+    before = descriptors()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 30, limits[1]))
+    try:
+        with pytest.raises(MemoryError, match="File too large"):
+            SharedMemory.create(2 << 30)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert descriptors() == before
+
+
+# --- refusals
+
+
+def refused(descriptor: int, match: str, maximum: int = 1 << 20) -> None:
+    """Assert that `attach` refuses and closes it."""
+    with pytest.raises(ValueError, match=match):
+        SharedMemory.attach(descriptor, maximum)
+    assert not is_open(descriptor)
+
+
+def test_attach_refuses_memory_that_can_shrink() -> None:
+    refused(memfd(SIZE, 0), "sealed against shrinking")
+    refused(memfd(SIZE, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL), "sealed against shrinking")
+    refused(os.memfd_create("test"), "sealed against shrinking")
+
+
+def test_attach_refuses_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(SIZE))
+    refused(os.open(path, os.O_RDWR), "must be a memfd|sealed against shrinking")
+    refused(os.open(tmp_path, os.O_RDONLY), "must be a memfd|sealed against shrinking")
+    refused(os.open("/dev/null", os.O_RDWR), "must be a memfd")
+    reading, writing = os.pipe()
+    refused(reading, "must be a memfd")
+    os.close(writing)
+    refused(reading, "must be a memfd: Bad file descriptor")
+
+
+@pytest.mark.parametrize("size", [0, 1, PAGE, 3 * PAGE, SIZE - 1, SIZE + 2 * PAGE])
+def test_attach_refuses_other_sizes(size: int) -> None:
+    refused(memfd(size), f"shared memory of {size} bytes", maximum=SIZE)
+
+
+def test_attach_refuses_read_only_memory() -> None:
+    refused(memfd(SIZE, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE), "cannot be mapped")
+    descriptor = memfd(SIZE)
+    read_only = os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY)
+    os.close(descriptor)
+    refused(read_only, "cannot be mapped")
+
+
+# --- views
+
+
+def test_a_view_is_writable_and_begins_at_its_offset(memory: SharedMemory) -> None:
+    memory.view(0, SIZE)[:] = np.arange(SIZE) % 251
+    assert memory.view(PAGE + 3, 4).tolist() == [(PAGE + 3 + n) % 251 for n in range(4)]
+    assert memory.borrow(PAGE + 3, 4, lambda: None).tolist() == [(PAGE + 3 + n) % 251 for n in range(4)]
+    memory.borrow(0, 1, lambda: None)[0] = 200
+    assert memory.view(0, 1)[0] == 200
+    for offset in (0, SIZE):
+        assert memory.view(offset, 0).size == 0
+        assert memory.borrow(offset, 0, lambda: None).size == 0
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"), [(-1, 1), (-PAGE, PAGE), (0, -1), (0, SIZE + 1), (SIZE, 1), (1, SIZE), (1 << 70, 1), (8, -4)]
+)
+def test_a_view_outside_the_block_is_refused(memory: SharedMemory, offset: int, size: int) -> None:
+    def never() -> None:
+        raise AssertionError
+
+    for ask in (lambda: memory.view(offset, size), lambda: memory.borrow(offset, size, never)):
+        with pytest.raises(
+            ValueError, match=f"{size} bytes at {offset} are outside the shared memory, which has {SIZE} bytes"
+        ):
+            ask()
+
+
+def shapes_of(array: Any) -> list[Any]:
+    """A view that was made of a borrowed array and still uses its memory."""
+    return [
+        array,
+        array[3:9],
+        array.view(np.float32).reshape(2, -1)[1],
+        array[::2],
+        memoryview(array)[4:],
+        np.frombuffer(array, np.int64, 2),
+        np.frombuffer(memoryview(array)[8:], np.int16),
+        array.view(np.int32).reshape(4, 4).T,
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", range(8))
+def test_a_borrow_ends_with_the_last_view_of_it(memory: SharedMemory, which: int) -> None:
+    ended: list[int] = []
+    array = memory.borrow(PAGE, 64, lambda: ended.append(PAGE))
+    kept = shapes_of(array)[which]
+    del array
+    gc.collect()
+    assert ended == []
+    inner = memoryview(kept)[:1]
+    del kept
+    assert ended == []
+    del inner
+    assert ended == [PAGE]
+
+
+def test_each_borrow_ends_independently(memory: SharedMemory) -> None:
+    ended: list[str] = []
+    first = memory.borrow(0, 64, lambda: ended.append("first"))
+    second = memory.borrow(0, 64, lambda: ended.append("second"))
+    other = memory.view(0, 64)
+    memory.close()
+    del first
+    assert ended == ["first"]
+    assert other.tolist() == second.tolist()
+    del second
+    assert ended == ["first", "second"]
+
+
+def test_the_garbage_collector_ends_a_borrow_in_a_cycle(memory: SharedMemory) -> None:
+    ended: list[int] = []
+    cycle: list[Any] = [memory.borrow(0, 64, lambda: ended.append(0))]
+    cycle.append(cycle)
+    gc.collect()
+    assert ended == []
+    del cycle
+    gc.collect()
+    assert ended == [0]
+
+
+# --- offsets
+
+
+def test_offset_of_finds_buffers_in_the_block(memory: SharedMemory) -> None:
+    whole = memory.view(0, SIZE)
+    read_only = memory.view(PAGE, 64)
+    read_only.flags.writeable = False
+    for buffer, offset in (
+        (whole, 0),
+        (whole[-1:], SIZE - 1),
+        (memory.view(PAGE, 64).view(np.float32).reshape(2, 8), PAGE),
+        (memory.view(PAGE, 64).view(np.float16)[5:], PAGE + 10),
+        (memory.view(PAGE, 64).view(np.bool_), PAGE),
+        (memory.borrow(PAGE, 64, lambda: None)[8:], PAGE + 8),
+        (memoryview(whole)[PAGE + 1 :], PAGE + 1),
+        (memoryview(whole)[PAGE + 1 :].toreadonly(), PAGE + 1),
+        (memory.view(PAGE, 64).view(np.int32).data, PAGE),
+        (read_only, PAGE),
+        (read_only.view(np.int32).reshape(4, 4), PAGE),
+    ):
+        assert memory.offset_of(buffer) == offset
+
+
+def test_offset_of_is_none_for_all_other_buffers(memory: SharedMemory) -> None:
+    another = SharedMemory.create(SIZE)
+    before_and_behind = mmap.mmap(-1, PAGE)
+    matrix = memory.view(0, 64).view(np.int32).reshape(4, 4)
+    read_only = matrix.view()
+    read_only.flags.writeable = False
+    for buffer in (
+        b"",
+        b"bytes",
+        bytearray(b"bytes"),
+        bytearray(),
+        memoryview(b"bytes"),
+        memoryview(before_and_behind),
+        np.zeros(4, np.float32),
+        np.array([b"a", b"b"], np.object_),
+        another.view(0, SIZE),
+        memory.view(PAGE, 0),
+        matrix.T,
+        matrix[:, :2],
+        read_only.T,
+        memoryview(memory.view(0, 64))[::2],
+        memoryview(memory.view(0, 64))[::2].toreadonly(),
+        np.broadcast_to(memory.view(0, 1), (4,)),
+    ):
+        assert memory.offset_of(buffer) is None
+    another.close()
+
+
+def test_released_pages_take_no_memory_until_they_are_used_again(memory: SharedMemory) -> None:
+    memory.view(0, SIZE)[:] = 7
+    whole = os.fstat(memory.descriptor).st_blocks
+    for _ in range(2):
+        memory.pages.allocate(4 * PAGE)
+    memory.pages.free(4 * PAGE)
+    memory.reclaim()
+    assert os.fstat(memory.descriptor).st_blocks == whole * 3 // 4
+    assert np.count_nonzero(memory.view(0, SIZE)) == 12 * PAGE
+    memory.view(4 * PAGE, PAGE)[:] = 9
+    assert memory.view(4 * PAGE, 2 * PAGE).tobytes() == bytes([9]) * PAGE + bytes(PAGE)
+    memory.close()
+    memory.reclaim()
+
+
+# --- what one end shares and the other gives back
+
+
+def test_what_one_end_shares_the_other_reads_in_place_and_releases(memory: SharedMemory) -> None:
+    other = SharedMemory.attach(os.dup(memory.descriptor))
+    unused: list[None] = []
+    other.on_unused = partial(unused.append, None)
+    for sender, receiver, first in ((memory, other, 0), (other, memory, SIZE // 2)):
+        assert sender.share(bytes(SIZE)) is None
+        assert sender.share(b"some") == first
+        content = receiver.received(first, 4)
+        assert (bytes(content), receiver.release(7)) == (b"some", b"")
+        del content
+        ((kind, _, _, count, offsets),) = FrameReader(frozenset({7}), "peer").feed(receiver.release(7))
+        assert (kind, count, receiver.release(7)) == (7, 1, b"")
+        sender.released(offsets, count)
+        assert sender.pages.used == 0
+        with pytest.raises(BadFrame, match=f"nothing is allocated at {first}"):
+            sender.released(offsets, count)
+        with pytest.raises(BadFrame, match="shorter than it says"):
+            sender.released(offsets, 3)
+        with pytest.raises(BadFrame, match="outside the shared memory"):
+            receiver.received(SIZE, 1)
+    assert len(unused) == 1
+    content = other.received(0, 4)
+    other.close()
+    del content
+    assert (len(unused), other.release(7)) == (1, b"")
+
+
+def test_allocated_memory_is_free_when_its_last_view_is_gone(memory: SharedMemory) -> None:
+    array = memory.allocate(SIZE // 2)
+    assert array is not None
+    assert memory.allocate(1) is None
+    view = memoryview(array)
+    del array
+    assert memory.allocate(1) is None
+    del view
+    assert memory.allocate(1) is not None
+    memory.close()
+    assert memory.allocate(1) is None
+
+
+# --- pages
+
+
+START, END = 4 * PAGE, 20 * PAGE
+LIMIT = 60.0
+
+
+class Model:
+    """The offsets that first fit must return, found by looking at every page."""
+
+    def __init__(self) -> None:
+        self.in_use: dict[int, int] = {}
+
+    def first_fit(self, size: int) -> int | None:
+        wanted = max(-(-size // PAGE), 1) * PAGE
+        taken = {page for offset, length in self.in_use.items() for page in range(offset, offset + length, PAGE)}
+        for offset in range(START, END - wanted + 1, PAGE):
+            if taken.isdisjoint(range(offset, offset + wanted, PAGE)):
+                self.in_use[offset] = wanted
+                return offset
+        return None
+
+
+# Sizes to allocate; a negative number frees one of the allocations instead.
+steps = st.lists(st.integers(-8, -1) | st.integers(0, 7 * PAGE) | st.sampled_from([END - START, END]), max_size=60)
+
+
+@given(steps)
+def test_allocate_returns_the_lowest_offset_that_fits(numbers: list[int]) -> None:
+    pages, model = PageAllocator(START, END), Model()
+    for number in numbers:
+        if number >= 0:
+            assert pages.allocate(number) == model.first_fit(number)
+        elif model.in_use:
+            offset = sorted(model.in_use)[number % len(model.in_use)]
+            del model.in_use[offset]
+            pages.free(offset)
+        assert pages.used == sum(model.in_use.values())
+        assert all(pages.holds(page) == (page in model.in_use) for page in range(0, END + PAGE, PAGE))
+    for offset in model.in_use:
+        pages.free(offset)
+    assert pages.used == 0
+    assert pages.allocate(pages.capacity) == START
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1)])
+def test_free_neighbours_merge_in_any_order(order: tuple[int, ...]) -> None:
+    pages = PageAllocator(0, 3 * PAGE)
+    offsets = [pages.allocate(PAGE) for _ in range(3)]
+    assert offsets == [0, PAGE, 2 * PAGE]
+    assert pages.allocate(1) is None
+    for index in order:
+        pages.free(index * PAGE)
+    assert pages.allocate(3 * PAGE) == 0
+
+
+def test_free_refuses_an_offset_that_is_not_allocated() -> None:
+    pages = PageAllocator(0, 4 * PAGE)
+    pages.allocate(2 * PAGE)
+    for offset in (-PAGE, 1, PAGE, 2 * PAGE, 4 * PAGE, 1 << 70):
+        with pytest.raises(ValueError, match="nothing is allocated"):
+            pages.free(offset)
+    pages.free(0)
+    with pytest.raises(ValueError, match="nothing is allocated at 0"):
+        pages.free(0)
+    assert pages.used == 0
+    assert pages.allocate(4 * PAGE) == 0
+
+
+def test_allocate_uses_whole_pages_only() -> None:
+    pages = PageAllocator(1, 3 * PAGE - 1)
+    assert pages.capacity == PAGE
+    assert pages.allocate(0) == PAGE
+    assert pages.used == PAGE
+    assert pages.allocate(0) is None
+
+
+@pytest.mark.parametrize("bounds", [(0, 0), (PAGE, PAGE), (1, 2), (1, PAGE + 1)])
+def test_bounds_without_a_whole_page_have_no_room(bounds: tuple[int, int]) -> None:
+    pages = PageAllocator(*bounds)
+    assert pages.capacity == 0
+    assert pages.allocate(0) is None
+
+
+def test_negative_sizes_and_bounds_are_refused() -> None:
+    assert PageAllocator(0, PAGE).allocate(1 << 70) is None
+    with pytest.raises(ValueError, match="cannot allocate -1 bytes"):
+        PageAllocator(0, PAGE).allocate(-1)
+    for bounds in ((-PAGE, PAGE), (2 * PAGE, PAGE)):
+        with pytest.raises(ValueError, match="no pages can lie"):
+            PageAllocator(*bounds)
+
+
+def test_reclaim_releases_the_free_pages_that_were_in_use() -> None:
+    pages = PageAllocator(START, END)
+    released: list[tuple[int, int]] = []
+
+    def reclaim() -> list[tuple[int, int]]:
+        released.clear()
+        pages.reclaim(lambda offset, size: released.append((offset, size)))
+        return released
+
+    assert reclaim() == []
+    a, b, c = (pages.allocate(2 * PAGE) for _ in range(3))
+    assert reclaim() == []
+    pages.free(a)
+    pages.free(c)
+    assert reclaim() == [(a, 2 * PAGE), (c, 2 * PAGE)]
+    assert (c, 2 * PAGE) not in reclaim()
+    pages.free(b)
+    assert sum(size for _, size in reclaim()) == 4 * PAGE
+    assert reclaim() == []
+    assert pages.allocate(END - START) == START
+
+
+def test_threads_never_get_the_same_bytes() -> None:
+    pages = PageAllocator(0, 24 * PAGE)
+    memory = np.zeros(24 * PAGE, np.uint8)
+    faults: list[str] = []
+
+    def work(mark: int) -> None:
+        sizes = np.random.default_rng(mark).integers(1, 5 * PAGE, 300)
+        for size in sizes:
+            offset = pages.allocate(int(size))
+            if offset is None:
+                continue
+            mine = memory[offset : offset + int(size)]
+            mine[:] = mark
+            if not (mine == mark).all():
+                faults.append(f"{size} bytes at {offset} of {mark}")
+            pages.free(offset)
+
+    threads = [threading.Thread(target=work, args=(mark,)) for mark in range(1, 7)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert faults == []
+    assert pages.used == 0
+    assert pages.allocate(24 * PAGE) == 0
+
+
+class Interrupted:
+    """Calls `what` before line number `at` of the allocator, as the garbage collector may do on that thread."""
+
+    def __init__(self, at: int, what: Callable[[], None]) -> None:
+        self.at, self.what = at, what
+        self.lines = 0
+
+    def __call__(self, call: Callable[[], int | None]) -> int | None:
+        before = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            return call()
+        finally:
+            sys.settrace(before)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != shared_memory.__file__:
+            return None
+        if event == "line":
+            if self.lines == self.at:
+                self.what()
+            self.lines += 1
+        return self._trace
+
+
+def free_at_every_line(act: Callable[[PageAllocator], int | None]) -> int:
+    """Run `act` on an allocator of 8 pages with 0, 1, 2 and 4 in use, and free 1 at each of its lines in turn.
+
+    Returns the number of lines.
+    """
+    at = 0
+    while True:
+        pages = PageAllocator(0, 8 * PAGE)
+        for _ in range(5):
+            pages.allocate(PAGE)
+        pages.free(3 * PAGE)
+        interrupted = Interrupted(at, partial(pages.free, PAGE))
+        given = interrupted(partial(act, pages))
+        if interrupted.lines <= at:
+            return at
+        in_use = [offset for offset in range(0, 8 * PAGE, PAGE) if pages.holds(offset)]
+        assert in_use == ([0, 4 * PAGE] if given is None else sorted([0, 2 * PAGE, 4 * PAGE, given]))
+        assert pages.used == len(in_use) * PAGE
+        for offset in in_use:
+            pages.free(offset)
+        assert pages.used == 0
+        assert pages.allocate(8 * PAGE) == 0
+        at += 1
+
+
+def free_one(pages: PageAllocator) -> None:
+    pages.free(2 * PAGE)
+
+
+def reclaim_all(pages: PageAllocator) -> None:
+    free_one(pages)
+    pages.reclaim(lambda offset, size: None)
+
+
+@pure_python_only  # It stops between the lines of the allocator.
+@pytest.mark.parametrize(
+    "act", [lambda pages: pages.allocate(PAGE), free_one, reclaim_all], ids=["allocate", "free", "reclaim"]
+)
+def test_free_works_in_the_middle_of_any_other_call(act: Callable[[PageAllocator], int | None]) -> None:
+    lines: Future[int] = Future()
+
+    def work() -> None:
+        try:
+            lines.set_result(free_at_every_line(act))
+        except BaseException as error:
+            lines.set_exception(error)
+
+    # A deadlock must fail this test and not stop it.
+    threading.Thread(target=work, daemon=True).start()
+    assert lines.result(LIMIT) > 5
