@@ -66,9 +66,9 @@ class SharedMemory:
 
     @classmethod
     def create(cls, size: int) -> SharedMemory:
-        """New memory of at most `size` bytes, all zero, whose first half is this process's. Raises MemoryError."""
+        """New memory of at most `size` bytes, all zero; the first half is this process's. Raises MemoryError."""
         if not _SIZE_STEP <= size <= LARGEST:
-            raise _no_memory(size, f"it must be between {_SIZE_STEP} and {LARGEST}")
+            raise MemoryError(f"it must be between {_SIZE_STEP} and {LARGEST}")
         size -= size % _SIZE_STEP
         descriptor = os.memfd_create("trident-shared-memory", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
@@ -76,7 +76,7 @@ class SharedMemory:
                 os.ftruncate(descriptor, size)
                 mapping = mmap.mmap(descriptor, size)
             except OSError as error:
-                raise _no_memory(size, os.strerror(error.errno or 0)) from error
+                raise MemoryError(os.strerror(error.errno or 0)) from error
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
         except BaseException:
             os.close(descriptor)
@@ -239,10 +239,6 @@ def _mapping_of(descriptor: int, maximum: int) -> mmap.mmap:
         return mmap.mmap(descriptor, size)
     except OSError as error:
         raise ValueError(f"shared memory of {size} bytes cannot be mapped: {error.strerror}") from error
-
-
-def _no_memory(size: int, reason: str) -> MemoryError:
-    return MemoryError(f"cannot share {size} bytes of memory: {reason}")
 
 
 def _address_of(buffer: Buffer | Array) -> int:

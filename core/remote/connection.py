@@ -179,7 +179,10 @@ class Connection:
             self._greet()
         except MemoryError as error:
             self.sock.close()
-            raise OutOfMemory(f"{error} (set by --http-worker-memory-bytes)") from error
+            raise OutOfMemory(
+                f"cannot share {memory_bytes} bytes of memory with the engine: {error} "
+                "(set by --http-worker-memory-bytes)"
+            ) from error
         except BaseException:
             self.sock.close()
             raise

@@ -93,7 +93,10 @@ class StubProcess:
             for each in (self.sock, self.readiness, self._lifeline):
                 each.close()
             if isinstance(error, MemoryError):
-                raise OutOfMemory(f"{error} (set by --backend-config=python,{MEMORY_SIZE})") from error
+                raise OutOfMemory(
+                    f"cannot share {memory_bytes} bytes of memory with a model's process: {error} "
+                    f"(set by --backend-config=python,{MEMORY_SIZE})"
+                ) from error
             reason = os.strerror(error.errno or 0)
             raise ModelLoadFailed(f"the interpreter '{interpreter}' cannot be started: {reason}") from error
         finally:

@@ -139,7 +139,7 @@ def test_a_closed_block_gives_no_memory(memory: SharedMemory) -> None:
 
 @pytest.mark.parametrize("size", [-1, 0, 2 * PAGE - 1, 1 << 62, 1 << 70])
 def test_create_refuses_an_invalid_size(size: int) -> None:
-    with pytest.raises(MemoryError, match=f"cannot share {size} bytes of memory: it must be between 8192 and"):
+    with pytest.raises(MemoryError, match="must be between 8192 and"):
         SharedMemory.create(size)
 
 
