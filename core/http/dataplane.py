@@ -45,8 +45,9 @@ from trident.core.http.reply import (
     Reply,
 )
 from trident.core.http.v2_json import NotStrict
+from trident.core.http.v2_known import ResponsePlan
 from trident.core.http.v2_request import decode_request
-from trident.core.http.v2_response import Encoded, ResponsePlan, encode_response
+from trident.core.http.v2_response import Encoded, encode_response
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BYTES, Buffer

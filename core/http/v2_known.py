@@ -1,12 +1,20 @@
-"""JSON requests, remembered by their text without the numbers and the id.
+"""Texts of JSON that are remembered, because clients repeat them: of requests and of their responses.
 
-A client that sends JSON repeats the same text with other numbers. For two inputs of 16 integers, parsing and checking
-the text takes 12 to 14 µs; finding it here and reading the numbers takes 6 to 8.
+    KnownBodies    JSON bodies, by their text without the id and the numbers
+    KnownHeaders   the JSON before binary tensors, by its text without the id
+    ResponsePlan   the form of the response that its request asks for, with
+      ResponseText   the JSON around the id and the numbers of its responses
+
+For two inputs of 16 integers, parsing and checking a body takes 12 to 14 µs; finding it here and reading the numbers
+takes 6 to 8. A header takes 12 µs and 3. A small request whose tensors lie in shared memory takes a fifth less of the
+server's CPU time.
+Source: docs/spec/http.md section 4 (`id`, `outputs[].parameters`, `binary_data_output`).
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from struct import Struct
@@ -17,29 +25,104 @@ import numpy as np
 import orjson
 
 from trident.core.http.v2_json import MAX_DEPTH
-from trident.core.http.v2_response import ResponsePlan
-from trident.core.inference.request import InferenceRequest, PackedInputs
-from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.response import InferenceResponse, RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import NUMBER_CODES, Buffer, Shape, TensorLayout, layout_of, wire_bytes
-from trident.core.memo import AdaptiveMemo
+from trident.core.memo import AdaptiveMemo, Memo
 
-# The parser for many numbers reads larger texts.
+# Of a body or a header. The parser for many numbers reads larger texts.
 _MAX_SIZE: Final = 2048
-# A quotation mark inside a string has a backslash before it, and texts with backslashes are not remembered: so this
-# finds only members of that name.
+# A quotation mark inside a string has a backslash before it, and texts with backslashes are not remembered: so these
+# find only members of that name.
 _DATA: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[([-+.0-9eE, \t\r\n\[\]]*)\]')
+_ID: Final = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"')
+_EMPTY: Final = b'"data":[]'
+_FILLED: Final = b'"data":'
+# numpy writes more numbers faster.
+_MOST_NUMBERS: Final = 1024
+_MOST_TEXTS: Final = 64
+_NOT_LISTED: Final = (False, 0)
+
+Decoded = tuple[InferenceRequest, "ResponsePlan"]
 
 
-class _Template:
-    """A text, and the packing of its numbers into the bytes of its tensors."""
+class KnownBodies:
+    """Bodies whose inputs are all lists of numbers, or all in shared memory. Any thread."""
 
-    __slots__ = ("_counts", "_pack", "known")
+    def __init__(self) -> None:
+        self._known: AdaptiveMemo[_Body] = AdaptiveMemo()
+
+    def recall(self, model: str, version: int, text: bytes, max_input_size: int) -> Decoded | None:
+        """The request in `text`; None if it is unknown, its numbers are wrong, or its inputs have more than
+        `max_input_size` bytes."""
+        if len(text) > _MAX_SIZE:
+            return None
+        text, request_id = without_id(text)
+        parts = _DATA.split(text)
+        known = self._known.get((model, *parts[::2]))
+        if known is None or known.size > max_input_size:
+            return None
+        self._known.hits += 1
+        return known.again(version, request_id, parts[1::2])
+
+    def remember(self, text: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
+        """Learn a decoded request."""
+        inputs = request.inputs
+        if len(text) > _MAX_SIZE or b"\\" in text or not inputs or not self._known.is_learning():
+            return
+        whole = text
+        text, request_id = without_id(whole)
+        if not is_id_of(whole, request_id, request.id):
+            return
+        parts = _DATA.split(text)
+        if isinstance(request, RegionRequest):
+            regions = [tensor for tensor in inputs if isinstance(tensor, RegionInput)]
+            if len(parts) == 1 and len(regions) == len(inputs):
+                self._known[request.model_name, text] = _RegionBody(request, regions, plan)
+            return
+        # One list for each input, and no other member of that name.
+        if not len(parts) // 2 == len(inputs) == text.count(b'"data"'):
+            return
+        described: list[tuple[str, str, Shape, int]] = []
+        contents: list[Buffer] = []
+        for tensor in inputs:
+            if tensor.datatype not in NUMBER_CODES or type(tensor.data) is not np.ndarray:
+                return
+            contents.append(wire_bytes(tensor.data))
+            described.append((tensor.name, tensor.datatype, tensor.shape, len(contents[-1])))
+        body = _NumberBody(KnownRequest(request, layout_of(described), plan))
+        if body.read(parts[1::2]) == b"".join(contents):
+            self._known[request.model_name, *parts[::2]] = body
+
+
+class _Body:
+    """A known body without its id and its numbers; its inputs have `size` bytes. Any thread."""
+
+    __slots__ = ("size",)
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def again(self, version: int, request_id: str, lists: list[bytes]) -> Decoded | None:
+        """The same request for `version`, with these lists of numbers; None if they are wrong."""
+        raise NotImplementedError
+
+
+class _NumberBody(_Body):
+    """Packs the numbers into the bytes of the tensors."""
+
+    __slots__ = ("_counts", "_known", "_pack")
 
     def __init__(self, known: KnownRequest) -> None:
-        self.known = known
+        super().__init__(known.layout.size)
+        self._known = known
         self._counts = [prod(shape) for _, _, shape, _, _ in known.layout.entries]
         codes = [NUMBER_CODES[datatype] for _, datatype, _, _, _ in known.layout.entries]
         self._pack = Struct("<" + "".join(f"{n}{c}" for n, c in zip(self._counts, codes, strict=True))).pack
+
+    def again(self, version: int, request_id: str, lists: list[bytes]) -> Decoded | None:
+        content = self.read(lists)
+        return None if content is None else self._known.again(version, request_id, memoryview(content))
 
     def read(self, lists: list[bytes]) -> bytes | None:
         """The bytes; None unless the lists hold the right count of fitting numbers. The full parser finds the error."""
@@ -62,89 +145,34 @@ def _flat(numbers: bytes) -> bytes:
     return numbers.translate(None, b"[]")
 
 
-class JsonTemplates:
-    """Templates of texts up to 2 KB. Any thread."""
+class _RegionBody(_Body):
+    """All inputs lie in shared memory, and so the whole text but the id is the same."""
 
-    def __init__(self) -> None:
-        self._known: AdaptiveMemo[_Template] = AdaptiveMemo()
+    __slots__ = ("_inputs", "_plan", "_request")
 
-    def recall(
-        self, model: str, version: int, text: bytes, max_input_size: int
-    ) -> tuple[InferenceRequest, ResponsePlan] | None:
-        """The request in `text`; None if no template fits, its numbers are wrong, or its inputs have more than
-        `max_input_size` bytes."""
-        if len(text) > _MAX_SIZE:
-            return None
-        text, request_id = without_id(text)
-        parts = _DATA.split(text)
-        template = self._known.get((model, *parts[::2]))
-        if template is None or template.known.layout.size > max_input_size:
-            return None
-        self._known.hits += 1
-        content = template.read(parts[1::2])
-        return None if content is None else template.known.again(version, request_id, memoryview(content))
+    def __init__(self, request: RegionRequest, inputs: list[RegionInput], plan: ResponsePlan) -> None:
+        super().__init__(0)
+        self._plan = plan
+        self._inputs: list[tuple[str, str, Shape, RegionReference]] = [
+            (tensor.name, tensor.datatype, tensor.shape, tensor.reference) for tensor in inputs
+        ]
+        # A copy, because parameters are added to a request on its way.
+        plain = request.with_inputs([], model_version=request.model_version, id="")
+        self._request = RegionRequest.of(plain, request.output_regions)
 
-    def remember(self, text: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
-        """Learn a decoded request, if all its inputs are lists of numbers."""
-        if len(text) > _MAX_SIZE or b"\\" in text or not self._known.is_learning():
-            return
-        inputs = request.inputs
-        whole = text
-        text, request_id = without_id(whole)
-        if not is_id_of(whole, request_id, request.id):
-            return
-        parts = _DATA.split(text)
-        # One list for each input, and no other member of that name.
-        if not inputs or not len(parts) // 2 == len(inputs) == text.count(b'"data"'):
-            return
-        described: list[tuple[str, str, Shape, int]] = []
-        contents: list[Buffer] = []
-        for tensor in inputs:
-            if tensor.datatype not in NUMBER_CODES or type(tensor.data) is not np.ndarray:
-                return
-            contents.append(wire_bytes(tensor.data))
-            described.append((tensor.name, tensor.datatype, tensor.shape, len(contents[-1])))
-        template = _Template(KnownRequest(request, layout_of(described), plan))
-        if template.read(parts[1::2]) != b"".join(contents):
-            return
-        self._known[request.model_name, *parts[::2]] = template
+    def again(self, version: int, request_id: str, lists: list[bytes]) -> Decoded | None:
+        inputs: list[InputTensor] = [RegionInput(*each) for each in self._inputs]
+        made = self._request.with_inputs(inputs, model_version=version, id=request_id)
+        return RegionRequest.of(made, self._request.output_regions), self._plan
 
 
-# A client that sends binary tensors sends the same JSON before them again and again. Parsing it takes 12 µs for a
-# small request, finding it here 3. Source: docs/spec/http.md section 4 (`id`).
-
-
-_MAX_HEADER_SIZE: Final = 2048
-# A quotation mark inside a string has a backslash before it, so this finds only members of that name.
-_ID: Final = re.compile(rb'"id"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]*)"')
-
-
-class KnownRequest:
-    """A decoded request without its id and the bytes of its tensors, whose places are `layout`. Any thread."""
-
-    __slots__ = ("_request", "layout", "plan")
-
-    def __init__(self, request: InferenceRequest, layout: TensorLayout, plan: ResponsePlan) -> None:
-        self.layout = layout
-        self.plan = plan.keeping_texts()
-        # A copy without the tensors: they are views of a body whose memory must become free.
-        self._request = request.with_inputs([], model_version=request.model_version, id="")
-
-    def again(self, version: int, request_id: str, content: memoryview) -> tuple[InferenceRequest, ResponsePlan]:
-        """The same request for `version`, with its tensors in `content`, and the plan of its response."""
-        inputs = PackedInputs(self.layout, content)
-        return self._request.with_inputs(inputs, model_version=version, id=request_id), self.plan
-
-
-class HeaderCache:
-    """The JSON headers, up to 2 KB each, of binary requests, by their bytes without the id. Any thread."""
+class KnownHeaders:
+    """Headers of binary requests. Any thread."""
 
     def __init__(self) -> None:
         self._known: AdaptiveMemo[KnownRequest] = AdaptiveMemo()
 
-    def recall(
-        self, model: str, version: int, header: bytes, tail: memoryview
-    ) -> tuple[InferenceRequest, ResponsePlan] | None:
+    def recall(self, model: str, version: int, header: bytes, tail: memoryview) -> Decoded | None:
         """The request that `header` and the tensors in `tail` make; None if it is unknown, or its size is not."""
         text, request_id = without_id(header)
         known = self._known.get((model, text))
@@ -155,13 +183,30 @@ class HeaderCache:
 
     def remember(self, header: bytes, request: InferenceRequest, plan: ResponsePlan) -> None:
         """Learn a decoded request whose inputs are all raw bytes, in the order in which they stand in the tail."""
-        if len(header) > _MAX_HEADER_SIZE or not self._known.is_learning():
+        if len(header) > _MAX_SIZE or not self._known.is_learning():
             return
         text, request_id = without_id(header)
         if not is_id_of(header, request_id, request.id):
             return
         layout = layout_of([(t.name, t.datatype, t.shape, len(t.data)) for t in request.inputs])
         self._known[request.model_name, text] = KnownRequest(request, layout, plan)
+
+
+class KnownRequest:
+    """A decoded request without its id and the bytes of its tensors, whose places are `layout`. Any thread."""
+
+    __slots__ = ("_plan", "_request", "layout")
+
+    def __init__(self, request: InferenceRequest, layout: TensorLayout, plan: ResponsePlan) -> None:
+        self.layout = layout
+        self._plan = plan.keeping_texts()
+        # A copy without the tensors: they are views of a body whose memory must become free.
+        self._request = request.with_inputs([], model_version=request.model_version, id="")
+
+    def again(self, version: int, request_id: str, content: memoryview) -> Decoded:
+        """The same request for `version`, with its tensors in `content`, and the plan of its response."""
+        inputs = PackedInputs(self.layout, content)
+        return self._request.with_inputs(inputs, model_version=version, id=request_id), self._plan
 
 
 def without_id(text: bytes) -> tuple[bytes, str]:
@@ -189,54 +234,102 @@ def is_id_of(text: bytes, found: str, request_id: str) -> bool:
     return not found or (text.count(b'"id"') == 1 and b"\\" not in text)
 
 
-# Clients use the same places again and again, so the whole text is the same. Parsing it takes 15 µs, finding it here
-# 5. Source: docs/spec/shared-memory.md section 6.
+# The version that answered, the layout of its outputs, and whether it is an ensemble outside of sequences.
+TextKey = tuple[int, TensorLayout, bool]
 
 
-class _KnownText:
-    """A decoded request without its id. Any thread."""
+@dataclass(frozen=True, slots=True)
+class ResponsePlan:
+    """The form in which the caller of an infer request wants its response.
 
-    __slots__ = ("_inputs", "_request", "plan")
+    `binary` is for outputs that are not listed; `outputs` maps a listed one to (binary, number of classes), where 0
+    means no classification. `outputs` is None if the request listed none. `placed` are those that the engine writes
+    into shared memory. `texts` are the texts of the last responses, None for one that has to be written each time; the
+    plan of a single request keeps no texts.
+    """
 
-    def __init__(self, request: RegionRequest, inputs: list[RegionInput], plan: ResponsePlan) -> None:
-        self.plan = plan
-        self._inputs: list[tuple[str, str, Shape, RegionReference]] = [
-            (tensor.name, tensor.datatype, tensor.shape, tensor.reference) for tensor in inputs
-        ]
-        # A copy, because parameters are added to a request on its way.
-        plain = request.with_inputs([], model_version=request.model_version, id="")
-        self._request = RegionRequest.of(plain, request.output_regions)
+    binary: bool = False
+    outputs: dict[str, tuple[bool, int]] | None = None
+    placed: frozenset[str] = frozenset()
+    texts: Memo[TextKey, ResponseText | None] | None = field(default=None, compare=False)
 
-    def again(self, version: int, request_id: str) -> RegionRequest:
-        made = self._request.with_inputs(
-            [RegionInput(*each) for each in self._inputs], model_version=version, id=request_id
-        )
-        return RegionRequest.of(made, self._request.output_regions)
+    def keeping_texts(self) -> ResponsePlan:
+        """The same plan for many requests."""
+        return ResponsePlan(self.binary, self.outputs, texts=Memo(_MOST_TEXTS))
+
+    def form_of(self, name: str) -> tuple[bool, int]:
+        """Whether an output is to be binary, and how many classes of it are wanted."""
+        return (self.binary, 0) if self.outputs is None else self.outputs.get(name, _NOT_LISTED)
 
 
-class RegionTexts:
-    """Texts up to 2 KB. Any thread."""
+class ResponseText:
+    """The JSON around the numbers of the outputs, and the places of those in the content. Any thread."""
 
-    def __init__(self) -> None:
-        self._known: AdaptiveMemo[_KnownText] = AdaptiveMemo()
+    __slots__ = ("_binary", "_numbers", "_segments")
 
-    def recall(self, model: str, version: int, text: bytes) -> tuple[InferenceRequest, ResponsePlan] | None:
-        """The request in `text`; None if it is unknown."""
-        if not self._known or len(text) > _MAX_SIZE:
-            return None
-        text, request_id = without_id(text)
-        known = self._known.get((model, text))
-        if known is None:
-            return None
-        self._known.hits += 1
-        return known.again(version, request_id), known.plan
+    def __init__(self, text: bytes, numbers: list[tuple[Struct, int]], binary: list[tuple[int, int]]) -> None:
+        """`text` has an empty list for each of `numbers`, given with the offset of its first byte; `binary` are the
+        first byte and the end of each run that follows the JSON."""
+        segments = text.split(_EMPTY)
+        self._segments = [segment + _FILLED for segment in segments[:-1]] + segments[-1:]
+        self._numbers = [(struct.unpack_from, start) for struct, start in numbers]
+        self._binary = binary
 
-    def remember(self, text: bytes, request: RegionRequest, plan: ResponsePlan) -> None:
-        """Learn a decoded request, if all its inputs lie in shared memory."""
-        inputs = [tensor for tensor in request.inputs if isinstance(tensor, RegionInput)]
-        if len(text) > _MAX_SIZE or not len(inputs) == len(request.inputs) > 0 or not self._known.is_learning():
-            return
-        whole = text
-        text, request_id = without_id(whole)
-        if is_id_of(whole, request_id, request.id):
-            self._known[request.model_name, text] = _KnownText(request, inputs, plan)
+    @staticmethod
+    def of(response: InferenceResponse, layout: TensorLayout, plan: ResponsePlan) -> ResponseText | None:
+        """The text of responses like this one, whose outputs have `layout`; None if they need more than a text."""
+        numbers: list[tuple[Struct, int]] = []
+        binary: list[tuple[int, int]] = []
+        entries: list[dict[str, object]] = []
+        for name, datatype, shape, start, end in layout.entries:
+            is_binary, classes = plan.form_of(name)
+            entry: dict[str, object] = {"name": name, "datatype": datatype, "shape": shape}
+            count = prod(shape)
+            if classes or (not is_binary and (datatype not in NUMBER_CODES or count > _MOST_NUMBERS)):
+                return None
+            if is_binary:
+                entry["parameters"] = {"binary_data_size": end - start}
+                binary.append((start, end))
+            else:
+                entry["data"] = []
+                numbers.append((Struct(f"<{count}{NUMBER_CODES[datatype]}"), start))
+            entries.append(entry)
+        document: dict[str, object] = {
+            "model_name": response.model_name,
+            "model_version": str(response.model_version),
+        }
+        if response.parameters:
+            document["parameters"] = response.parameters
+        document["outputs"] = entries
+        return ResponseText(orjson.dumps(document), numbers, _joined(binary))
+
+    def write(self, request_id: str, content: memoryview) -> list[Buffer] | None:
+        """The parts of a body; None for a number or an id that JSON cannot express."""
+        segments = self._segments
+        if not self._numbers:
+            text = segments[0]
+        else:
+            pieces = [segments[0]]
+            for (unpack, start), segment in zip(self._numbers, segments[1:], strict=True):
+                numbers = orjson.dumps(unpack(content, start))
+                if b"n" in numbers:  # null: NaN, or an infinity
+                    return None
+                pieces += (numbers, segment)
+            text = b"".join(pieces)
+        if request_id:
+            try:
+                text = b'{"id":%b,%b' % (orjson.dumps(request_id), text[1:])
+            except TypeError:  # surrogates, which stand for bytes that are not UTF-8
+                return None
+        return [text, *[content[start:end] for start, end in self._binary]]
+
+
+def _joined(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in as few runs as possible, without empty runs."""
+    joined: list[tuple[int, int]] = []
+    for start, end in runs:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined

@@ -24,8 +24,7 @@ from trident.core.http.v2_json import (
     outline_document,
     parse_document,
 )
-from trident.core.http.v2_known import HeaderCache, JsonTemplates, RegionTexts
-from trident.core.http.v2_response import ResponsePlan
+from trident.core.http.v2_known import Decoded, KnownBodies, KnownHeaders, ResponsePlan
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
@@ -74,12 +73,8 @@ _ONE_SOURCE: Final = (
 )
 _NOTHING: Final = memoryview(b"")
 _NO_FORM: Final = ((False, 0), None)
-_header_cache: Final = HeaderCache()
-_json_templates = JsonTemplates()
-_region_texts: Final = RegionTexts()
-
-
-Decoded = tuple[InferenceRequest, ResponsePlan]
+_known_headers: Final = KnownHeaders()
+_known_bodies = KnownBodies()
 
 
 def decode_request(
@@ -118,14 +113,14 @@ def decode_request(
             return sliced
     # A small body is `bytes`, whose slice costs less than one of a view.
     header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
-    known = _header_cache.recall(spec.name, version, header, tail)
+    known = _known_headers.recall(spec.name, version, header, tail)
     if known is not None:
         return known
     document = parse_document(header, binary_follows=True, is_strict=is_strict)
     decoded = _decode(document, tail, version, spec, max_input_size)
     request = decoded[0]
     if type(request) is InferenceRequest and all(type(tensor.data) is memoryview for tensor in request.inputs):
-        _header_cache.remember(header, *decoded)
+        _known_headers.remember(header, *decoded)
     return decoded
 
 
@@ -150,18 +145,12 @@ def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
     if type(body) is not bytes:  # a large body
         document = parse_document(memoryview(body), binary_follows=False, is_strict=is_strict)
         return _decode(document, None, version, spec, max_input_size)
-    known = _json_templates.recall(spec.name, version, body, max_input_size) or _region_texts.recall(
-        spec.name, version, body
-    )
+    known = _known_bodies.recall(spec.name, version, body, max_input_size)
     if known is not None:
         return known
     document = parse_document(body, binary_follows=False, is_strict=is_strict)
     decoded = _decode(document, None, version, spec, max_input_size)
-    request, plan = decoded
-    if isinstance(request, RegionRequest):
-        _region_texts.remember(body, request, plan)
-    else:
-        _json_templates.remember(body, request, plan)
+    _known_bodies.remember(body, *decoded)
     return decoded
 
 

@@ -27,7 +27,7 @@ from trident.core.http.payloads.payload import (
     split_instances,
 )
 from trident.core.http.reply import Environ, Reply
-from trident.core.http.v2_response import ResponsePlan
+from trident.core.http.v2_known import ResponsePlan
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer

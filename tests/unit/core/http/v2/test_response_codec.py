@@ -10,7 +10,8 @@ import pytest
 from trident.core.config.spec import ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.long_json import ELEMENTS
-from trident.core.http.v2_response import ResponsePlan, encode_response
+from trident.core.http.v2_known import ResponsePlan
+from trident.core.http.v2_response import encode_response
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.tensors import BY_NAME, Array, bytes_array
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.packed_tensors import TWO, packed_responses, spec
-from trident.core.http.v2_response import ResponsePlan, ResponseText, encode_response
+from trident.core.http.v2_known import ResponsePlan, ResponseText
+from trident.core.http.v2_response import encode_response
 from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, PackedOutputs
 from trident.core.inference.tensors import BY_NAME, Array, TensorLayout, layout_of, wire_bytes
 

@@ -1,4 +1,4 @@
-"""A JSON request whose text is known apart from its numbers is read as a new one would be."""
+"""A request whose text is known is read as a new one would be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from tests.unit.packed_tensors import spec
 from trident.core.errors import InvalidRequest
 from trident.core.http import v2_request as request_codec
-from trident.core.http.v2_known import JsonTemplates
+from trident.core.http.v2_known import KnownBodies, KnownHeaders, ResponsePlan
 from trident.core.http.v2_request import decode_request
-from trident.core.inference.request import InferenceRequest, PackedInputs
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs
+from trident.core.inference.response import RegionInput, RegionRequest
 from trident.core.inference.tensors import BY_NAME
 
 SPEC = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
@@ -25,7 +27,7 @@ DATATYPES = [name for name in BY_NAME if name not in ("FP16", "BF16", "BYTES", "
 
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(request_codec, "_json_templates", JsonTemplates())
+    monkeypatch.setattr(request_codec, "_known_bodies", KnownBodies())
 
 
 def entry(name: str, datatype: str, data: object, shape: list[int] | None = None) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def test_a_second_text_is_known_whatever_its_numbers() -> None:
 )
 def test_known_and_new_texts_are_read_alike(datatype: str, values: list[Any], count: int, request_id: str) -> None:
     text = body(entry("A", datatype, values, [1, count]), entry("B", "FP32", [1.5]), id=request_id)
-    request_codec._json_templates = JsonTemplates()
+    request_codec._known_bodies = KnownBodies()
     new = outcome(text)
     seen = body(entry("A", datatype, [1] * count, [1, count]), entry("B", "FP32", [2.5]), id=request_id)
     outcome(seen)
@@ -151,7 +153,7 @@ def test_a_known_text_may_have_another_id(second: str) -> None:
         return json.dumps({"id": request_id, "inputs": [entry("A", "INT32", [5])]}, ensure_ascii=False).encode()
 
     new = outcome(text(second))
-    request_codec._json_templates = JsonTemplates()
+    request_codec._known_bodies = KnownBodies()
     assert not is_known(text("r"))
     assert is_known(text("q"))
     assert decode(text("q")).id == "q"
@@ -173,7 +175,7 @@ def test_a_known_text_may_have_another_id(second: str) -> None:
 def test_a_member_named_id_is_not_taken_for_the_id(text: bytes) -> None:
     words = (b"x", b"y", b"x")
     new = [outcome(text % word) for word in words]
-    request_codec._json_templates = JsonTemplates()
+    request_codec._known_bodies = KnownBodies()
     for _ in range(2):
         assert [outcome(text % word) for word in words] == new
 
@@ -264,7 +266,7 @@ def test_unbalanced_brackets_are_refused_as_in_a_new_text(data: str) -> None:
         ) % numbers.encode()
 
     new = outcome(text(data))
-    request_codec._json_templates = JsonTemplates()
+    request_codec._known_bodies = KnownBodies()
     assert not is_known(text("[[1,2],[3,4]]"))
     assert is_known(text("[[4,3],[2,1]]"))
     assert outcome(text(data)) == new
@@ -298,10 +300,159 @@ def test_models_do_not_share_templates() -> None:
 
 
 def test_the_number_of_templates_is_bounded() -> None:
-    templates = JsonTemplates()
+    templates = KnownBodies()
     for number in range(1100):
         text = body(entry("A", "INT32", [1]), parameters={"number": number})
         request, plan = decode_request(text, None, -1, SPEC, LIMIT)
         templates.remember(text, request, plan)
         assert templates.recall("m", -1, text, LIMIT) is not None
     assert len(templates._known) <= 512
+
+
+# --- inputs in shared memory
+
+MODEL = spec(IN=("INT32", (2,)))
+
+
+def text_of(**fields: Any) -> bytes:
+    given = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    wanted = {"shared_memory_region": "o", "shared_memory_offset": 16, "shared_memory_byte_size": 8}
+    document = {
+        "inputs": [{"name": "IN", "datatype": "INT32", "shape": [1, 2], "parameters": given}],
+        "outputs": [{"name": "OUT", "parameters": wanted}],
+    }
+    return orjson.dumps(fields | document)
+
+
+def decoded(text: bytes) -> tuple[RegionRequest, Any]:
+    request, plan = decode_request(text, None, -1, MODEL, 1 << 20)
+    assert isinstance(request, RegionRequest)
+    return request, plan
+
+
+def test_a_text_that_comes_again_is_the_same_request_with_another_id() -> None:
+    known = KnownBodies()
+    first = text_of(id="a", parameters={"mine": 1})
+    assert known.recall("m", -1, first, LIMIT) is None
+    request, plan = decoded(first)
+    known.remember(first, request, plan)
+    for name, version in (("größer", 3), ("a", -1)):
+        found = known.recall("m", version, text_of(id=name, parameters={"mine": 1}), LIMIT)
+        assert found is not None
+        again, same_plan = found
+        assert isinstance(again, RegionRequest)
+        assert (again.id, again.model_version, again.parameters) == (name, version, {"mine": 1})
+        assert again.outputs == ("OUT",)
+        assert again.output_regions == {"OUT": ("o", 16, 8)}
+        assert again.needs_regions
+        assert same_plan is plan
+        (tensor,) = again.inputs
+        assert isinstance(tensor, RegionInput)
+        assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (1, 2))
+        assert tensor.reference == ("r", 0, 8)
+        assert tensor is not request.inputs[0]
+        assert again.parameters is not None
+        again.parameters["added"] = 1  # as headers are
+    assert known.recall("other", -1, first, LIMIT) is None
+    assert known.recall("m", -1, text_of(id="a", parameters={"mine": 2}), LIMIT) is None
+
+
+def test_other_texts_are_not_learned() -> None:
+    known = KnownBodies()
+    for text in (text_of(parameters={"mine": "x" * 2048}), text_of(id='"\\')):
+        known.remember(text, *decoded(text))
+        assert known.recall("m", -1, text, LIMIT) is None
+    mixed = orjson.loads(text_of())
+    mixed["inputs"].append({"name": "B", "datatype": "INT32", "shape": [1, 2], "data": [1, 2]})
+    text = orjson.dumps(mixed)
+    known.remember(text, *decoded(text))
+    assert known.recall("m", -1, text, LIMIT) is None
+
+
+# --- binary inputs
+
+HEADER = b'{"id":"r","inputs":[]}'
+TAIL = memoryview(bytes(range(12)))
+
+
+def binary_request(tail: memoryview = TAIL) -> InferenceRequest:
+    made = InferenceRequest(
+        "m",
+        [InputTensor("A", "INT32", (1,), tail[:4]), InputTensor("B", "INT32", (2,), tail[4:12])],
+        id="r",
+        outputs=("OUT",),
+        priority=2,
+        timeout_us=7,
+    )
+    made.parameters = {"mine": 1}
+    made.correlation_id = 5
+    made.sequence_start = True
+    return made
+
+
+def test_header_cache_recalls_a_request_with_the_tensors_of_another_body() -> None:
+    known = KnownHeaders()
+    plan = ResponsePlan(binary=True)
+    known.remember(HEADER, binary_request(), plan)
+    tail = memoryview(bytes(range(100, 112)))
+    recalled = known.recall("m", 3, HEADER, tail)
+    assert recalled is not None
+    again, again_plan = recalled
+    assert again_plan == plan
+    assert [(t.name, t.datatype, t.shape, bytes(t.data)) for t in again.inputs] == [
+        ("A", "INT32", (1,), bytes(range(100, 104))),
+        ("B", "INT32", (2,), bytes(range(104, 112))),
+    ]
+    assert (again.id, again.outputs, again.priority, again.timeout_us) == ("r", ("OUT",), 2, 7)
+    assert (again.model_version, again.correlation_id, again.sequence_start) == (3, 5, True)
+    assert again.parameters == {"mine": 1}
+
+
+def test_recalled_requests_do_not_share_parameters() -> None:
+    known = KnownHeaders()
+    known.remember(HEADER, binary_request(), ResponsePlan())
+    first = known.recall("m", -1, HEADER, TAIL)
+    assert first is not None
+    assert first[0].parameters is not None
+    first[0].parameters["X-Forwarded"] = "secret"
+    second = known.recall("m", -1, HEADER, TAIL)
+    assert second is not None
+    assert second[0].parameters == {"mine": 1}
+
+
+def test_header_cache_does_not_know_another_model_or_size() -> None:
+    known = KnownHeaders()
+    known.remember(HEADER, binary_request(), ResponsePlan())
+    assert known.recall("other", -1, HEADER, TAIL) is None
+    assert known.recall("m", -1, HEADER, TAIL[:11]) is None
+    assert known.recall("m", -1, HEADER + b" ", TAIL) is None
+
+
+def test_header_cache_keeps_no_body_and_stays_bounded() -> None:
+    known = KnownHeaders()
+    body = memoryview(bytearray(12))
+    known.remember(HEADER, binary_request(body), ResponsePlan())
+    body.release()  # raises BufferError while a view of it is kept
+    for number in range(2000):
+        known.remember(HEADER + b"%d" % number, binary_request(), ResponsePlan())
+        assert known.recall("m", -1, HEADER + b"%d" % number, TAIL) is not None
+    assert len(known._known) <= 512
+    known.remember(HEADER + b" " * 3000, binary_request(), ResponsePlan())
+    assert known.recall("m", -1, HEADER + b" " * 3000, TAIL) is None
+
+
+def test_a_known_header_may_have_another_id() -> None:
+    known = KnownHeaders()
+    known.remember(HEADER, binary_request(), ResponsePlan())
+    for request_id in ("s", "", "a longer one \u00e4"):
+        recalled = known.recall("m", -1, HEADER.replace(b'"r"', f'"{request_id}"'.encode()), TAIL)
+        assert recalled is not None
+        assert recalled[0].id == request_id
+    assert known.recall("m", -1, HEADER.replace(b'"r"', b'"\\n"'), TAIL) is None
+
+
+def test_a_header_with_the_id_of_another_member_is_not_remembered() -> None:
+    known = KnownHeaders()
+    for header in (b'{"parameters":{"id":"x"},"id":"r"}', b'{"id":"r","id":"r"}', b'{"id":"r","\\u0069d":"r"}', b"{}"):
+        known.remember(header, binary_request(), ResponsePlan())
+        assert known.recall("m", -1, header, TAIL) is None
