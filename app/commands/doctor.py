@@ -33,9 +33,9 @@ from trident.app.supervisor.start import Topology, choose_topology
 from trident.app.version import VERSION
 from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener
 from trident.core.backends.cpu_budget import available_cores, plan_threads
-from trident.core.backends.devices import gpu_ids
 from trident.core.backends.registry import DeviceSupport, ProviderState, device_support
 from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.cuda.driver import gpu_ids
 from trident.core.errors import AccessRefused, ServerError
 from trident.core.observability.hardware import DriverReading, MemoryRoom, host_room, read_driver
 from trident.core.observability.log import escaped

@@ -291,9 +291,9 @@ def _problem(path: str, error: ServerError) -> Problem:
 
 def make_check(options: ValidateOptions) -> RepositoryCheck:
     """The check of models with these options. Raises BadOption."""
-    from trident.core.backends.devices import gpu_ids
     from trident.core.backends.python.environment import CACHED, INSTALL
     from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
+    from trident.core.cuda.driver import gpu_ids
 
     settings = split_backend_settings(options.backend_config)
     settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)

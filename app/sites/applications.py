@@ -224,8 +224,8 @@ class MultiModel(NamedTuple):
 def own_models(settings: ServerSettings) -> MultiModel:
     """For the one process of a server that has no front ends."""
     from trident.adapters.sagemaker.memory import MemoryBudget
-    from trident.core.backends.devices import gpu_ids
     from trident.core.backends.registry import BackendRegistry
+    from trident.core.cuda.driver import gpu_ids
 
     backends = BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
     memory = MemoryBudget.of_machine(

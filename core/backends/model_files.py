@@ -1,6 +1,6 @@
-"""Says what wrote a model file, as far as the file itself tells. Imports no framework and runs nothing of the file.
+"""The files of models: where they are, what is wrong with one, and what wrote it. Imports no framework.
 
-It reads a bounded part of the file; XML is searched for one attribute and not parsed, so that no entity is expanded.
+It reads a bounded part of a file, and runs nothing of it.
 Source: docs/spec/framework-backends.md section 6.1.
 """
 
@@ -70,25 +70,21 @@ def path_of_model(
     )
 
 
+# How much is read of each end of a file.
 _READ = 64 << 10
-# The description of an exported program: text, of which no model needs more.
-_DESCRIPTION_AT_MOST = 16 << 20
 
-_VERSION_TEXT = rb"(\d{1,5}(?:\.\d{1,5}){1,2})"
-_OPENVINO = re.compile(rb'(?:"OpenVINO Runtime"|Runtime_version) value="' + _VERSION_TEXT)
+# How files begin, and what wrote them.
+_STARTS = (
+    (re.compile(rb"\x80[\2-\5]"), "Python's pickle"),
+    (re.compile(rb"tree\r?\nversion=(v\d{1,5})"), "LightGBM (model format {})"),
+    (re.compile(rb"ptrt"), "TensorRT 8.5 or older"),
+)
+# The end of the text is the version of XGBoost: in JSON, and in UBJSON as an array of three integers of one byte.
 _XGBOOST_JSON = re.compile(rb'"version"\s*:\s*\[\s*(\d{1,5})\s*,\s*(\d{1,5})\s*,\s*(\d{1,5})\s*\]\s*\}\s*$')
-# UBJSON: the key, an array of three integers of one byte, the end of the object.
 _XGBOOST_UBJ = re.compile(rb"version\[#L\0{7}\x03i(.)i(.)i(.)\}$", re.DOTALL)
-_LIGHTGBM = re.compile(rb"tree\r?\nversion=(v\d{1,5})")
-_TORCH = re.compile(rb'"torch_version":\s*"' + _VERSION_TEXT)
-# The list of operators that stands before the version has about 1 KB for each.
-_READ_OF_SAVED_MODEL = 1 << 20
-# Field 5 of MetaInfoDef with its length, and the tag of the field that follows it.
-_TENSORFLOW = re.compile(rb"\x2a([\x05-\x20])(\d{1,3}\.\d{1,3}\.\d{1,3}[0-9A-Za-z.+-]{0,16})\x32")
-# A plan: the magic, then its parts, the version in the bytes 24 to 27 (major, minor, patch, build), and the kind of its
-# runtime. Before TensorRT 8.6 another magic, and a number that says no version.
-_PLAN, _OLD_PLAN = b"ftrt", b"ptrt"
-_PLAN_HEADER = 32
+_OPENVINO = re.compile(rb'(?:"OpenVINO Runtime"|Runtime_version) value="(\d{1,5}(?:\.\d{1,5}){1,2})')
+# A plan since TensorRT 8.6: the version (major, minor, patch, build) is in the bytes 24 to 27 of its 32.
+_PLAN = re.compile(rb"ftrt.{20}([^\0])(.)(.)(.).{4}", re.DOTALL)
 
 
 def origin_of(path: Path) -> str | None:
@@ -97,26 +93,25 @@ def origin_of(path: Path) -> str | None:
     It cannot of Treelite's checkpoints: they begin with three small integers, as other files of numbers do.
     """
     if path.is_dir():
-        return _origin_of_saved_model(path)
-    start = start_of(path, _READ)
-    if start is None:
+        return "TensorFlow" if (path / "saved_model.pb").is_file() else None
+    start, end = start_of(path, _READ), end_of(path, _READ)
+    if start is None or end is None:
         return None
     if start[:2] == b"PK":
         return _origin_of_archive(path)
-    if start[:1] == b"\x80" and start[1:2] in b"\2\3\4\5":
-        return "Python's pickle"
-    if start[:4] in (_PLAN, _OLD_PLAN):
-        return _origin_of_plan(start)
-    if match := _LIGHTGBM.match(start):
-        return f"LightGBM (model format {match[1].decode()})"
-    end = end_of(path, _READ) or b""
+    for pattern, text in _STARTS:
+        if match := pattern.match(start):
+            return text.format(*[group.decode() for group in match.groups()])
+    if start[:4] == b"ftrt":
+        match = _PLAN.match(start)
+        return "TensorRT {}.{}.{} (build {})".format(*_bytes_of(match)) if match else "TensorRT"
     if start.lstrip()[:1] == b"<" and b"<net " in start:
         match = _OPENVINO.search(end)
         return f"OpenVINO {match[1].decode()}" if match else "OpenVINO"
     if match := _XGBOOST_JSON.search(end):
         return f"XGBoost {b'.'.join(match.groups()).decode()}"
     match = _XGBOOST_UBJ.search(end)
-    return "XGBoost " + ".".join(str(part[0]) for part in match.groups()) if match else None
+    return "XGBoost {}.{}.{}".format(*_bytes_of(match)) if match else None
 
 
 def origins_in(version: Path) -> dict[str, str]:
@@ -131,36 +126,19 @@ def written_by(path: Path) -> str:
     return f", which {origin} has written," if origin else ""
 
 
-def _origin_of_saved_model(folder: Path) -> str | None:
-    start = start_of(folder / "saved_model.pb", _READ_OF_SAVED_MODEL)
-    if start is None:
-        return None
-    versions = [match[2] for match in _TENSORFLOW.finditer(start) if match[1][0] == len(match[2])]
-    return f"TensorFlow {versions[0].decode()}" if versions else "TensorFlow"
-
-
-def _origin_of_plan(start: bytes) -> str:
-    if start[:4] == _OLD_PLAN:
-        return "TensorRT 8.5 or older"
-    if len(start) < _PLAN_HEADER or not start[24]:
-        return "TensorRT"
-    major, minor, patch, build = start[24:28]
-    return f"TensorRT {major}.{minor}.{patch} (build {build})"
+def _bytes_of(match: re.Match[bytes]) -> list[int]:
+    """The groups of a match as numbers of one byte."""
+    return [group[0] for group in match.groups()]
 
 
 def _origin_of_archive(path: Path) -> str | None:
     try:
         with zipfile.ZipFile(path) as archive:
-            entries = {PurePath(entry.filename).name: entry for entry in archive.infolist()}
-            if "archive_format" in entries:
-                described = entries.get("model.json")
-                text = b""
-                if described is not None and described.file_size <= _DESCRIPTION_AT_MOST:
-                    text = archive.read(described)
-                match = _TORCH.search(text)
-                return f"PyTorch {match[1].decode()} (torch.export)" if match else "PyTorch (torch.export)"
+            names = {PurePath(name).name for name in archive.namelist()}
     except (OSError, ValueError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
         return None
-    if "constants.pkl" in entries:
+    if "archive_format" in names:
+        return "PyTorch (torch.export)"
+    if "constants.pkl" in names:
         return "PyTorch (TorchScript)"
-    return "PyTorch's torch.save" if "data.pkl" in entries else None
+    return "PyTorch's torch.save" if "data.pkl" in names else None

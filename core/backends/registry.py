@@ -52,14 +52,14 @@ def installed_backends() -> dict[str, MakeBackend]:
 def device_support() -> dict[str, DeviceSupport | str]:
     """The devices that each backend of this installation supports, by name, or why its framework cannot be imported.
 
-    Imports the frameworks. A backend describes its support in the function `device_support` of a module of that name.
+    Imports the frameworks. A backend describes its support in the function `device_support` of its module `backend`.
     """
     found: dict[str, DeviceSupport | str] = {}
     for name in installed_backends():
-        module = f"{backends.__name__}.{name}.device_support"
         try:
-            if find_spec(module) is not None:
-                found[name] = import_module(module).device_support()
+            describe = getattr(import_module(_module_of(name)), "device_support", None)
+            if describe is not None:
+                found[name] = describe()
         except ImportError as error:
             found[name] = str(error)
     return found
@@ -152,7 +152,7 @@ class BackendRegistry:
     def _runtimes(self, name: str) -> tuple[str, ...]:
         """What a configuration may name as the `runtime` of a backend; () if there is no such backend."""
         if name in self._makers:
-            return (_library(name), *_further_runtimes(name))
+            return (f"libtriton_{name}.so", *_further_runtimes(name))
         return (_PYTHON_FILE,) if self._python_file(name) is not None else ()
 
     def _python_file(self, name: str) -> Path | None:
@@ -197,10 +197,6 @@ def _nearest(name: str, backends: Collection[str]) -> str:
     inside = sorted(backend for backend in backends if name and name.lower() in backend)
     near = inside or difflib.get_close_matches(name.lower(), backends, n=1)
     return f"did you mean '{near[0]}'? " if near else ""
-
-
-def _library(backend: str) -> str:
-    return f"libtriton_{backend}.so"
 
 
 def is_installed(module: str) -> bool:

@@ -1,16 +1,29 @@
-"""NVIDIA's driver, as far as memory of devices and of other processes needs it.
+"""NVIDIA's driver, called through ctypes, so that it needs no package. It does not survive a fork: use it after.
 
-It is called through ctypes, so it needs no package. Source: NVIDIA's CUDA driver API reference, sections "Memory
-Management" and "Primary Context Management".
+    gpu_ids         the GPUs of this machine
+    CudaDriver      the calls, in the primary context of a device
+    CudaStream      a stream of one instance: asynchronous copies, and waiting for them without the interpreter's lock
+    DeviceMemory    memory on a device that grows when more is asked for
+    PinnedMemory    memory of the host from which copies are fast
+
+Source: NVIDIA's CUDA driver API reference: "Memory Management", "Primary Context Management", "Stream Management" and
+"Event Management".
 """
 
 from __future__ import annotations
 
 import ctypes
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+_log = logging.getLogger("trident.backends")
 
 _LIBRARY = "libcuda.so.1"
 # Peer access between GPUs is enabled when it is needed.
@@ -19,6 +32,9 @@ _OUT_OF_MEMORY = 2
 # An uncorrectable memory error, an illegal address, a kernel stopped at its time limit, a destroyed context, an
 # assertion on the device, and faults of a kernel.
 _POISON = frozenset({214, 700, 702, 709, 710, *range(714, 720)})
+_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
+# Pinned memory is it for all devices of the process.
+_PORTABLE = 1
 HANDLE_SIZE = 64
 
 
@@ -51,6 +67,23 @@ class CudaError(Exception):
         return self.status in _POISON
 
 
+LoadLibrary = Callable[[str], DriverLibrary]
+
+
+def gpu_ids(min_compute_capability: float = 0.0, load: LoadLibrary = ctypes.CDLL) -> tuple[int, ...]:
+    """The CUDA numbers of the GPUs with at least that compute capability; empty without a driver or a GPU."""
+    driver = CudaDriver.open(load)
+    if driver is None:
+        return ()
+    return tuple(i for i in range(driver.count) if float(driver.compute_capability(i) or 0) >= min_compute_capability)
+
+
+def compute_capability(device_id: int, load: LoadLibrary = ctypes.CDLL) -> str:
+    """The capability as `cc_model_filenames` spells it, for example `7.5`; "" if the driver does not tell."""
+    driver = CudaDriver.open(load)
+    return "" if driver is None else driver.compute_capability(device_id)
+
+
 class CudaDriver:
     """Any thread. Works in the primary contexts of the devices, which the frameworks use, too, and keeps them."""
 
@@ -60,16 +93,32 @@ class CudaDriver:
         self._contexts: dict[int, ctypes.c_void_p] = {}
 
     @classmethod
-    def open(cls, load: Callable[[str], DriverLibrary] = ctypes.CDLL) -> CudaDriver | None:
+    def open(cls, load: LoadLibrary = ctypes.CDLL) -> CudaDriver | None:
         """The driver of this machine; None without one, or without a GPU."""
-        count = ctypes.c_int()
         try:
-            library = load(_LIBRARY)
-        except OSError:
+            driver = cls(load(_LIBRARY))
+            driver.call("cuInit", ctypes.c_uint(0))
+            return driver if driver.count else None
+        except (OSError, CudaError):
             return None
-        if library["cuInit"](ctypes.c_uint(0)) or library["cuDeviceGetCount"](ctypes.byref(count)):
-            return None
-        return cls(library) if count.value else None
+
+    @property
+    def count(self) -> int:
+        """The number of GPUs. Raises CudaError."""
+        count = ctypes.c_int()
+        self.call("cuDeviceGetCount", ctypes.byref(count))
+        return count.value
+
+    def compute_capability(self, device_id: int) -> str:
+        """The capability of a GPU, for example `7.5`; "" if the driver does not tell."""
+        device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        try:
+            self.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(device_id))
+            self.call("cuDeviceGetAttribute", ctypes.byref(major), ctypes.c_int(_CAPABILITY_MAJOR), device)
+            self.call("cuDeviceGetAttribute", ctypes.byref(minor), ctypes.c_int(_CAPABILITY_MINOR), device)
+        except CudaError:
+            return ""
+        return f"{major.value}.{minor.value}"
 
     def open_handle(self, device_id: int, handle: bytes) -> int:
         """The address of the allocation on the device to which `handle` refers. Raises CudaError."""
@@ -134,9 +183,6 @@ class CudaDriver:
             raise CudaError(f"{name} failed with CUDA error {status}", status)
 
 
-# Source: NVIDIA's CUDA driver API reference, section "Memory Management".
-
-
 # An empty tensor needs an address as well.
 _LEAST = 256
 
@@ -166,7 +212,31 @@ class DeviceMemory:
             self._driver.call("cuMemFree_v2", self._address)
 
 
-# Source: NVIDIA's CUDA driver API reference, sections "Stream Management" and "Event Management".
+class PinnedMemory:
+    """Pins the staging buffers of one instance where they are. The instance's thread only.
+
+    A buffer that cannot be pinned is used as it is; copies from it are slower.
+    """
+
+    def __init__(self, driver: CudaDriver, device_id: int) -> None:
+        self._driver = driver
+        self._device_id = device_id
+        self._pinned: dict[str, Array] = {}
+
+    def replace(self, name: str, buffer: Array | None) -> None:
+        """Release the buffer that was pinned under `name`, and pin `buffer` instead unless it is None."""
+        before = self._pinned.pop(name, None)
+        try:
+            with self._driver.on(self._device_id):
+                if before is not None:
+                    self._driver.call("cuMemHostUnregister", ctypes.c_void_p(before.ctypes.data))
+                if buffer is None:
+                    return
+                address, size = ctypes.c_void_p(buffer.ctypes.data), ctypes.c_size_t(buffer.nbytes)
+                self._driver.call("cuMemHostRegister_v2", address, size, ctypes.c_uint(_PORTABLE))
+                self._pinned[name] = buffer
+        except CudaError as error:
+            _log.debug("cannot pin %d bytes for '%s': %s", 0 if buffer is None else buffer.nbytes, name, error)
 
 
 # It does not wait for the default stream, which other libraries of the process use.
@@ -198,23 +268,13 @@ class CudaStream:
 
     def copy_to_device(self, address: int, host: int, size: int) -> None:
         """Begin to copy `size` bytes from the address `host`, which must stay as they are until `wait` returns."""
-        self._driver.call(
-            "cuMemcpyHtoDAsync_v2",
-            ctypes.c_uint64(address),
-            ctypes.c_void_p(host),
-            ctypes.c_size_t(size),
-            self._stream,
-        )
+        arguments = ctypes.c_uint64(address), ctypes.c_void_p(host), ctypes.c_size_t(size)
+        self._driver.call("cuMemcpyHtoDAsync_v2", *arguments, self._stream)
 
     def copy_to_host(self, host: int, address: int, size: int) -> None:
         """Begin to copy `size` bytes to the address `host`; they are there when `wait` returns."""
-        self._driver.call(
-            "cuMemcpyDtoHAsync_v2",
-            ctypes.c_void_p(host),
-            ctypes.c_uint64(address),
-            ctypes.c_size_t(size),
-            self._stream,
-        )
+        arguments = ctypes.c_void_p(host), ctypes.c_uint64(address), ctypes.c_size_t(size)
+        self._driver.call("cuMemcpyDtoHAsync_v2", *arguments, self._stream)
 
     def wait(self) -> None:
         """Block until all that was begun is done. Other threads of the interpreter run meanwhile."""

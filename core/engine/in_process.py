@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 
 from trident.core.backends.backend import BackendInstance
-from trident.core.backends.devices import gpu_ids
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
+from trident.core.cuda.driver import gpu_ids
 from trident.core.engine.bls import EngineBlsClient
 from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServedModel, ServerMetadata, model_metadata
 from trident.core.errors import InvalidRequest

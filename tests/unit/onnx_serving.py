@@ -10,9 +10,9 @@ import onnx
 
 from tests.unit.backend_serving import ON_CPU, Serving, config_of, serving_version, tensor_text
 from tests.unit.onnx_models import write_version
-from trident.core.backends.devices import gpu_ids
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
 from trident.core.config.placement import Placement
+from trident.core.cuda.driver import gpu_ids
 
 
 def identity_config(datatype: str, dims: Sequence[int], max_batch_size: int = 8, more: str = "") -> str:

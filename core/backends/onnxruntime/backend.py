@@ -32,11 +32,13 @@ from trident.core.backends.onnxruntime.providers import (
     CUDA,
     ProviderRequest,
     check_available,
+    provider_states,
     requested_providers,
 )
 from trident.core.backends.onnxruntime.runs import make_runner
 from trident.core.backends.onnxruntime.session import (
     FAILURES,
+    LIBRARIES,
     SessionRequest,
     SessionSettings,
     failure_of,
@@ -46,6 +48,7 @@ from trident.core.backends.onnxruntime.session import (
     run_options,
     session_settings,
 )
+from trident.core.backends.registry import DeviceSupport
 from trident.core.config.autocomplete import is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
@@ -67,6 +70,19 @@ def make_backend(settings: Mapping[str, str]) -> Backend:
     return OnnxRuntimeBackend(settings)
 
 
+def device_support() -> DeviceSupport:
+    """The execution providers of ONNX Runtime, and whether their libraries load, which may take seconds."""
+    available: Sequence[str] = onnxruntime.get_available_providers()
+    _preload(available)
+    return DeviceSupport(f"ONNX Runtime {onnxruntime.__version__}", provider_states(available, LIBRARIES))
+
+
+def _preload(available: Sequence[str]) -> None:
+    """Load CUDA and cuDNN, which pip installs where the linker does not search."""
+    if CUDA in available:
+        onnxruntime.preload_dlls()
+
+
 class OnnxRuntimeBackend:
     """Implements Backend. Loader threads, several at once. Make it after the fork.
 
@@ -78,9 +94,7 @@ class OnnxRuntimeBackend:
         self._cores = cores or available_cores()
         self._available: Sequence[str] = onnxruntime.get_available_providers()
         self.supports_gpus = CUDA in self._available
-        if self.supports_gpus:
-            # pip installs CUDA and cuDNN where the linker does not search.
-            onnxruntime.preload_dlls()
+        _preload(self._available)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
         """The signature of the model in the version directory `path`, read from a temporary session."""

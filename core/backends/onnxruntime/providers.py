@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
+from trident.core.backends.registry import ProviderState
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
@@ -142,8 +143,11 @@ _TENSORRT_PRECISIONS = {"FP16": "trt_fp16_enable", "BF16": "trt_bf16_enable", "I
 
 _CUDA_GRAPHS = frozenset({"enable_cuda_graph", "trt_cuda_graph_enable"})
 _CUDA_BOOLEANS = frozenset({"use_ep_level_unified_stream", "do_copy_in_default_stream"})
-_CONV_ALGO_SEARCHES = {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"}
-_ARENA_STRATEGIES = {0: "kNextPowerOfTwo", 1: "kSameAsRequested"}
+# Parameters of the model that are options of the CUDA provider, and what their numbers mean.
+_CUDA_CHOICES = {
+    "cudnn_conv_algo_search": {0: "EXHAUSTIVE", 1: "HEURISTIC", 2: "DEFAULT"},
+    "arena_extend_strategy": {0: "kNextPowerOfTwo", 1: "kSameAsRequested"},
+}
 
 
 def tensorrt_options(parameters: Mapping[str, str]) -> dict[str, str]:
@@ -185,25 +189,6 @@ def cuda_accelerator_options(parameters: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def cuda_parameter_options(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The options of the CUDA provider from deprecated model parameters. Raises ConfigInvalid.
-
-    Only parameters that the configuration contains count. Triton adds its defaults for all of them as soon as a model
-    has any parameter, which overrides the accelerator `cuda`.
-    """
-    options: dict[str, str] = {}
-    if "cudnn_conv_algo_search" in parameters:
-        options["cudnn_conv_algo_search"] = _choice(parameters, "cudnn_conv_algo_search", _CONV_ALGO_SEARCHES)
-    if "gpu_mem_limit" in parameters:
-        options["gpu_mem_limit"] = str(integer(parameters["gpu_mem_limit"], field_of("gpu_mem_limit")))
-    if "arena_extend_strategy" in parameters:
-        options["arena_extend_strategy"] = _choice(parameters, "arena_extend_strategy", _ARENA_STRATEGIES)
-    if "do_copy_in_default_stream" in parameters:
-        copies = boolean(parameters["do_copy_in_default_stream"], field_of("do_copy_in_default_stream"))
-        options["do_copy_in_default_stream"] = "1" if copies else "0"
-    return options
-
-
 def _refuse_cuda_graphs(name: str, value: str) -> None:
     """Raise ConfigInvalid where CUDA graphs are asked for.
 
@@ -219,11 +204,25 @@ def _refuse_cuda_graphs(name: str, value: str) -> None:
         )
 
 
-def _choice(parameters: Mapping[str, str], name: str, choices: Mapping[int, str]) -> str:
-    number = integer(parameters[name], field_of(name))
-    if number not in choices:
-        raise ConfigInvalid(f"unsupported {name} value '{number}' is requested", field=field_of(name))
-    return choices[number]
+def cuda_parameter_options(parameters: Mapping[str, str]) -> dict[str, str]:
+    """The options of the CUDA provider from deprecated model parameters. Raises ConfigInvalid.
+
+    Only parameters that the configuration contains count. Triton adds its defaults for all of them as soon as a model
+    has any parameter, which overrides the accelerator `cuda`.
+    """
+    options: dict[str, str] = {}
+    for name, choices in _CUDA_CHOICES.items():
+        if name in parameters:
+            number = integer(parameters[name], field_of(name))
+            if number not in choices:
+                raise ConfigInvalid(f"unsupported {name} value '{number}' is requested", field=field_of(name))
+            options[name] = choices[number]
+    if "gpu_mem_limit" in parameters:
+        options["gpu_mem_limit"] = str(integer(parameters["gpu_mem_limit"], field_of("gpu_mem_limit")))
+    if "do_copy_in_default_stream" in parameters:
+        copies = boolean(parameters["do_copy_in_default_stream"], field_of("do_copy_in_default_stream"))
+        options["do_copy_in_default_stream"] = str(int(copies))
+    return options
 
 
 _LIBRARIES = {
@@ -244,3 +243,11 @@ def missing_library(provider: str, folder: Path) -> str:
         # The symbols of ONNX Runtime itself exist only when ONNX Runtime loads the library.
         return "" if "undefined symbol" in str(error) else str(error)
     return ""
+
+
+def provider_states(available: Sequence[str], folder: Path) -> list[ProviderState]:
+    """The state of each provider that a configuration can ask for; `folder` has ONNX Runtime's libraries."""
+    return [
+        ProviderState(name, name in available, missing_library(name, folder) if name in available else "", cure)
+        for name, cure in CURES.items()
+    ]

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from trident.core.backends.devices import PinnedMemory
 from trident.core.backends.in_process import BoundInput, Run, Runner, RunPlaced
 from trident.core.backends.onnxruntime.providers import CPU
 from trident.core.backends.onnxruntime.session import FAILURES
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
+from trident.core.cuda.driver import CudaDriver, PinnedMemory
 from trident.core.errors import Unsupported
 from trident.core.inference.request import OutputMemory
 from trident.core.inference.response import DevicePlace
@@ -37,8 +37,8 @@ def make_runner(session: Any, spec: ModelSpec, placement: Placement, run_options
     ort_value = onnxruntime.OrtValue
     splits = BYTES in used and strings_work(ort_value)
     if placement.kind is DeviceKind.GPU:
-        pinned = PinnedMemory.open(placement.device_id)
-        on_buffer = pinned.replace if pinned is not None else None
+        driver = CudaDriver.open()
+        on_buffer = PinnedMemory(driver, placement.device_id).replace if driver is not None else None
         if BYTES not in used:
             on_device = DeviceRun(session, ort_value, spec, splits, "cuda", placement.device_id)
             return Runner(

@@ -19,7 +19,6 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
-from trident.core.backends import devices as cuda
 from trident.core.backends.cpu_budget import Spinning
 from trident.core.backends.model_files import content_hint
 from trident.core.backends.onnxruntime.graph import library_path, model_path
@@ -36,6 +35,7 @@ from trident.core.backends.onnxruntime.providers import OPENVINO, ProviderReques
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
+from trident.core.cuda.driver import compute_capability
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BY_ONNX_NAME, BYTES, Array
 
@@ -301,7 +301,7 @@ def make_session(request: SessionRequest) -> MadeSession:
     """A session with exactly the requested providers. Raises a ServerError with Triton's text. Blocks."""
     config, name = request.config, request.config.name
     on_gpu = request.placement.kind is DeviceKind.GPU
-    capability = cuda.compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
+    capability = compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
     path = model_path(request.version, config, capability)
     serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
     try:

@@ -1,6 +1,7 @@
-"""The tensors of a package, read without PyTorch, and whether a configuration fits them.
+"""Packages of torch.export and AOTInductor: whether they run here, and whether a configuration fits their tensors.
 
-AOTInductor checks nothing of what it is given: an input of another datatype or shape would be read beyond its end.
+AOTInductor checks nothing of what it is given: an input of another datatype or shape would be read beyond its end. What
+it makes is machine code, of which an instruction that this processor lacks would end the process.
 Source: docs/spec/framework-backends.md section 6.3; PyTorch's torch/_export/serde/schema.py, and the text of the code
 that AOTInductor generates and keeps beside its library.
 """
@@ -8,194 +9,84 @@ that AOTInductor generates and keeps beside its library.
 from __future__ import annotations
 
 import json
-import pickletools
 import platform
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-from trident.core.backends.model_files import content_hint, path_of_model, start_of, written_by
+from trident.core.backends.model_files import content_hint, path_of_model
 from trident.core.backends.pytorch.stub.tensor_places import named_leaves, places
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_sequence_spec
 from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
+from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import Datatype, shape_text
 
-_DICTIONARY = "DictType"
-_PLAIN = ("TensorType", "ListType")
+DEFAULT_FILE = "model.pt2"
+
+# The names of PyTorch's instruction sets that are not the processor's own names in capitals.
+_FLAGS = {"AVX512": "avx512f"}
+_CPU_INFO = Path("/proc/cpuinfo")
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """`kind` is PyTorch's name of the kind of type, `type_text` the type as PyTorch writes it."""
-
-    name: str
-    kind: str
-    type_text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Forward:
-    """`takes_dictionary`: the one argument is a dictionary of tensors by their names. `arguments` are their names."""
-
-    arguments: tuple[str, ...]
-    takes_dictionary: bool
-
-    @classmethod
-    def of(cls, arguments: Sequence[Argument], model: str) -> Forward:
-        """Raises BackendFailed, with Triton's text, for arguments that requests cannot give."""
-        if len(arguments) == 1 and arguments[0].kind == _DICTIONARY:
-            return cls((arguments[0].name,), True)
-        for argument in arguments:
-            if argument.kind == _DICTIONARY:
-                raise BackendFailed(
-                    "Multiple inputs of kind DictType were detected. Only a single input of type Dict(str, Tensor) is "
-                    "supported.",
-                    model=model,
-                )
-            if argument.kind not in _PLAIN:
-                raise BackendFailed(
-                    f"An input of type '{argument.type_text}' was detected in the model. Only a single input of type "
-                    "Dict(str, Tensor) or input(s) of type Tensor are supported.",
-                    hint=f"give the argument '{argument.name}' of forward the type Tensor, or List[str]",
-                    model=model,
-                )
-        return cls(tuple(argument.name for argument in arguments), False)
-
-    def check_count(self, count: int, model: str) -> None:
-        """Raise ConfigInvalid unless a configuration with `count` inputs gives every argument."""
-        if not self.takes_dictionary and count != len(self.arguments):
-            raise ConfigInvalid(
-                f"unable to load model '{model}', configuration expects {count} inputs, model provides "
-                f"{len(self.arguments)}",
-                hint=f"the arguments of forward are: {', '.join(self.arguments)}",
-                model=model,
-            )
-
-
-def arguments_of(module: Any) -> list[Argument]:
-    """The arguments of `forward` without `self`."""
-    schema = module._c._get_method("forward").schema
-    return [
-        Argument(argument.name, argument.type.kind(), str(argument.type))
-        for argument in schema.arguments
-        if argument.name != "self"
-    ]
-
-
-def writes_in_place(module: Any) -> bool:
-    """Whether the graph has an operator that changes a tensor, which may be an input or an output of an earlier run."""
-    return _has_writer(module.inlined_graph)
-
-
-def _has_writer(graph: Any) -> bool:
-    for node in graph.nodes():
-        # The names of such operators end with one underscore.
-        if node.kind().endswith("_") and not node.kind().endswith("__"):
-            return True
-        if any(_has_writer(block) for block in node.blocks()):
-            return True
-    return False
-
-
-# Source: docs/spec/framework-backends.md section 6.2.
-
-
-DEFAULT_FILE = "model.pt"
-
-_ARCHIVE = b"PK\x03\x04"
-# The constants of the code: every TorchScript archive has them, and nothing that `torch.save` writes does.
-_CONSTANTS = "constants.pkl"
-_SCRIPT_IT = "save the model with torch.jit.script(model).save(PATH) or torch.jit.trace(model, example).save(PATH)"
-
-
-# More than the code of any class, and than the beginning of a module in `data.pkl` that names its class.
-_CODE_AT_MOST = 16 << 20
-_PICKLE_READ = 4 << 10
-_FORWARD = (
-    r"^class {name}\(Module\):\n(?:(?:  .*)?\n)*?  def forward\(self: [\w.$]{{1,1000}}(?P<arguments>[^)]{{0,100000}})\)"
-)
-_ARGUMENT = re.compile(r",\s*(\w+): ([^,\[]+(?:\[[^=]*?\](?=[,\s]|$))?)")
-_KINDS = {"Tensor": "TensorType", "List": "ListType", "Dict": "DictType"}
-
-
-def module_path(version: Path, config: ModelConfig) -> Path:
+def package_path(version: Path, config: ModelConfig) -> Path:
     """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
-    return path_of_model(version, config, config.default_model_filename or DEFAULT_FILE)
+    name = config.default_model_filename or DEFAULT_FILE
+    message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
+    return path_of_model(version, config, name, message=message)
 
 
-def check_archive(path: Path, model: str) -> None:
-    """Raise ModelLoadFailed unless the file is a TorchScript archive. Reads its table of contents, runs nothing."""
+def check_package(path: Path, model: str) -> None:
+    """Raise ModelLoadFailed for a file that is no package, or that was compiled for another processor."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        raise _failed("the file is not a TorchScript archive", model, _no_archive_hint(path)) from None
-    if any(Path(name).name == _CONSTANTS for name in names):
-        return
-    if any(Path(name).name == "data.pkl" for name in names):
-        raise _failed(
-            "the file is a pickle that torch.save has written, which could run any code when it is loaded",
-            model,
-            _SCRIPT_IT,
+            metadata = [json.loads(archive.read(name)) for name in names if name.endswith("_metadata.json")]
+    except (OSError, ValueError, zipfile.BadZipFile) as exc:
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor: {exc}",
+            hint=content_hint(path)
+            or "compare the file with the original, or write it anew with torch.export.save or "
+            "torch._inductor.aoti_compile_and_package",
+            model=model,
+        ) from exc
+    if not any(name.endswith("archive_format") for name in names):
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor",
+            hint="a TorchScript archive is called model.pt; a pickle of torch.save is never loaded",
+            model=model,
         )
-    hint = 'rename it to model.pt2 and set platform: "torch_aoti"' if _is_package(names) else _SCRIPT_IT
-    raise _failed("the file is not a TorchScript archive", model, hint)
+    for entry in metadata:
+        _check_machine(entry, path, model)
 
 
-def arguments_in(path: Path) -> list[Argument] | None:
-    """The arguments of `forward` without `self`, from the text of the code; None where it is not as expected.
+def _check_machine(metadata: object, path: Path, model: str) -> None:
+    if not isinstance(metadata, dict):
+        return
+    machine = str(metadata.get("AOTI_MACHINE", platform.machine()))
+    needed = [_FLAGS.get(name, name.lower()) for name in str(metadata.get("AOTI_CPU_ISA", "")).split()]
+    missing = [machine] if machine != platform.machine() else _missing_flags(needed)
+    if missing:
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' was compiled for a processor with {', '.join(missing)}, "
+            "which this one has not",
+            hint="compile the package on a machine like this one",
+            model=model,
+        )
 
-    The code of the module's class is found by the name in `data.pkl`, of which no instruction is executed.
-    """
+
+def _missing_flags(needed: list[str]) -> list[str]:
+    """The instruction sets that the processor lacks; none where the system does not list them as x86 does."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            root = archive.namelist()[0].partition("/")[0]
-            with archive.open(f"{root}/data.pkl") as pickled:
-                name = _class_of(pickled.read(_PICKLE_READ))
-            *folders, own = name.split(".")
-            entry = archive.getinfo(str(PurePosixPath(root, "code", *folders)) + ".py")
-            if entry.file_size > _CODE_AT_MOST:
-                return None
-            code = archive.read(entry).decode()
-    except (OSError, ValueError, KeyError, IndexError, NotImplementedError, RuntimeError, zipfile.BadZipFile):
-        return None
-    match = re.search(_FORWARD.format(name=re.escape(own)), code, re.MULTILINE)
-    if match is None:
-        return None
-    found = _ARGUMENT.findall(match["arguments"])
-    return [Argument(name, _KINDS.get(kind.partition("[")[0], kind), kind) for name, kind in found]
-
-
-def _class_of(pickled: bytes) -> str:
-    """The name of the first class in a pickle, `__torch__.Net`. Raises ValueError."""
-    for operation, argument, _ in pickletools.genops(pickled):
-        if operation.name == "GLOBAL" and isinstance(argument, str):
-            return argument.replace(" ", ".")
-    raise ValueError("no class is named")
-
-
-def _failed(text: str, model: str, hint: str | None) -> ModelLoadFailed:
-    return ModelLoadFailed(f"failed to load model '{model}': {text}", hint=hint, model=model)
-
-
-def _is_package(names: list[str]) -> bool:
-    return any("aotinductor" in name or name.endswith("archive_format") for name in names)
-
-
-def _no_archive_hint(path: Path) -> str:
-    if hint := content_hint(path):
-        return hint
-    if start_of(path, 1) == b"\x80":
-        return f"the file is a pickle, which could run any code when it is loaded: {_SCRIPT_IT}"
-    if start_of(path, len(_ARCHIVE)) == _ARCHIVE:
-        return "the archive is incomplete, because its table of contents is missing: copy the file again"
-    return f"compare the file{written_by(path)} with the original; or {_SCRIPT_IT}"
+        text = _CPU_INFO.read_text()
+    except OSError:
+        return []
+    flags = {flag for line in text.splitlines() if line.startswith("flags") for flag in line.partition(":")[2].split()}
+    return [name for name in needed if name not in flags] if flags else []
 
 
 # Text, of which no model needs more.
@@ -398,72 +289,3 @@ def _tensor_problems(
 
 
 _NO_BATCH = "export the model with a variable first dimension (dynamic_shapes), or set max_batch_size to 0"
-
-
-# Source: docs/spec/framework-backends.md section 6.3.
-
-
-DEFAULT_PACKAGE_FILE = "model.pt2"
-
-# The names of PyTorch's instruction sets that are not the processor's own names in capitals.
-_FLAGS = {"AVX512": "avx512f"}
-_CPU_INFO = Path("/proc/cpuinfo")
-
-
-def package_path(version: Path, config: ModelConfig) -> Path:
-    """The file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
-    name = config.default_model_filename or DEFAULT_PACKAGE_FILE
-    message = f'PyTorch inductor model file "{version / name}" is unreachable or inaccessible.'
-    return path_of_model(version, config, name, message=message)
-
-
-def check_package(path: Path, model: str) -> None:
-    """Raise ModelLoadFailed for a file that is no package, or that was compiled for another processor.
-
-    A package of AOTInductor is machine code: an instruction that this processor lacks would end the process.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            metadata = [json.loads(archive.read(name)) for name in names if name.endswith("_metadata.json")]
-    except (OSError, ValueError, zipfile.BadZipFile) as exc:
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor: {exc}",
-            hint=content_hint(path)
-            or "compare the file with the original, or write it anew with torch.export.save or "
-            "torch._inductor.aoti_compile_and_package",
-            model=model,
-        ) from exc
-    if not any(name.endswith("archive_format") for name in names):
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': '{path.name}' is not a package of torch.export or AOTInductor",
-            hint="a TorchScript archive is called model.pt; a pickle of torch.save is never loaded",
-            model=model,
-        )
-    for entry in metadata:
-        _check_machine(entry, path, model)
-
-
-def _check_machine(metadata: object, path: Path, model: str) -> None:
-    if not isinstance(metadata, dict):
-        return
-    machine = str(metadata.get("AOTI_MACHINE", platform.machine()))
-    needed = [_FLAGS.get(name, name.lower()) for name in str(metadata.get("AOTI_CPU_ISA", "")).split()]
-    missing = [machine] if machine != platform.machine() else _missing_flags(needed)
-    if missing:
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': '{path.name}' was compiled for a processor with {', '.join(missing)}, "
-            "which this one has not",
-            hint="compile the package on a machine like this one",
-            model=model,
-        )
-
-
-def _missing_flags(needed: list[str]) -> list[str]:
-    """The instruction sets that the processor lacks; none where the system does not list them as x86 does."""
-    try:
-        text = _CPU_INFO.read_text()
-    except OSError:
-        return []
-    flags = {flag for line in text.splitlines() if line.startswith("flags") for flag in line.partition(":")[2].split()}
-    return [name for name in needed if name not in flags] if flags else []

@@ -17,12 +17,95 @@ import torch
 
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.pytorch.packages import Forward, arguments_of, check_archive, module_path, writes_in_place
-from trident.core.backends.pytorch.torch_script import TorchSettings, input_positions, output_positions
+from trident.core.backends.pytorch.torch_script import (
+    Argument,
+    Forward,
+    TorchSettings,
+    check_archive,
+    input_positions,
+    module_path,
+    output_positions,
+)
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BYTES, Array
+
+_log = logging.getLogger("trident.backends")
+
+_NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+
+
+def load_script(context: LoadContext) -> BackendModel:
+    """Load one version: a module for each instance, or one for each device. Raises a ServerError."""
+    config, spec = context.config, context.spec
+    settings = TorchSettings.read(config)
+    settings.log(config)
+    _set_process_switches(settings)
+    path = module_path(context.path, config)
+    threads = settings.threads or context.threads
+    names = [*spec.inputs, *(name for entry in config.batch_input for name in entry.target_name)]
+
+    def load_checked(device: str) -> Any:
+        module = load_module(path, device, config.name)
+        Forward.of(arguments_of(module), config.name).check_count(len(names), config.name)
+        return module
+
+    def load(placement: Placement) -> DeviceModules:
+        device = _device(placement)
+        return DeviceModules(lambda: load_checked(device), shared=settings.shares_weights)
+
+    def runner(modules: DeviceModules, placement: Placement) -> Runner:
+        module = modules.take()
+        forward = Forward.of(arguments_of(module), config.name)
+        run = ModuleRun(
+            module,
+            spec,
+            settings,
+            inputs=None if forward.takes_dictionary else input_positions(names, forward.arguments, config.name),
+            outputs=output_positions(list(spec.outputs), config.name),
+            copies=writes_in_place(module),
+            threads=threads,
+            device=_device(placement),
+        )
+        return Runner(run=run)
+
+    def provider(modules: DeviceModules) -> str:
+        return f"PyTorch {torch.__version__}"
+
+    if settings.shares_weights:
+        for _ in context.placements[1:]:
+            _log.info("Reusing TorchScript model for instance '%s'", config.name)
+    return InProcessModel(
+        context,
+        Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=str(threads or "all")),
+    )
+
+
+def _error_of(exc: Exception, model: str) -> ServerError:
+    text = f"PyTorch execute failure: {exc}"
+    if isinstance(exc, torch.OutOfMemoryError | MemoryError) or _NO_CPU_MEMORY in str(exc):
+        return OutOfMemory(text, model=model)
+    return BackendFailed(text, model=model)
+
+
+_FAILURES = Failures(
+    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of
+)
+
+
+def _device(placement: Placement) -> str:
+    return "cpu" if placement.kind is DeviceKind.CPU else f"cuda:{placement.device_id}"
+
+
+def _set_process_switches(settings: TorchSettings) -> None:
+    """The switches that PyTorch has once for the process; the last model that sets one wins."""
+    if settings.executor is not None:
+        torch._C._jit_set_profiling_executor(settings.executor)
+    if settings.profiling is not None:
+        torch._C._jit_set_profiling_mode(settings.profiling)
+    if settings.fuser is not None:
+        torch._C._jit_set_texpr_fuser_enabled(settings.fuser)
 
 
 class DeviceModules:
@@ -68,7 +151,29 @@ def _load_hint(text: str) -> str | None:
     return None
 
 
-# Source: docs/spec/framework-backends.md section 6.2, "Run".
+def arguments_of(module: Any) -> list[Argument]:
+    """The arguments of `forward` without `self`."""
+    schema = module._c._get_method("forward").schema
+    return [
+        Argument(argument.name, argument.type.kind(), str(argument.type))
+        for argument in schema.arguments
+        if argument.name != "self"
+    ]
+
+
+def writes_in_place(module: Any) -> bool:
+    """Whether the graph has an operator that changes a tensor, which may be an input or an output of an earlier run."""
+    return _has_writer(module.inlined_graph)
+
+
+def _has_writer(graph: Any) -> bool:
+    for node in graph.nodes():
+        # The names of such operators end with one underscore.
+        if node.kind().endswith("_") and not node.kind().endswith("__"):
+            return True
+        if any(_has_writer(block) for block in node.blocks()):
+            return True
+    return False
 
 
 _WRONG_RESULT = (
@@ -208,80 +313,3 @@ def _memory_of(tensor: Any) -> int:
 
 def _config_name(datatype: str) -> str:
     return "STRING" if datatype == BYTES.name else datatype
-
-
-_log = logging.getLogger("trident.backends")
-
-_NO_CPU_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-
-
-def load_script(context: LoadContext) -> BackendModel:
-    """Load one version: a module for each instance, or one for each device. Raises a ServerError."""
-    config, spec = context.config, context.spec
-    settings = TorchSettings.read(config)
-    settings.log(config)
-    _set_process_switches(settings)
-    path = module_path(context.path, config)
-    threads = settings.threads or context.threads
-    names = [*spec.inputs, *(name for entry in config.batch_input for name in entry.target_name)]
-
-    def load_checked(device: str) -> Any:
-        module = load_module(path, device, config.name)
-        Forward.of(arguments_of(module), config.name).check_count(len(names), config.name)
-        return module
-
-    def load(placement: Placement) -> DeviceModules:
-        device = _device(placement)
-        return DeviceModules(lambda: load_checked(device), shared=settings.shares_weights)
-
-    def runner(modules: DeviceModules, placement: Placement) -> Runner:
-        module = modules.take()
-        forward = Forward.of(arguments_of(module), config.name)
-        run = ModuleRun(
-            module,
-            spec,
-            settings,
-            inputs=None if forward.takes_dictionary else input_positions(names, forward.arguments, config.name),
-            outputs=output_positions(list(spec.outputs), config.name),
-            copies=writes_in_place(module),
-            threads=threads,
-            device=_device(placement),
-        )
-        return Runner(run=run)
-
-    def provider(modules: DeviceModules) -> str:
-        return f"PyTorch {torch.__version__}"
-
-    if settings.shares_weights:
-        for _ in context.placements[1:]:
-            _log.info("Reusing TorchScript model for instance '%s'", config.name)
-    return InProcessModel(
-        context,
-        Framework(load=load, runner=runner, failures=_FAILURES, provider=provider, threads=str(threads or "all")),
-    )
-
-
-def _error_of(exc: Exception, model: str) -> ServerError:
-    text = f"PyTorch execute failure: {exc}"
-    if isinstance(exc, torch.OutOfMemoryError | MemoryError) or _NO_CPU_MEMORY in str(exc):
-        return OutOfMemory(text, model=model)
-    return BackendFailed(text, model=model)
-
-
-_FAILURES = Failures(
-    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of
-)
-
-
-def _device(placement: Placement) -> str:
-    return "cpu" if placement.kind is DeviceKind.CPU else f"cuda:{placement.device_id}"
-
-
-def _set_process_switches(settings: TorchSettings) -> None:
-    """The switches that PyTorch has once for the process; the last model that sets one wins."""
-    if settings.executor is not None:
-        torch._C._jit_set_profiling_executor(settings.executor)
-    if settings.profiling is not None:
-        torch._C._jit_set_profiling_mode(settings.profiling)
-    if settings.fuser is not None:
-        torch._C._jit_set_texpr_fuser_enabled(settings.fuser)

@@ -5,33 +5,41 @@ Source: docs/spec/framework-backends.md section 6.5.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trident.core.backends.backend import BackendModel, CompletingBackend, LoadContext
-from trident.core.backends.devices import compute_capability
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.model_files import origin_of
+from trident.core.backends.model_files import content_hint, origin_of, start_of
 from trident.core.backends.tensorrt.engine import check_compatible, complete_config, describe, profile_indices
-from trident.core.backends.tensorrt.engine_run import EngineRun, LoadedEngine
+from trident.core.backends.tensorrt.engine_run import EngineRun, LoadedEngine, RunSettings
 from trident.core.backends.tensorrt.package import (
+    BackendSettings,
     EngineError,
     TensorRtPackage,
+    device_support,
     error_of,
     failure_of,
     import_package,
     is_poison,
 )
-from trident.core.backends.tensorrt.plan_file import plan_path, plan_problem
-from trident.core.backends.tensorrt.settings import BackendSettings, RunSettings
 from trident.core.config.placement import DeviceKind, Placement, placements
-from trident.core.config.problem import ModelSignature
+from trident.core.config.problem import ModelSignature, is_plain
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import CudaDriver, CudaError
-from trident.core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.cuda.driver import CudaDriver, CudaError, compute_capability
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable
+
+__all__ = ["TensorRtBackend", "device_support", "make_backend"]
 
 _FAILURES = Failures((CudaError, EngineError, RuntimeError), error_of, is_poison)
+
+DEFAULT_FILE = "model.plan"
+# What people call plans.
+_ENDINGS = (".plan", ".engine", ".trt")
+_ONNX = b"\x08"
+_METADATA_AT_MOST = 1 << 20
 
 
 def make_backend(settings: Mapping[str, str]) -> CompletingBackend:
@@ -180,3 +188,56 @@ class TensorRtBackend:
 
 def _first_gpu(config: ModelConfig) -> int:
     return next((placement.device_id for placement in placements(config)), 0)
+
+
+def plan_path(version: Path, config: ModelConfig, capability: str = "") -> Path:
+    """The plan in the directory of a version, for a GPU of compute `capability` (`9.0`).
+
+    Raises RepositoryUnavailable with Triton's text.
+    """
+    name = config.cc_model_filenames.get(capability, "") or config.default_model_filename or DEFAULT_FILE
+    path = version / name
+    if is_plain(name) and path.is_file():
+        return path
+    raise RepositoryUnavailable(
+        f"unable to find '{path}' for model instance '{config.name}'",
+        hint=_missing_hint(version, name),
+        model=config.name,
+    )
+
+
+def _missing_hint(version: Path, wanted: str) -> str:
+    try:
+        others = sorted(name for name in os.listdir(version) if name.endswith(_ENDINGS) and name != wanted)
+    except OSError:
+        others = []
+    if not others:
+        return "put the plan there, or name its file in default_model_filename, or by GPU in cc_model_filenames"
+    return f"the version directory has '{others[0]}': rename it, or set default_model_filename: \"{others[0]}\""
+
+
+def plan_problem(path: Path) -> str | None:
+    """Why the file cannot be a plan, with the cure; None if it may be one. Reads its beginning only."""
+    if hint := content_hint(path):
+        return hint
+    origin = origin_of(path) or ""
+    if origin.startswith("TensorRT"):
+        return None
+    if _starts_with_metadata(path):
+        return (
+            "the file has a text about the model before the plan, as exports of Ultralytics do: remove it, which is "
+            "4 bytes with its length and the text itself"
+        )
+    start = start_of(path, 1)
+    if origin:
+        return f"the file was written by {origin}, and is no plan: build one with trtexec --saveEngine=model.plan"
+    if path.suffix == ".onnx" or start == _ONNX:
+        return "the file may be an ONNX model: build a plan with trtexec --onnx=FILE --saveEngine=model.plan"
+    return "the file does not begin as plans of TensorRT 8 and later do: copy it again, or build it again"
+
+
+def _starts_with_metadata(path: Path) -> bool:
+    start = start_of(path, 5)
+    if start is None or len(start) < 5 or start[4:] != b"{":
+        return False
+    return 0 < int.from_bytes(start[:4], "little") < _METADATA_AT_MOST

@@ -13,17 +13,48 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trident.core.backends.devices import PinnedMemory
 from trident.core.backends.in_process import BoundInput
+from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.backends.tensorrt.engine import EngineDescription, EngineTensor, choose_profile
 from trident.core.backends.tensorrt.package import EngineError, TensorRtPackage
-from trident.core.backends.tensorrt.settings import RunSettings
 from trident.core.backends.tensors.gather import StagingBuffer
-from trident.core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory
-from trident.core.errors import BackendFailed
+from trident.core.config.schema import ModelConfig
+from trident.core.cuda.driver import CudaDriver, CudaError, CudaStream, DeviceMemory, PinnedMemory
+from trident.core.errors import BackendFailed, ConfigInvalid
 from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, Array, Shape
 from trident.core.memo import Memo
+
+_log = logging.getLogger("trident.backends")
+
+_NO_ARRAY: Array = np.empty(0, np.uint8)
+
+_STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
+_STRATEGY = "execution_context_allocation_strategy"
+_PRIORITIES = {1: 1, 2: -1}  # PRIORITY_MAX, PRIORITY_MIN
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """`priority` is that of the streams: 1 before others, -1 after them. `strategy` is TensorRT's name."""
+
+    priority: int
+    spins: bool
+    strategy: str
+
+    @classmethod
+    def read(cls, config: ModelConfig) -> RunSettings:
+        """The settings of `config`. Raises ConfigInvalid with Triton's text."""
+        strategy = parameters_of(config).get(_STRATEGY, _STRATEGIES[0])
+        if strategy not in _STRATEGIES:
+            raise ConfigInvalid(
+                f"Invalid value for '{_STRATEGY}': '{strategy}' for model instance '{config.name}'. Supported values "
+                "are 'STATIC' and 'ON_PROFILE_CHANGE'.",
+                model=config.name,
+                field=field_of(_STRATEGY),
+            )
+        optimization = config.optimization
+        return cls(_PRIORITIES.get(optimization.priority, 0), optimization.cuda.busy_wait_events, strategy)
 
 
 def make_allocator(module: Any, memory: DeviceMemory) -> Any:
@@ -55,11 +86,6 @@ def make_allocator(module: Any, memory: DeviceMemory) -> Any:
             self.shape = tuple(shape)
 
     return OutputAllocator()
-
-
-_log = logging.getLogger("trident.backends")
-
-_NO_ARRAY: Array = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)

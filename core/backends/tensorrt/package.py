@@ -9,20 +9,46 @@ import ctypes
 import logging
 import re
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from trident.core.backends.model_files import origin_of
+from trident.core.backends.parameters import boolean
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.backends.tensorrt import EXTRA
-from trident.core.backends.tensorrt.settings import BackendSettings
 from trident.core.cuda.driver import CudaError
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 
+_log = logging.getLogger("trident.backends")
+
+_POLICIES = ("DEVICE_BLOCKING", "BLOCKING")
 # TensorRT's texts never repeat one of a client.
 _OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|requested amount of GPU memory")
 _POISON = re.compile(r"Cuda Runtime \((?:an illegal memory access|unspecified launch failure|misaligned address)")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendSettings:
+    """`plugins` are libraries that are loaded before the first plan. `version_compatible`: plans of other versions may
+    bring code with them, which is run.
+    """
+
+    plugins: tuple[str, ...] = ()
+    version_compatible: bool = False
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> BackendSettings:
+        """Raises ConfigInvalid."""
+        policy = given.get("execution-policy", _POLICIES[0])
+        if policy not in _POLICIES:
+            raise ConfigInvalid(f"unknown execution-policy '{policy}'", hint=f"one of {', '.join(_POLICIES)}")
+        # Requests are always gathered into one buffer, and each instance has its thread: both values do the same here.
+        boolean(given.get("coalesce-request-input", "false"))
+        plugins = tuple(path for path in given.get("plugins", "").split(";") if path)
+        return cls(plugins, boolean(given.get("version-compatible", "false")))
 
 
 class EngineError(Exception):
@@ -53,8 +79,6 @@ def failure_of(exc: Exception, what: str, model: str, failed: type[ServerError] 
         return OutOfMemory(message, hint="use fewer instances, a smaller max_batch_size, or another GPU", model=model)
     return failed(message, model=model)
 
-
-_log = logging.getLogger("trident.backends")
 
 _LEVELS = {
     "INTERNAL_ERROR": logging.ERROR,
@@ -177,16 +201,13 @@ def _make_logger(module: Any, last: threading.local) -> Any:
     return Logger()
 
 
-_NAME = "TensorRT"
-
-
 def device_support() -> DeviceSupport:
     """Imports the package, which loads its libraries."""
     try:
         version = import_module("tensorrt").__version__
     except ModuleNotFoundError:
-        return DeviceSupport(f"{_NAME} is not installed (optional)", ())
+        return DeviceSupport("TensorRT is not installed (optional)", ())
     except (ImportError, OSError) as error:
         cure = f"install it again: pip install --force-reinstall 'trident-inference[{EXTRA}]'"
-        return DeviceSupport(_NAME, [ProviderState(_NAME, True, str(error), cure)])
-    return DeviceSupport(f"{_NAME} {version}", ())
+        return DeviceSupport("TensorRT", [ProviderState("TensorRT", True, str(error), cure)])
+    return DeviceSupport(f"TensorRT {version}", ())

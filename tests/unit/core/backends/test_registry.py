@@ -199,3 +199,4 @@ def test_the_installed_backends_describe_their_devices() -> None:
     found = device_support()
     assert set(found) <= set(installed_backends())
     assert isinstance(found["onnxruntime"], DeviceSupport)
+    assert isinstance(found["tensorrt"], DeviceSupport)

@@ -27,7 +27,7 @@ class FakeCuda:
 
     Checks that each call which needs a context has one. Copies on a stream are made when it is waited for, as late as
     on a GPU. `memory` has the blocks on the devices, `limit` is how many bytes one may have, `pinned` are the ranges
-    of pinned memory, `open_streams` and `open_events` what was not destroyed.
+    of pinned memory, `capabilities` are those of the devices, `open_streams` and `open_events` what was not destroyed.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class FakeCuda:
         self.calls: list[str] = []
         self.failing = ""
         self.devices = DEVICES
+        self.capabilities = [(9, 0)] * DEVICES
         self.limit = 1 << 30
         self.memory: dict[int, Any] = {}
         self.pinned: dict[int, int] = {}
@@ -85,12 +86,6 @@ class FakeCuda:
             return status
 
         return call
-
-    def __getattr__(self, name: str) -> Callable[..., int]:
-        """The functions as attributes, as libraries that ctypes has loaded have them."""
-        if not name.startswith("cu"):
-            raise AttributeError(name)
-        return self[name]
 
     def _cuInit(self, flags: Any) -> int:
         return 0
@@ -152,7 +147,7 @@ class FakeCuda:
         return 0
 
     def _cuDeviceGetAttribute(self, value: Any, attribute: Any, device: Any) -> int:
-        value._obj.value = {75: 9, 76: 0}[attribute.value]
+        value._obj.value = self.capabilities[device.value][attribute.value - 75]
         return 0
 
     def _cuMemAlloc_v2(self, address: Any, size: Any) -> int:

@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import ctypes
 
+import numpy as np
 import pytest
 
 from tests.unit.core.cuda.fake_cuda import FakeCuda
-from trident.core.cuda.driver import HANDLE_SIZE, CudaDriver, CudaError, DriverLibrary, IpcHandle
+from trident.core.cuda.driver import (
+    HANDLE_SIZE,
+    CudaDriver,
+    CudaError,
+    CudaStream,
+    DeviceMemory,
+    DriverLibrary,
+    IpcHandle,
+    PinnedMemory,
+    compute_capability,
+    gpu_ids,
+)
+
+
+def absent(name: str) -> DriverLibrary:
+    raise OSError(f"{name}: cannot open shared object file")
 
 
 def test_a_machine_without_a_driver_or_a_gpu_has_none() -> None:
-    def load(name: str) -> DriverLibrary:
-        raise OSError(f"{name}: cannot open shared object file")
+    failing_init, failing_count, without_gpu = FakeCuda(), FakeCuda(), FakeCuda()
+    failing_init.failing, failing_count.failing, without_gpu.devices = "cuInit", "cuDeviceGetCount", 0
+    for load in (absent, lambda _: failing_init, lambda _: failing_count, lambda _: without_gpu):
+        assert CudaDriver.open(load) is None
+        assert gpu_ids(load=load) == ()
+        assert compute_capability(0, load) == ""
 
-    assert CudaDriver.open(load) is None
-    for failing in ("cuInit", "cuDeviceGetCount"):
-        library = FakeCuda()
-        library.failing = failing
-        assert CudaDriver.open(lambda name, library=library: library) is None  # type: ignore[misc]
-    library = FakeCuda()
-    library.devices = 0
-    assert CudaDriver.open(lambda name: library) is None
+
+def test_gpus_are_numbered_and_may_be_too_old() -> None:
+    cuda = FakeCuda()
+    cuda.capabilities = [(5, 2), (6, 0), (7, 5)]
+    cuda.devices = 3
+    assert gpu_ids(load=lambda name: cuda) == (0, 1, 2)
+    assert gpu_ids(6.0, lambda name: cuda) == (1, 2)
+    assert compute_capability(2, lambda name: cuda) == "7.5"
+    assert compute_capability(5, lambda name: cuda) == ""
 
 
 def test_the_handle_has_the_size_of_the_drivers() -> None:
@@ -64,3 +85,115 @@ def test_a_call_that_fails_leaves_the_threads_context_as_it_was(failing: str) ->
     with pytest.raises(CudaError, match=f"{failing} failed with CUDA error 700"):
         CudaDriver(library).open_handle(0, library.allocate(b"x"))
     assert library._current == []
+
+
+# --- memory
+
+
+def test_a_block_grows_and_is_kept() -> None:
+    cuda = FakeCuda()
+    driver = CudaDriver(cuda)
+    with driver.on(0):
+        memory = DeviceMemory(driver)
+        first = memory.address(1000)
+        assert memory.address(10) == first
+        memory.address(2000)
+        assert [len(block) for block in cuda.memory.values()] == [2000]
+        memory.close()
+        memory.close()
+        assert cuda.memory == {}
+        # Also nothing has an address.
+        assert memory.address(0)
+        memory.close()
+
+
+def test_after_a_failure_it_asks_again() -> None:
+    cuda = FakeCuda()
+    driver = CudaDriver(cuda)
+    with driver.on(0):
+        memory = DeviceMemory(driver)
+        memory.address(100)
+        cuda.limit = 500
+        with pytest.raises(CudaError):
+            memory.address(600)
+        assert cuda.memory == {}
+        assert memory.address(400)
+        memory.close()
+
+
+def test_a_buffer_stays_pinned_until_it_is_replaced() -> None:
+    cuda = FakeCuda()
+    pinned = PinnedMemory(CudaDriver(cuda), 0)
+    first, second = np.empty(10, np.float32), np.empty(20, np.float32)
+    pinned.replace("X", first)
+    assert cuda.pinned == {first.ctypes.data: 40}
+    pinned.replace("X", second)
+    assert cuda.pinned == {second.ctypes.data: 80}
+    pinned.replace("X", None)
+    pinned.replace("X", None)
+    assert cuda.pinned == {}
+
+
+def test_a_buffer_that_cannot_be_pinned_is_not_unpinned() -> None:
+    cuda = FakeCuda()
+    cuda.limit = 10
+    pinned = PinnedMemory(CudaDriver(cuda), 1)
+    pinned.replace("X", np.empty(10, np.float32))
+    pinned.replace("X", None)
+    assert cuda.pinned == {}
+
+
+# --- streams, whose copies happen when they are waited for
+
+
+def test_copies_are_there_after_the_wait() -> None:
+    cuda = FakeCuda()
+    driver = CudaDriver(cuda)
+    given, got = np.arange(8, dtype=np.float32), np.zeros(8, np.float32)
+    with driver.on(0):
+        stream, memory = CudaStream(driver), DeviceMemory(driver)
+        address = memory.address(given.nbytes)
+        stream.copy_to_device(address, given.ctypes.data, given.nbytes)
+        stream.copy_to_host(got.ctypes.data, address, got.nbytes)
+        assert not got.any()
+        stream.wait()
+        assert got.tolist() == given.tolist()
+        memory.close()
+        stream.close()
+    assert (cuda.memory, cuda.open_streams, cuda.open_events) == ({}, {}, {})
+
+
+@pytest.mark.parametrize(("priority", "level"), [(0, 0), (1, -5), (-1, 0)])
+def test_priorities_are_those_of_the_device(priority: int, level: int) -> None:
+    cuda = FakeCuda()
+    driver = CudaDriver(cuda)
+    with driver.on(0):
+        stream = CudaStream(driver, priority=priority)
+        assert list(cuda.open_streams.values()) == [level]
+        stream.close()
+
+
+def test_a_stream_that_spins_asks_for_no_blocking_event() -> None:
+    cuda = FakeCuda()
+    driver = CudaDriver(cuda)
+    with driver.on(0):
+        streams = [CudaStream(driver, spins=spins) for spins in (False, True)]
+        assert list(cuda.open_events.values()) == [3, 2]
+        for stream in streams:
+            stream.close()
+
+
+def test_an_error_says_what_it_means() -> None:
+    cuda = FakeCuda()
+    driver = CudaDriver(cuda)
+    cuda.limit = 1000
+    with driver.on(1):
+        memory = DeviceMemory(driver)
+        with pytest.raises(CudaError, match=r"^cuMemAlloc_v2 failed with CUDA error 2$") as refused:
+            memory.address(1001)
+        assert refused.value.is_out_of_memory
+        assert not refused.value.is_poison
+        cuda.failing = "cuStreamSynchronize"
+        with pytest.raises(CudaError) as lost:
+            driver.call("cuStreamSynchronize")
+        assert lost.value.is_poison

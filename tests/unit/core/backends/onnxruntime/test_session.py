@@ -1,11 +1,286 @@
-"""Sessions: the exceptions of ONNX Runtime."""
+"""Sessions: options, the errors for ONNX Runtime's exceptions, and the cures for files that do not load."""
 
 from __future__ import annotations
 
-from trident.core.backends.onnxruntime.session import FAILURES
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests.unit import onnx_models
+from tests.unit.backend_serving import config_of
+from trident.core.backends.cpu_budget import Spinning
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.session import (
+    FAILURES,
+    SessionSettings,
+    failure_of,
+    global_pool_sizes,
+    is_poison,
+    load_hint,
+    session_settings,
+)
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory
+
+
+def settings(*parameters: tuple[str, str], threads: int = 0, **backend: str) -> SessionSettings:
+    text = "".join(f'parameters {{ key: "{k}" value {{ string_value: "{v}" }} }}' for k, v in parameters)
+    return session_settings(config_of(text), {k.replace("_", "-"): v for k, v in backend.items()}, threads=threads)
+
+
+@pytest.mark.parametrize(
+    ("level", "name"),
+    [
+        (0, "ORT_ENABLE_ALL"),
+        (-1, "ORT_ENABLE_BASIC"),
+        (1, "ORT_ENABLE_EXTENDED"),
+        (2, "ORT_DISABLE_ALL"),
+        (3, "ORT_ENABLE_ALL"),
+    ],
+)
+def test_the_graph_level_is_mapped(level: int, name: str) -> None:
+    assert session_settings(config_of(f"optimization {{ graph {{ level: {level} }} }}"), {}).graph_level == name
+
+
+def test_the_execution_mode_is_mapped() -> None:
+    assert settings().execution_mode == "ORT_SEQUENTIAL"
+    assert settings(("execution_mode", "1")).execution_mode == "ORT_PARALLEL"
+    with pytest.raises(ConfigInvalid) as caught:
+        settings(("execution_mode", "2"))
+    assert caught.value.message == (
+        "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got 2 ."
+    )
+
+
+def test_the_thread_plan_applies_to_models_that_set_no_count() -> None:
+    assert settings(threads=3).intra_op_threads == 3
+    assert settings(("intra_op_thread_count", "0"), threads=3).intra_op_threads == 3
+    assert settings(("intra_op_thread_count", "-1"), threads=3).intra_op_threads == 3
+    assert settings(("intra_op_thread_count", "2"), threads=3).intra_op_threads == 2
+    assert settings(("inter_op_thread_count", "2")).inter_op_threads == 2
+
+
+def test_the_thread_plan_describes_itself() -> None:
+    assert settings(threads=3).thread_plan == "3 intra-op, default inter-op"
+    assert settings().thread_plan == "default intra-op, default inter-op"
+    assert settings(enable_global_threadpool="1").thread_plan == "the global pool"
+
+
+def test_a_session_on_the_global_pool_has_no_own_threads() -> None:
+    made = settings(("intra_op_thread_count", "2"), threads=3, enable_global_threadpool="1")
+    assert made.global_thread_pool
+    assert (made.intra_op_threads, made.inter_op_threads) == (0, 0)
+
+
+def test_settings_give_the_size_of_the_global_pool() -> None:
+    assert global_pool_sizes({"intra_op_thread_count": "4", "inter_op_thread_count": "2"}) == (4, 2)
+    assert global_pool_sizes({}) == (0, 0)
+
+
+def test_threads_spin_only_if_allowed() -> None:
+    for spinning, value in ((Spinning.NEVER, "0"), (Spinning.FREELY, "1")):
+        entries = session_settings(config_of(""), {}, spinning=spinning).session_entries
+        assert entries == {"session.intra_op.allow_spinning": value, "session.inter_op.allow_spinning": value}
+
+
+def test_threads_that_spin_briefly_stop_in_any_version() -> None:
+    entries = session_settings(config_of(""), {}, spinning=Spinning.BRIEFLY).session_entries
+    assert entries == {
+        "session.intra_op.allow_spinning": "1",
+        "session.intra_op.spin_duration_us": "1000",
+        "session.inter_op.allow_spinning": "0",
+        "session.force_spinning_stop": "1",
+    }
+
+
+def test_a_model_may_override_spinning() -> None:
+    made = settings(("session.intra_op.allow_spinning", "0"), ("session.intra_op.spin_duration_us", "20"))
+    assert made.session_entries["session.intra_op.allow_spinning"] == "0"
+    assert made.session_entries["session.intra_op.spin_duration_us"] == "20"
+
+
+def test_memory_parameters_are_read() -> None:
+    assert (settings().enable_mem_arena, settings().enable_mem_pattern) == (None, None)
+    made = settings(("enable_mem_arena", "off"), ("enable_mem_pattern", "true"))
+    assert (made.enable_mem_arena, made.enable_mem_pattern) == (False, True)
+    with pytest.raises(ConfigInvalid, match="failed to convert 'x' to boolean"):
+        settings(("enable_mem_arena", "x"))
+
+
+def test_known_entries_are_passed_on_and_unknown_parameters_ignored() -> None:
+    made = settings(
+        ("session.use_device_allocator_for_initializers", "1"),
+        ("memory.enable_memory_arena_shrinkage", "cpu:0"),
+        ("session.anything_else", "1"),
+    )
+    assert made.session_entries["session.use_device_allocator_for_initializers"] == "1"
+    assert "session.anything_else" not in made.session_entries
+    assert made.run_entries == {"memory.enable_memory_arena_shrinkage": "cpu:0"}
 
 
 def test_every_exception_of_onnx_runtime_is_known() -> None:
     names = {kind.__name__ for kind in FAILURES}
     assert {"EPFail", "Fail", "InvalidArgument", "InvalidProtobuf", "NoSuchFile", "RuntimeException"} <= names
     assert not {"ValueError", "UnicodeDecodeError", "Exception"} & names
+
+
+# --- exceptions, with texts that ONNX Runtime really produces
+
+
+PREFIX = "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Conv node. Status Message: "
+DEVICE = " ; GPU=0 ; hostname=box ; file=/x/cuda_call.cc ; line=129 ; expr=cudaStreamSynchronize(s); "
+
+
+def test_the_code_and_text_of_an_exception_are_kept() -> None:
+    error = failure_of(RuntimeError("[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : what\nhappened"), "m")
+    assert type(error) is BackendFailed
+    assert error.message == "onnx runtime error 2: what\nhappened"
+    assert error.model == "m"
+
+
+def test_an_exception_without_a_code_is_a_failure() -> None:
+    assert failure_of(RuntimeError("bindings said no"), "m").message == "onnx runtime error 1: bindings said no"
+    assert failure_of(RuntimeError(), "m").message == "onnx runtime error 1: RuntimeError"
+
+
+def test_a_failed_load_has_its_own_class() -> None:
+    assert type(failure_of(RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : x"), "m", ModelLoadFailed)) is (
+        ModelLoadFailed
+    )
+
+
+@pytest.mark.parametrize(
+    "exc",
+    [
+        RuntimeError(
+            f"{PREFIX}bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 281474976710656"
+        ),
+        RuntimeError(f"{PREFIX}CUDA failure 2: out of memory{DEVICE}"),
+        RuntimeError(f"{PREFIX}Available memory of 1048576 is smaller than requested bytes of 4000000"),
+        RuntimeError(f"{PREFIX}CudaMempoolArena::Alloc: cudaMallocFromPoolAsync failed: out of memory"),
+        RuntimeError(f"{PREFIX}CUDNN failure 4003: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CUDNN_FE failure 4003: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CUFFT failure 2: CUFFT_ALLOC_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CURAND failure 102: CURAND_STATUS_ALLOCATION_FAILED{DEVICE}"),
+        RuntimeError(f"{PREFIX}CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED{DEVICE}"),
+        RuntimeError("std::bad_alloc"),
+        MemoryError("Unable to allocate 4.00 TiB"),
+    ],
+)
+@pytest.mark.parametrize("failed", [BackendFailed, ModelLoadFailed])
+def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]) -> None:
+    assert type(failure_of(exc, "m", failed)) is OutOfMemory
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA failure 700: an illegal memory access was encountered",
+        "CUDA error 719: unspecified launch failure",
+        "CUDA failure 710: device-side assert triggered",
+        "CUDNN failure 8: CUDNN_STATUS_EXECUTION_FAILED",
+        "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED",
+    ],
+)
+def test_a_lost_context_is_recognized(text: str) -> None:
+    assert is_poison(RuntimeError(PREFIX + text + DEVICE))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"CUDA failure 2: out of memory{DEVICE}",
+        f"CUDNN failure 9: CUDNN_STATUS_NOT_SUPPORTED{DEVICE}",
+        f"CUDA failure 1: invalid argument{DEVICE}",
+        "cannot parse 'CUDA failure 700: an illegal memory access was encountered'",
+        "indices element out of data bounds, idx=700",
+    ],
+)
+def test_other_failures_do_not_poison(text: str) -> None:
+    assert not is_poison(RuntimeError(PREFIX + text))
+
+
+# --- model files that do not load
+
+
+def too_new(part: str) -> onnx.ModelProto:
+    model = onnx_models.add_sub()
+    if part == "IR":
+        model.ir_version = 99
+    else:
+        model.opset_import[0].version = 99
+    return model
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS pointer"),
+        (b"", "the file is empty"),
+        (onnx_models.slow().SerializeToString()[:50_000], "the file (50000 bytes) is not an ONNX model, or incomplete"),
+        (too_new("IR").SerializeToString(), "the model has IR version 99, and ONNX Runtime "),
+        (too_new("opset").SerializeToString(), "the model has opset 99 of ai.onnx, and ONNX Runtime "),
+    ],
+    ids=["pointer", "empty", "incomplete", "IR version", "opset"],
+)
+def test_a_file_that_does_not_load_gets_its_cure(content: bytes, hint: str, tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    with pytest.raises(ModelLoadFailed) as caught:
+        OnnxRuntimeBackend().inspect(tmp_path, config_of(""))
+    assert hint in (caught.value.hint or "")
+
+
+def test_a_forbidden_file_is_named() -> None:
+    text = "[ONNXRuntimeError] : 1 : FAIL : Load model from /m/1/model.onnx failed:system error number 13"
+    assert "chmod -R a+rX /m/1" in (load_hint(text, Path("/m/1/model.onnx"), "1.31.1") or "")
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """The file with the weights of a model, which is beside it in its version folder."""
+    version = onnx_models.write_version(onnx_models.slow(), tmp_path, "model")
+    model = onnx.load(version / "model.onnx")
+    onnx.save(model, version / "model.onnx", save_as_external_data=True, location="weights", size_threshold=0)
+    OnnxRuntimeBackend().inspect(version, config_of(""))
+    return version / "weights"
+
+
+def move_out(file: Path, into: str) -> None:
+    """Leave a link to a file that was moved; or to nothing, if it was not."""
+    target = file.parent.parent / into
+    file.rename(file.parent.parent / "moved")
+    file.symlink_to(target)
+
+
+@pytest.mark.parametrize(
+    ("damage", "hint"),
+    [
+        (Path.unlink, "'weights', which is missing: copy the file "),
+        (lambda file: os.truncate(file, 1000), "'weights', which was cut: it has 1000 of at least "),
+        (lambda file: os.truncate(file, 0), "'weights': the file is empty"),
+        (lambda file: move_out(file, "moved"), "/moved: replace the link by the file"),
+        (lambda file: move_out(file, "gone"), "/gone, which is not there: copy the file "),
+        (lambda file: (file.unlink(), file.mkdir()), "'weights', which is not a file"),
+    ],
+    ids=["missing", "cut", "empty", "link out", "dangling link", "folder"],
+)
+def test_weights_in_another_file_that_cannot_be_read_get_their_cure(
+    damage: Callable[[Path], object], hint: str, weights: Path
+) -> None:
+    damage(weights)
+    with pytest.raises(ModelLoadFailed) as caught:
+        OnnxRuntimeBackend().inspect(weights.parent, config_of(""))
+    assert hint in (caught.value.hint or "")
+
+
+def test_weights_that_may_not_be_read_are_named(weights: Path) -> None:
+    text = "[ONNXRuntimeError] : 1 : FAIL : SystemError : 13"  # all that ONNX Runtime says
+    hint = load_hint(text, weights.parent / "model.onnx", "1", lambda file, mode: file != weights)
+    assert f"may not read: chmod a+r {weights}" in (hint or "")
+
+
+def test_another_failure_has_no_hint(tmp_path: Path) -> None:
+    path = onnx_models.write(onnx_models.add_sub(), tmp_path / "model.onnx")
+    assert load_hint("Fatal error: Mine is not a registered function/op", path, "1.31.1") is None

@@ -19,8 +19,7 @@ from tests.unit.core.backends.tensorrt import fake_tensorrt, plans
 from tests.unit.core.backends.tensorrt.plans import ON_GPU, add_sub, backend_on, tensor, trt_config, write_plan
 from tests.unit.core.cuda.fake_cuda import FakeCuda
 from trident.core.backends.tensorrt.backend import TensorRtBackend
-from trident.core.backends.tensorrt.package import TensorRtPackage
-from trident.core.backends.tensorrt.settings import BackendSettings
+from trident.core.backends.tensorrt.package import BackendSettings, TensorRtPackage
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda.driver import CudaDriver

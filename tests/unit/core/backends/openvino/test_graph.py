@@ -1,14 +1,19 @@
-"""The XML of a model says without OpenVINO what OpenVINO says of the model."""
+"""What is known of a model: the XML without OpenVINO, and bounds of its running time."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import openvino
 import pytest
+from openvino import opset13
 
 from tests.unit.core.backends.openvino.test_backend import NUMERIC, add_sub, identity, only_one_row, ov_config, save
 from trident.core.backends import registry as framework
 from trident.core.backends.openvino.backend import OpenVinoBackend
+from trident.core.backends.openvino.graph import has_bounded_graph
 from trident.core.backends.openvino.model_file import signature_of_file
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
@@ -98,3 +103,66 @@ def test_missing_weights_are_named_without_openvino(version: Path, monkeypatch: 
     with pytest.raises(ModelLoadFailed) as missing:
         OpenVinoBackend().inspect(version, NO_CONFIG)
     assert missing.value.hint == "put 'model.bin' beside 'model.xml'"
+
+
+# --- running time
+
+
+FLOAT, WHOLE = openvino.Type.f32, openvino.Type.i64
+
+
+def numbers(*values: int) -> Any:
+    return opset13.constant(np.array(values, np.int64))
+
+
+def product(rows: Any, size: Any) -> Any:
+    return opset13.matmul(rows, opset13.constant(np.ones((4, 2), np.float32)), False, False)
+
+
+def tile_by_constant(rows: Any, size: Any) -> Any:
+    return opset13.tile(rows, numbers(2, 1))
+
+
+def tile_by_input(rows: Any, size: Any) -> Any:
+    return opset13.tile(rows, size)
+
+
+def broadcast_to_input(rows: Any, size: Any) -> Any:
+    return opset13.broadcast(opset13.constant(np.float32(1)), size)
+
+
+def count_to_input(rows: Any, size: Any) -> Any:
+    first = opset13.squeeze(opset13.gather(size, numbers(0), opset13.constant(0)), opset13.constant(0))
+    return opset13.range(opset13.constant(np.int64(0)), first, opset13.constant(np.int64(1)), "i64")
+
+
+def repeated(rows: Any, size: Any) -> Any:
+    """A loop that runs while its condition holds."""
+    given = opset13.parameter([-1, 4], FLOAT)
+    condition = opset13.result(opset13.constant(np.array([True])))
+    made = opset13.result(opset13.relu(given))
+    body = openvino.Model([condition, made], [given], "body")
+    loop = opset13.loop(opset13.constant(np.int64(3)), opset13.constant(np.array([True])))
+    loop.set_function(body)
+    loop.set_special_body_ports([-1, 0])
+    loop.set_merged_input(given, rows.output(0), made.output(0))
+    loop.get_iter_value(made.output(0), -1)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("operator", "bounded"),
+    [
+        (product, True),
+        (tile_by_constant, True),
+        (tile_by_input, False),
+        (broadcast_to_input, False),
+        (count_to_input, False),
+        (repeated, False),
+    ],
+)
+def test_graph_is_bounded_unless_a_value_decides_how_much_it_computes(operator: Any, bounded: bool) -> None:
+    rows = opset13.parameter([-1, 4], FLOAT, name="rows")
+    size = opset13.parameter([2], WHOLE, name="size")
+    model = openvino.Model([opset13.result(operator(rows, size))], [rows, size], "model")
+    assert has_bounded_graph(model) is bounded

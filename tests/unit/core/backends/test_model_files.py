@@ -1,10 +1,9 @@
-"""Files that the frameworks really wrote, and files that nobody did."""
+"""Files of models: what wrote them, and what every backend says of one that is no model."""
 
 from __future__ import annotations
 
 import pickle
 import warnings
-import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,8 +14,15 @@ import pytest
 import xgboost
 from openvino import opset13
 
+from tests.unit.backend_serving import config_of
 from tests.unit.core.backends.tensorflow.tensorflow_models import write_saved_model
 from trident.core.backends.model_files import origin_of, origins_in
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ModelLoadFailed
+
+# --- what wrote a file
+
 
 TABLE = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
 
@@ -47,8 +53,8 @@ def test_openvino(tmp_path: Path) -> None:
 
 def test_tensorflow(tmp_path: Path) -> None:
     write_saved_model(tmp_path)
-    assert origin_of(tmp_path / "model.savedmodel") == "TensorFlow 2.21.0"
-    assert origins_in(tmp_path) == {"model.savedmodel": "TensorFlow 2.21.0"}
+    assert origin_of(tmp_path / "model.savedmodel") == "TensorFlow"
+    assert origins_in(tmp_path) == {"model.savedmodel": "TensorFlow"}
     assert origin_of(tmp_path) is None
 
 
@@ -75,7 +81,7 @@ def test_pytorch(tmp_path: Path) -> None:
         assert origin_of(path) == "PyTorch (TorchScript)"
         program = path.with_suffix(".pt2")
         torch.export.save(torch.export.export(linear, (example,)), program)
-    assert origin_of(program) == f"PyTorch {torch.__version__.partition('+')[0]} (torch.export)"
+    assert origin_of(program) == "PyTorch (torch.export)"
     torch.save(linear.state_dict(), path)
     assert origin_of(path) == "PyTorch's torch.save"
 
@@ -107,14 +113,62 @@ def test_what_does_not_tell(content: bytes, tmp_path: Path) -> None:
     assert origin_of(path) is None
 
 
-def test_an_archive_that_says_it_is_larger_than_any_description_is_not_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "model.pt2"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("m/archive_format", "pt2")
-        archive.writestr("m/models/model.json", b" " * (17 << 20) + b'"torch_version": "2.13.0"')
-    assert origin_of(path) == "PyTorch (torch.export)"
-
-
 def test_no_file(tmp_path: Path) -> None:
     assert origin_of(tmp_path) is None
     assert origin_of(tmp_path / "none") is None
+
+
+# --- files that are no models
+
+
+_TREES = 'parameters { key: "is_classifier" value { string_value: "false" } }\n'
+_TREES += 'parameters { key: "model_type" value { string_value: "lightgbm" } }\n'
+SAVED_MODEL = "model.savedmodel/saved_model.pb"
+CONTENTS = {
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\n", "Git LFS pointer"),
+    "empty": (b"", "the file is empty"),
+}
+FILES = {
+    "model.onnx": config_of(""),
+    "model.xml": config_of("", backend="openvino"),
+    "model.txt": config_of(_TREES, backend="fil"),
+    SAVED_MODEL: config_of('platform: "tensorflow_savedmodel"', backend="tensorflow"),
+    **({"model.pt": config_of("", backend="pytorch")} if find_spec("torch") else {}),
+    "model.pt2": config_of('platform: "torch_aoti"', backend="pytorch"),
+}
+# An empty SavedModel is a valid message, without tags.
+CASES = [(name, kind) for name in FILES for kind in CONTENTS if (name, kind) != (SAVED_MODEL, "empty")]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_pointers_and_empty_files_have_one_hint(name: str, kind: str, tmp_path: Path) -> None:
+    content, hint = CONTENTS[kind]
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(content)
+    config: ModelConfig = FILES[name]
+    with pytest.raises(ModelLoadFailed) as raised:
+        BackendRegistry({}).inspect(tmp_path, config)
+    assert hint in (raised.value.hint or "")
+
+
+def test_weights_that_are_a_pointer_are_named(tmp_path: Path) -> None:
+    given = opset13.parameter([-1, 3], openvino.Type.f32, name="x")
+    product = opset13.matmul(given, opset13.constant(np.ones((3, 400), np.float32)), False, False)
+    path = tmp_path / "model.xml"
+    openvino.save_model(openvino.Model([opset13.result(product)], [given], "m"), str(path), compress_to_fp16=False)
+    weights = path.with_suffix(".bin")
+    complete = weights.read_bytes()
+    for content, hint in (
+        (b"version https://git-lfs.github.com/spec/v1\n", "'model.bin': the file is a Git LFS pointer"),
+        (complete[:100], "'model.bin' is incomplete"),
+    ):
+        weights.write_bytes(content)
+        with pytest.raises(ModelLoadFailed) as raised:
+            BackendRegistry({}).inspect(tmp_path, FILES["model.xml"])
+        assert (raised.value.hint or "").startswith(hint)
+    weights.write_bytes(complete)
+    path.write_text(path.read_text().replace('type="MatMul" version="opset1"', 'type="Zap" version="extension"'))
+    with pytest.raises(ModelLoadFailed) as raised:
+        BackendRegistry({}).inspect(tmp_path, FILES["model.xml"])
+    assert "the model has the operator Zap of extension" in (raised.value.hint or "")

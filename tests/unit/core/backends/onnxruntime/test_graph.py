@@ -1,8 +1,9 @@
-"""Graphs are changed so that they can be served: without ZipMap nodes, with a locale that is there."""
+"""What is known of a graph and its files: model files, names and bounds, weights, ZipMap nodes, locales."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +14,224 @@ from onnx import helper, parser
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, serving_version, tensor_text
+from tests.unit.bucket_configs import bucket_model, bucket_text
+from tests.unit.onnx_models import Dims, build, tensor, write
 from tests.unit.onnx_serving import serving
 from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.graph import (
+    has_bounded_graph,
+    library_path,
+    model_path,
+    named_axes,
+    shape_of,
+    signature_of,
+)
 from trident.core.backends.onnxruntime.graph_file import without_zip_maps
 from trident.core.config.problem import TensorSignature
-from trident.core.errors import ModelLoadFailed
+from trident.core.errors import ModelLoadFailed, RepositoryUnavailable, Unsupported
+
+# --- files
+
+
+def made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    return path
+
+
+def test_the_default_file_is_found(tmp_path: Path) -> None:
+    path = made(tmp_path / "model.onnx")
+    assert model_path(tmp_path, config_of("")) == path
+
+
+def test_a_configured_file_is_found(tmp_path: Path) -> None:
+    path = made(tmp_path / "sub" / "other.onnx")
+    assert model_path(tmp_path, config_of('default_model_filename: "sub/other.onnx"')) == path
+
+
+def test_a_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
+    default, special = made(tmp_path / "model.onnx"), made(tmp_path / "new.onnx")
+    config = config_of('cc_model_filenames { key: "9.0" value: "new.onnx" }')
+    assert model_path(tmp_path, config, "9.0") == special
+    assert model_path(tmp_path, config, "7.5") == default
+    assert model_path(tmp_path, config) == default
+
+
+def test_a_directory_may_hold_the_file(tmp_path: Path) -> None:
+    path = made(tmp_path / "model.onnx" / "model.onnx")
+    assert model_path(tmp_path, config_of("")) == path
+
+
+@pytest.mark.parametrize("target", ["../../shared/weights.onnx", "/ROOT/shared/weights.onnx", "../../shared"])
+def test_a_link_is_followed_wherever_it_leads(tmp_path: Path, target: str) -> None:
+    """Versions share weights by links, and the snapshots of a hub consist of links."""
+    made(tmp_path / "shared" / "weights.onnx")
+    made(tmp_path / "shared" / "model.onnx")
+    version = tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").symlink_to(target.replace("/ROOT", str(tmp_path)))
+    found = model_path(version, config_of(""))
+    assert found.is_relative_to(version)
+    assert found.is_file()
+
+
+def test_a_version_directory_may_be_a_link(tmp_path: Path) -> None:
+    made(tmp_path / "1" / "model.onnx")
+    (tmp_path / "2").symlink_to("1")
+    assert model_path(tmp_path / "2", config_of("")) == tmp_path / "2" / "model.onnx"
+
+
+@pytest.mark.parametrize("name", ["", "none.onnx", "../outside.onnx", "nul\\000.onnx", "n" * 300, "loop"])
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    made(tmp_path / "outside.onnx")
+    version = tmp_path / "1"
+    version.mkdir()
+    (version / "loop").symlink_to("loop")
+    with pytest.raises(RepositoryUnavailable) as caught:
+        model_path(version, config_of(f'default_model_filename: "{name}"' if name else ""))
+    assert caught.value.message.startswith(f"unable to find '{version}/")
+    assert caught.value.message.endswith("' for model instance 'model'")
+
+
+def test_an_empty_directory_is_not_a_model(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").mkdir()
+    with pytest.raises(RepositoryUnavailable):
+        model_path(tmp_path, config_of(""))
+
+
+def test_libraries_are_found_in_the_model_or_left_to_the_system(tmp_path: Path) -> None:
+    version = tmp_path / "m" / "1"
+    version.mkdir(parents=True)
+    own = made(version / "own.so")
+    shared = made(version.parent / "shared.so")
+    linked = version.parent / "linked.so"
+    linked.symlink_to(made(tmp_path / "ops.so"))
+    assert library_path(version, "own.so") == str(own)
+    assert library_path(version, "linked.so") == str(linked)
+    assert library_path(version, "shared.so") == str(shared)
+    assert library_path(version, "/opt/ops.so") == "/opt/ops.so"
+    assert library_path(version, "libops.so") == "libops.so"
+
+
+# --- inputs and outputs
+
+
+@dataclass
+class Argument:
+    """Has the attributes of ONNX Runtime's NodeArg."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+
+@dataclass
+class Session:
+    inputs: list[Argument] = field(default_factory=list)
+    outputs: list[Argument] = field(default_factory=list)
+    overridable: list[Argument] = field(default_factory=list)
+
+    def get_inputs(self) -> list[Argument]:
+        return self.inputs
+
+    def get_outputs(self) -> list[Argument]:
+        return self.outputs
+
+    def get_overridable_initializers(self) -> list[Argument]:
+        return self.overridable
+
+
+def test_dimensions_without_a_number_are_variable() -> None:
+    assert shape_of(Argument("X", "", ["batch", None, 3, -1, 0])) == (-1, -1, 3, -1, 0)
+    assert shape_of(Argument("X", "", [])) == ()
+
+
+def test_tensors_keep_their_order() -> None:
+    session = Session(
+        [Argument("B", "tensor(string)", ["n"]), Argument("A", "tensor(bfloat16)", [])],
+        [Argument("O", "tensor(complex64)", [1])],
+        [Argument("D", "tensor(float)", [2])],
+    )
+    signature = signature_of(session, "m")
+    assert signature.inputs == (TensorSignature("B", "BYTES", (-1,)), TensorSignature("A", "BF16", ()))
+    assert signature.outputs == (TensorSignature("O", "", (1,)),)
+    assert signature.optional_inputs == (TensorSignature("D", "FP32", (2,)),)
+
+
+@pytest.mark.parametrize(
+    ("onnx_type", "name"),
+    [
+        ("seq(tensor(float))", "ONNX_TYPE_SEQUENCE"),
+        ("map(int64,tensor(float))", "ONNX_TYPE_MAP"),
+        ("optional(tensor(float))", "ONNX_TYPE_OPTIONAL"),
+        ("sparse_tensor(float)", "ONNX_TYPE_SPARSETENSOR"),
+    ],
+)
+def test_a_type_that_is_not_a_tensor_is_named(onnx_type: str, name: str) -> None:
+    with pytest.raises(Unsupported) as caught:
+        signature_of(Session([Argument("X", onnx_type, [])]), "m")
+    assert caught.value.message == f"Unsupported ONNX Type '{name}' for I/O 'X', expected 'ONNX_TYPE_TENSOR'."
+
+
+def test_maps_are_refused_with_the_option_of_the_exporter() -> None:
+    with pytest.raises(Unsupported) as caught:
+        signature_of(Session([], [Argument("Y", "seq(map(int64,tensor(float)))", [])]), "m")
+    assert "zipmap=False" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("shape", "out_shape", "expected"),
+    [
+        (("batch", "length"), ("batch", "length"), [1]),
+        (("batch", "length"), ("batch", "other"), []),
+        (("batch", "length"), ("length", "length"), [0, 1]),
+        (("batch", 4), ("batch", 4), []),
+    ],
+)
+def test_dimensions_with_the_name_of_the_length_are_found(
+    tmp_path: Path, shape: Dims, out_shape: Dims, expected: list[int]
+) -> None:
+    nodes = [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])]
+    graph = build(nodes, [tensor("INPUT0", "FP32", shape)], [tensor("OUTPUT0", "FP32", out_shape)])
+    session = onnxruntime.InferenceSession(write(graph, tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
+    _, buckets = bucket_model(bucket_text(LENGTH_BUCKETS="4"))
+    assert named_axes(session, buckets) == {"OUTPUT0": expected}
+
+
+# --- running time
+
+
+@pytest.mark.parametrize("model", [onnx_models.add_sub(), onnx_models.identity(), onnx_models.picky()])
+def test_a_plain_graph_is_bounded(tmp_path: Path, model: onnx.ModelProto) -> None:
+    assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize("model", [onnx_models.waiting(), onnx_models.allocating()])
+def test_a_graph_that_repeats_or_allocates_by_a_value_is_unbounded(tmp_path: Path, model: onnx.ModelProto) -> None:
+    assert not has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
+
+
+def test_a_tensor_with_the_name_of_an_operator_does_not_count(tmp_path: Path) -> None:
+    model = onnx_models.identity()
+    model.graph.name = model.graph.node[0].name = "Loop"
+    assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize("name", ["model.ort", "ort_format.onnx", "empty.onnx", "large.onnx"])
+def test_a_file_that_is_not_searched_counts_as_unbounded(tmp_path: Path, name: str) -> None:
+    path = onnx_models.write(onnx_models.identity(), tmp_path / name)
+    if name == "empty.onnx":
+        path.write_bytes(b"")
+    elif name == "ort_format.onnx":
+        path.write_bytes(b"\0\0\0\0ORTM" + path.read_bytes())
+    elif name == "large.onnx":
+        with path.open("ab") as file:
+            file.truncate(16 * 1024 * 1024 + 1)
+    assert not has_bounded_graph(path)
+
+
+# --- graphs that are changed so that they can be served
+
 
 ROWS = np.array([[1, 2, 3, 4], [-1, 5, -9, 0.5]], np.float32)
 

@@ -1,0 +1,359 @@
+"""Runs of a real session: on values, texts and strings, and with tensors where they lie."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from tests.unit import onnx_models
+from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
+from tests.unit.onnx_serving import usable_gpus
+from trident.core.backends.in_process import BoundInput
+from trident.core.backends.onnxruntime.runs import (
+    BLOCK,
+    DeviceRun,
+    PlacedRun,
+    StringObjects,
+    TextRun,
+    ValueRun,
+    read_strings,
+    strings_work,
+    to_bytes,
+    to_text,
+)
+from trident.core.cuda.driver import CudaDriver, DeviceMemory
+from trident.core.errors import Unsupported
+from trident.core.inference.response import DevicePlace
+from trident.core.inference.tensors import BY_NAME, Array, bytes_array
+
+# --- strings
+
+
+ELEMENTS = [b"", b"one", b"\xff\0\xfe", "日本".encode(), b"x" * 1000, b"\0"]
+
+
+def test_text_is_converted_and_back() -> None:
+    array = strings("häß".encode(), b"a\0b", shape=(2, 1))
+    text = to_text(array)
+    assert text.tolist() == [["häß"], ["a\0b"]]
+    assert to_bytes(text).tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("element", [b"\xff", b"\xed\xa0\x80", b"a\xc3"])
+def test_bytes_that_are_not_text_raise(element: bytes) -> None:
+    with pytest.raises(UnicodeDecodeError):
+        to_text(strings(b"text", element))
+
+
+def test_string_objects_are_read_back() -> None:
+    objects = StringObjects(strings(*ELEMENTS, shape=(2, 3)))
+    assert objects.array.shape == (2, 3)
+    read = read_strings(objects.array.ctypes.data, (2, 3))
+    assert read.shape == (2, 3)
+    assert read.ravel().tolist() == ELEMENTS
+
+
+def test_more_strings_than_are_converted_at_a_time_are_read_back() -> None:
+    elements = [b"%d" % number * (number % 9) for number in range(2 * BLOCK + 1)]
+    objects = StringObjects(strings(*elements, shape=(len(elements),)))
+    assert read_strings(objects.array.ctypes.data, (len(elements),)).tolist() == elements
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0)])
+def test_a_tensor_without_elements_is_read_back(shape: tuple[int, ...]) -> None:
+    assert StringObjects(np.empty(shape, object)).array.shape == shape
+    assert read_strings(0, shape).shape == shape
+
+
+# --- text
+
+
+class Recorder:
+    """A run that gives its inputs back, and keeps them."""
+
+    def __init__(self) -> None:
+        self.feeds: list[Mapping[str, Array]] = []
+
+    def __call__(self, names: list[str], feed: Mapping[str, Array], run_options: Any) -> list[Array]:
+        self.feeds.append(feed)
+        return list(feed.values())
+
+
+@pytest.mark.parametrize(
+    ("strings", "splits", "is_text"),
+    [([b"a", b"b"], True, True), ([b"a", b"b", b"c"], True, False), ([b"a", b"b", b"c"], False, True)],
+)
+def test_only_very_many_strings_are_passed_in_short_steps(strings: list[bytes], splits: bool, is_text: bool) -> None:
+    texts, values = Recorder(), Recorder()
+    run = TextRun(texts, values, splits=splits, many=2)
+    (result,) = run(["OUT"], {"IN": bytes_array(strings, (len(strings),))}, None)
+    assert result.tolist() == strings
+    assert (len(texts.feeds), len(values.feeds)) == (int(is_text), int(not is_text))
+
+
+def test_bytes_that_are_no_text_are_passed_as_values() -> None:
+    texts, values = Recorder(), Recorder()
+    run = TextRun(texts, values, splits=True)
+    feed = {"IN": bytes_array([b"\xff"], (1,)), "NUMBERS": np.zeros(3)}
+    assert run(["OUT"], feed, None)[0].tolist() == [b"\xff"]
+    assert (texts.feeds, values.feeds) == ([], [feed])
+
+
+# --- values
+
+
+BYTES = BY_NAME["BYTES"]
+
+
+def bound(datatype: str, *, works: bool = True) -> ValueRun:
+    model = onnx_models.identity(datatype).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    row = BY_NAME[datatype]
+    return ValueRun(session, onnxruntime.OrtValue, {"INPUT0": row}, {"OUTPUT0": row}, works)
+
+
+def run(values: ValueRun, array: Array) -> Array:
+    return values(["OUTPUT0"], {"INPUT0": array}, None)[0]
+
+
+@pytest.mark.parametrize("datatype", [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"])
+def test_every_datatype_passes_as_a_value(datatype: str) -> None:
+    values = bound(datatype)
+    dtype = BY_NAME[datatype].dtype
+    for shape in ((1, 3), (4, 2), (1, 0)):
+        array = np.arange(np.prod(shape)).astype(dtype).reshape(shape)
+        result = run(values, array)
+        assert result.tolist() == array.tolist()
+        assert (result.dtype, result.shape) == (dtype, shape)
+
+
+def test_results_outlive_the_next_run_and_the_session() -> None:
+    values = bound("FP32")
+    kept = [run(values, np.full((2, 1000), n, np.float32)) for n in range(5)]
+    del values
+    gc.collect()
+    assert [(float(array.min()), float(array.max())) for array in kept] == [(n, n) for n in range(5)]
+
+
+def test_concurrent_runs_share_no_result() -> None:
+    model = onnx_models.identity("FP32").SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
+
+    def run_some(worker: int) -> list[tuple[float, Array]]:
+        values = ValueRun(session, onnxruntime.OrtValue, rows, rows, True)
+        marks = [float(100 * worker + n) for n in range(50)]
+        # Results are kept until all threads are done: memory reused too early would hold the values of another run.
+        return [(mark, run(values, np.full((1, 30_000), mark, np.float32))) for mark in marks]
+
+    with ThreadPoolExecutor(4) as threads:
+        kept = [pair for pairs in threads.map(run_some, range(4)) for pair in pairs]
+    assert len(kept) == 200
+    assert all((array == mark).all() for mark, array in kept)
+
+
+def test_the_costly_public_run_is_not_used() -> None:
+    class Refusing(onnxruntime.InferenceSession):  # type: ignore[misc]
+        def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+            raise AssertionError("the public method was called")
+
+    session = Refusing(onnx_models.identity("FP32").SerializeToString(), providers=["CPUExecutionProvider"])
+    rows = dict.fromkeys(("INPUT0", "OUTPUT0"), BY_NAME["FP32"])
+    assert run(ValueRun(session, onnxruntime.OrtValue, rows, rows, True), np.ones((1, 3), np.float32)).tolist() == [
+        [1] * 3
+    ]
+
+
+def test_a_failed_run_leaves_nothing_bound() -> None:
+    model = onnx_models.picky().SerializeToString()
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    inputs, outputs = {"INDEX": BY_NAME["INT64"]}, {"VALUE": BY_NAME["FP32"]}
+    values = ValueRun(session, onnxruntime.OrtValue, inputs, outputs, True)
+    with pytest.raises(Exception, match="out of data bounds"):
+        values(["VALUE"], {"INDEX": np.array([[99]])}, options)
+    assert values(["VALUE"], {"INDEX": np.array([[2]])}, options)[0].tolist() == [[20]]
+
+
+def test_strings_of_any_bytes_pass_as_values() -> None:
+    values = bound("BYTES")
+    elements = [b"", b"\xff\0", b"a longer string than fits in place \xfe"]
+    assert run(values, strings(*elements)).tolist() == [elements]
+
+
+def test_onnx_runtime_reads_string_objects() -> None:
+    assert strings_work(onnxruntime.OrtValue)
+
+
+def test_another_string_layout_is_detected() -> None:
+    class Elsewhere:
+        """An OrtValue of a C++ library with another string layout."""
+
+        @staticmethod
+        def ortvalue_from_numpy_with_onnx_type(array: Array, number: int) -> Any:
+            raise RuntimeError("item size 24")
+
+    assert not strings_work(Elsewhere)
+
+
+def test_strings_are_refused_if_the_layout_differs() -> None:
+    with pytest.raises(Unsupported, match="not UTF-8 text cannot be passed to ONNX Runtime on this platform"):
+        run(bound("BYTES", works=False), strings(b"\xff"))
+
+
+# --- outputs in memory of the caller
+
+
+LARGE = np.arange(1 << 18, dtype=np.float32).reshape(2, -1)
+
+
+def run_of(model_dims: tuple[Any, ...], operator: str = "Identity") -> PlacedRun:
+    """The run of a model that has two dimensions, B and N, and says `model_dims` of its output."""
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["IN"], ["OUT"])],
+        "graph",
+        [helper.make_tensor_value_info("IN", TensorProto.FLOAT, ("B", "N"))],
+        [helper.make_tensor_value_info("OUT", TensorProto.FLOAT, model_dims)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    text = "max_batch_size: 8\n" + tensor_text("input", "IN", "FP32", [-1])
+    spec = spec_of(config_of(text + tensor_text("output", "OUT", "FP32", [-1])))
+    return PlacedRun(session, onnxruntime.OrtValue, session._sess.run, spec)
+
+
+class Memory:
+    """Memory of `capacity` bytes, of which each piece can be had once."""
+
+    def __init__(self, capacity: int = 1 << 22) -> None:
+        self.left = capacity
+        self.given: list[Array] = []
+
+    def __call__(self, size: int) -> Array | None:
+        if size > self.left:
+            return None
+        self.left -= size
+        self.given.append(np.zeros(size, np.uint8))
+        return self.given[-1]
+
+
+def test_a_large_output_is_written_into_the_memory() -> None:
+    run, memory = run_of(("B", "N")), Memory()
+    assert run.knows_shapes
+    for number in range(2):
+        (array,) = run(["OUT"], {"IN": LARGE + number}, None, memory)
+        assert array.tolist() == (LARGE + number).tolist()
+        assert np.shares_memory(array, memory.given[number])
+    # The second run wrote nothing into the memory of the first.
+    assert memory.given[0].view(np.float32).tolist() == LARGE.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(("array", "capacity"), [(LARGE[:, :8], 1 << 22), (LARGE, 1000)], ids=["small", "no room"])
+def test_other_outputs_are_those_of_a_plain_run(array: Array, capacity: int) -> None:
+    memory = Memory(capacity)
+    (found,) = run_of(("B", "N"))(["OUT"], {"IN": np.ascontiguousarray(array)}, None, memory)
+    assert found.tolist() == array.tolist()
+    assert memory.given == []
+
+
+def test_no_tensor_is_kept() -> None:
+    run, given, memory = run_of(("B", "N")), LARGE.copy(), Memory()
+    run(["OUT"], {"IN": given}, None, memory)
+    kept = [weakref.ref(given), weakref.ref(memory.given[0])]
+    del given
+    memory.given.clear()
+    assert [array() for array in kept] == [None, None]
+
+
+def test_a_graph_that_does_not_say_the_shape_has_no_output_to_place() -> None:
+    assert not run_of(("B", "M")).knows_shapes
+
+
+def test_a_graph_that_says_a_wrong_shape_is_believed_once() -> None:
+    run, memory = run_of(("N", "B")), Memory()
+    for _ in range(2):
+        (array,) = run(["OUT"], {"IN": LARGE}, None, memory)
+        assert array.tolist() == LARGE.tolist()
+    assert len(memory.given) == 1
+
+
+# --- tensors at addresses: on the device `cpu`, and on a GPU where there is one
+
+
+NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
+
+
+def device_run(datatype: str, dims: int, device: str, provider: str) -> DeviceRun:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", datatype, [-1])
+    spec = spec_of(config_of(text + tensor_text("output", "OUTPUT0", datatype, [dims])))
+    session = onnxruntime.InferenceSession(onnx_models.identity(datatype).SerializeToString(), providers=[provider])
+    return DeviceRun(session, onnxruntime.OrtValue, spec, False, device, 0)
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None:
+    run = device_run(datatype, 3, "cpu", "CPUExecutionProvider")
+    given = np.arange(6).astype(BY_NAME[datatype].dtype).reshape(2, 3)
+    written = np.zeros_like(given)
+    inputs = {"INPUT0": BoundInput(given.ctypes.data, (2, 3))}
+    outputs = {"OUTPUT0": DevicePlace(0, written.ctypes.data, written.nbytes)}
+    assert run.bound(["OUTPUT0"], {}, None, inputs, outputs, 2) == [(2, 3)]
+    assert written.tolist() == given.tolist()
+    # The next run is bound to nothing of this one.
+    written[...] = 0
+    (array,) = run.bound(["OUTPUT0"], {"INPUT0": given}, None, {}, {}, 2)
+    assert isinstance(array, np.ndarray)
+    assert array.tolist() == given.tolist()
+    assert not written.any()
+
+
+@pytest.mark.parametrize(("dims", "room"), [(-1, 24), (3, 23)])
+def test_an_output_of_unknown_shape_or_without_room_is_an_array(dims: int, room: int) -> None:
+    run = device_run("FP32", dims, "cpu", "CPUExecutionProvider")
+    given, written = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    outputs = {"OUTPUT0": DevicePlace(0, written.ctypes.data, room)}
+    (array,) = run.bound(["OUTPUT0"], {"INPUT0": given}, None, {}, outputs, 2)
+    assert isinstance(array, np.ndarray)
+    assert array.tolist() == given.tolist()
+    assert not written.any()
+
+
+@contextmanager
+def on_gpu(driver: CudaDriver, content: Array) -> Iterator[int]:
+    """The address of a copy of `content` on GPU 0."""
+    memory = DeviceMemory(driver)
+    with driver.on(0):
+        address = memory.address(content.nbytes)
+    driver.copy_to_device(0, address, content.ctypes.data, content.nbytes)
+    yield address
+    with driver.on(0):
+        memory.close()
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu_stay_there() -> None:
+    driver = CudaDriver.open()
+    if not usable_gpus() or driver is None:
+        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
+    run = device_run("FP32", 3, "cuda", "CUDAExecutionProvider")
+    given, read = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
+    with on_gpu(driver, given) as source, on_gpu(driver, read) as target:
+        inputs = {"INPUT0": BoundInput(source, (2, 3))}
+        outputs = {"OUTPUT0": DevicePlace(0, target, given.nbytes)}
+        assert run.bound(["OUTPUT0"], {}, None, inputs, outputs, 2) == [(2, 3)]
+        driver.copy_to_host(0, target, read.ctypes.data, read.nbytes)
+    assert read.tolist() == given.tolist()

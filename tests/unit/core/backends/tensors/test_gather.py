@@ -1,0 +1,307 @@
+"""Gathering the inputs of a batch: which arrays are copied, and to where; padding to buckets; batch inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
+from tests.unit.bucket_configs import bucket_model, bucket_text
+from tests.unit.packed_tensors import TWO, packed_request
+from trident.core.backends.tensors.gather import (
+    Gatherer,
+    PaddingGatherer,
+    StagingBuffer,
+    batch_inputs,
+    batch_total,
+    input_named,
+    lengths_of,
+)
+from trident.core.config.request_check import RequestValidator
+from trident.core.errors import BackendFailed, ConfigInvalid
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.tensors import Array, bytes_array
+from trident.core.observability.statistics import BucketUse
+
+VARIABLE = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1])
+FIXED = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [4])
+RAGGED = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "FP32", [-1], "allow_ragged_batch: true")
+
+
+def request(**arrays: Array) -> InferenceRequest:
+    tensors = []
+    for name, array in arrays.items():
+        tensor = InputTensor(name, "FP32", array.shape, memoryview(b""))
+        tensor.array = array
+        tensors.append(tensor)
+    return InferenceRequest("model", tensors)
+
+
+def rows(count: int, width: int, value: float = 1) -> Array:
+    return np.full((count, width), value, np.float32)
+
+
+def test_the_arrays_of_one_request_are_not_copied() -> None:
+    array = rows(2, 4)
+    assert Gatherer(spec_of(config_of(FIXED))).gather([request(INPUT0=array)], 2)["INPUT0"] is array
+
+
+@pytest.mark.parametrize("text", [FIXED, VARIABLE])
+@pytest.mark.parametrize("width", [4, 30_000])
+def test_the_arrays_of_many_requests_are_concatenated(text: str, width: int) -> None:
+    gatherer = Gatherer(spec_of(config_of(text.replace("[4]", f"[{width}]"))))
+    feed = gatherer.gather([request(INPUT0=rows(n, width, n)) for n in (1, 2, 3)], 6)
+    assert feed["INPUT0"].shape == (6, width)
+    assert feed["INPUT0"][:, -1].tolist() == [1, 2, 2, 3, 3, 3]
+    assert feed["INPUT0"].flags.c_contiguous
+
+
+def test_the_buffer_is_reused_and_grows() -> None:
+    gatherer = Gatherer(spec_of(config_of(VARIABLE)))
+    first = gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"]
+    again = gatherer.gather([request(INPUT0=rows(1, 4, 5))] * 3, 3)["INPUT0"]
+    assert np.shares_memory(first, again)
+    larger = gatherer.gather([request(INPUT0=rows(1, 80, 7))] * 3, 3)["INPUT0"]
+    assert larger.shape == (3, 80)
+    assert (larger == 7).all()
+    assert np.shares_memory(larger, gatherer.gather([request(INPUT0=rows(1, 8))] * 2, 2)["INPUT0"])
+
+
+def test_strings_are_not_staged() -> None:
+    text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", "BYTES", [1])
+    gatherer = Gatherer(spec_of(config_of(text)))
+    feeds = [gatherer.gather([request(INPUT0=strings(e)) for e in pair], 2) for pair in ((b"a", b"b"), (b"c", b"d"))]
+    assert [feed["INPUT0"].tolist() for feed in feeds] == [[[b"a"], [b"b"]], [[b"c"], [b"d"]]]
+
+
+def test_ragged_inputs_are_flattened() -> None:
+    gatherer = Gatherer(spec_of(config_of(RAGGED)))
+    feed = gatherer.gather([request(INPUT0=rows(1, n, n)) for n in (2, 1, 3)], 3)
+    assert feed["INPUT0"].tolist() == [2, 2, 1, 3, 3, 3]
+    assert gatherer.gather([request(INPUT0=rows(1, 2))], 1)["INPUT0"].tolist() == [1, 1]
+
+
+def test_a_batch_input_is_fed_to_all_its_targets() -> None:
+    text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_INT32 "
+    config = config_of(RAGGED + text + "source_input: 'INPUT0' }")
+    gatherer = Gatherer(spec_of(config), batch_inputs=batch_inputs(config, "model"))
+    for requests in (1, 2):
+        feed = gatherer.gather([request(INPUT0=rows(1, 3))] * requests, requests)
+        assert feed["A"].tolist() == feed["B"].tolist() == [3] * requests
+
+
+def test_an_input_without_dimensions_gets_an_array_without_dimensions() -> None:
+    spec = spec_of(config_of(tensor_text("input", "INPUT0", "FP32", [1])))
+    gatherer = Gatherer(spec, scalars=frozenset({"INPUT0"}))
+    assert gatherer.gather([request(INPUT0=np.ones(1, np.float32))], 1)["INPUT0"].shape == ()
+
+
+def test_inputs_that_do_not_fit_together_fail() -> None:
+    gatherer = Gatherer(spec_of(config_of(VARIABLE)))
+    with pytest.raises(BackendFailed, match="the inputs 'INPUT0' of a batch for 'model' do not fit together"):
+        gatherer.gather([request(INPUT0=rows(1, 2)), request(INPUT0=rows(1, 3))], 2)
+
+
+def test_a_request_that_lacks_an_input_of_the_first_fails() -> None:
+    gatherer = Gatherer(spec_of(config_of(FIXED)))
+    with pytest.raises(BackendFailed, match="a request in the batch has no input 'INPUT0'"):
+        gatherer.gather([request(INPUT0=rows(1, 4)), request()], 2)
+
+
+def test_a_batch_with_too_many_items_is_refused() -> None:
+    assert batch_total([1, 3], 4, "model") == 4
+    assert batch_total([1], 0, "model") == 1
+    with pytest.raises(BackendFailed, match="batch size 5 for 'model', max allowed is 4"):
+        batch_total([2, 3], 4, "model")
+
+
+def two_feed(*requests: InferenceRequest) -> dict[str, Array]:
+    batch_sizes = [RequestValidator(TWO).check(request)[0] for request in requests]
+    return Gatherer(TWO).gather(requests, sum(batch_sizes))
+
+
+def test_requests_of_one_layout_become_one_block() -> None:
+    feed = two_feed(packed_request([1, 2, 3], 0.5), packed_request([4, 5, 6], 1.5), packed_request([7, 8, 9], 2.5))
+    assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert feed["B"].tolist() == [[0.5], [1.5], [2.5]]
+    assert all(array.flags.c_contiguous and array.flags.aligned for array in feed.values())
+
+
+def test_requests_of_several_items_and_one_layout_become_one_block() -> None:
+    feed = two_feed(packed_request([1, 2, 3], 0.5, rows=2), packed_request([4, 5, 6], 1.5, rows=2))
+    assert feed["A"].tolist() == [[1, 2, 3]] * 2 + [[4, 5, 6]] * 2
+    assert feed["B"].tolist() == [[0.5], [0.5], [1.5], [1.5]]
+
+
+def test_requests_of_different_layouts_are_gathered() -> None:
+    single = InferenceRequest(
+        "m",
+        [
+            InputTensor("B", "FP64", (1, 1), np.array([9.5])),
+            InputTensor("A", "INT32", (1, 3), np.array([7, 8, 9], np.int32)),
+        ],
+    )
+    feed = two_feed(packed_request([1, 2, 3], 0.5), packed_request([4, 5, 6], 1.5, rows=2), single)
+    assert feed["A"].tolist() == [[1, 2, 3], [4, 5, 6], [4, 5, 6], [7, 8, 9]]
+    assert feed["B"].tolist() == [[0.5], [1.5], [1.5], [9.5]]
+
+
+def test_a_shape_tensor_is_that_of_the_first_request() -> None:
+    text = FIXED + tensor_text("input", "SHAPE", "FP32", [2], "is_shape_tensor: true")
+    shape = np.array([3, 4], np.float32)
+    requests = [request(INPUT0=rows(count, 4), SHAPE=shape.copy()) for count in (1, 2)]
+    feed = Gatherer(spec_of(config_of(text))).gather(requests, 3)
+    assert feed["SHAPE"].tolist() == [3, 4]
+    assert feed["INPUT0"].shape == (3, 4)
+
+
+def test_the_owner_is_told_of_each_buffer_and_its_end() -> None:
+    seen: list[int] = []
+    buffer = StagingBuffer(
+        "X", np.dtype("float32"), lambda name, array: seen.append(-1 if array is None else array.size)
+    )
+    buffer.view((2, 3))
+    buffer.view((1, 3))
+    buffer.view((4, 3))
+    buffer.close()
+    buffer.close()
+    assert seen == [6, -1, 12, -1]
+
+
+def test_the_number_of_remembered_views_is_bounded() -> None:
+    buffer = StagingBuffer("X", np.dtype("float32"))
+    for width in range(1000):
+        assert buffer.view((1, width)).shape == (1, width)
+    assert len(buffer._views) <= 256
+
+
+# --- padding
+
+
+def gatherer(text: str) -> PaddingGatherer:
+    spec, buckets = bucket_model(text)
+    return PaddingGatherer(spec, buckets, batch_inputs=batch_inputs(config_of(text), "model"))
+
+
+def test_a_batch_gets_the_rows_of_its_bucket_as_copies_of_the_last_one() -> None:
+    padding = gatherer(bucket_text(BATCH_BUCKETS="1,4,8"))
+    feed = padding.gather([request(INPUT0=rows(1, 2, 3)), request(INPUT0=rows(2, 2, 5))], 3)
+    assert feed["INPUT0"].tolist() == [[3, 3], [5, 5], [5, 5], [5, 5]]
+    assert padding.use == BucketUse(4, 0, 6, 2)
+
+
+def test_inputs_get_the_length_of_the_bucket_of_the_longest() -> None:
+    padding = gatherer(bucket_text(LENGTH_BUCKETS="2,4,8", LENGTH_PAD_VALUES="INPUT0=-1"))
+    feed = padding.gather([request(INPUT0=rows(1, 1)), request(INPUT0=rows(1, 3, 7))], 2)
+    assert feed["INPUT0"].tolist() == [[1, -1, -1, -1], [7, 7, 7, -1]]
+    assert padding.use == BucketUse(0, 4, 4, 4)
+
+
+def test_a_batch_that_fills_its_bucket_is_not_copied() -> None:
+    padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
+    alone = rows(2, 4)
+    assert padding.gather([request(INPUT0=alone)], 2)["INPUT0"] is alone
+    assert padding.use == BucketUse(2, 4, 8, 0)
+    together = padding.gather([request(INPUT0=rows(1, 4, 1)), request(INPUT0=rows(1, 4, 2))], 2)["INPUT0"]
+    assert together.tolist() == [[1] * 4, [2] * 4]
+
+
+def test_what_an_earlier_batch_left_in_the_buffer_is_not_seen() -> None:
+    padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
+    padding.gather([request(INPUT0=rows(1, 3, 9))], 1)
+    assert padding.gather([request(INPUT0=rows(1, 1, 5))], 1)["INPUT0"].tolist() == [[5, 0, 0, 0]] * 2
+
+
+def test_strings_are_padded_with_strings() -> None:
+    text = bucket_text(datatype="BYTES", BATCH_BUCKETS="2,8", LENGTH_BUCKETS="3", LENGTH_PAD_VALUES="INPUT0=<pad>")
+    feed = gatherer(text).gather([request(INPUT0=bytes_array([b"a", b"\0"], (1, 2)))], 1)
+    assert feed["INPUT0"].tolist() == [[b"a", b"\0", b"<pad>"]] * 2
+    assert {type(element) for element in feed["INPUT0"].ravel()} == {bytes}
+
+
+def test_the_length_may_be_any_dimension_and_inputs_without_one_keep_theirs() -> None:
+    text = bucket_text(dims=(2, -1), BATCH_BUCKETS="2,8", LENGTH_BUCKETS="3") + tensor_text("input", "S", "FP32", [1])
+    padding = gatherer(text)
+    feed = padding.gather([request(INPUT0=np.ones((1, 2, 2), np.float32), S=rows(1, 1, 6))], 1)
+    assert feed["INPUT0"].tolist() == [[[1, 1, 0], [1, 1, 0]]] * 2
+    assert feed["S"].tolist() == [[6], [6]]
+    assert padding.use == BucketUse(2, 3, 5, 9)
+
+
+def test_inputs_of_different_lengths_get_the_same_one() -> None:
+    text = bucket_text(LENGTH_BUCKETS="2,4") + tensor_text("input", "MASK", "FP32", [-1])
+    padding = gatherer(text)
+    sent = request(INPUT0=rows(1, 1), MASK=rows(1, 3))
+    assert {name: array.shape for name, array in padding.gather([sent], 1).items()} == {
+        "INPUT0": (1, 4),
+        "MASK": (1, 4),
+    }
+    _, buckets = bucket_model(text)
+    assert lengths_of([sent, request(INPUT0=rows(1, 2), MASK=rows(1, 0))], buckets) == [3, 2]
+
+
+def test_without_batching_only_the_length_is_padded() -> None:
+    feed = gatherer(bucket_text(max_batch_size=0, LENGTH_BUCKETS="4")).gather([request(INPUT0=np.ones(3))], 1)
+    assert feed["INPUT0"].tolist() == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("BATCH_ITEM_SHAPE", [[2], [1], [1], [1]]), ("BATCH_ITEM_SHAPE_FLATTEN", [2, 1, 1, 1])],
+)
+def test_shapes_of_items_are_the_real_ones_with_a_row_for_each_row(kind: str, expected: object) -> None:
+    text = bucket_text(BATCH_BUCKETS="4,8", LENGTH_BUCKETS="4")
+    text += f'batch_input {{ kind: {kind} target_name: "SHAPES" data_type: TYPE_INT32 source_input: "INPUT0" }}'
+    feed = gatherer(text).gather([request(INPUT0=rows(1, 2)), request(INPUT0=rows(1, 1))], 2)
+    assert feed["SHAPES"].tolist() == expected
+    assert feed["SHAPES"].dtype == np.int32
+
+
+def test_padded_inputs_that_do_not_fit_together_fail() -> None:
+    padding = gatherer(bucket_text(dims=(2, -1), LENGTH_BUCKETS="4"))
+    with pytest.raises(BackendFailed, match="the inputs 'INPUT0' of a batch for 'model' do not fit together"):
+        padding.gather([request(INPUT0=np.ones((1, 2, 3))), request(INPUT0=np.ones((1, 3, 3)))], 2)
+
+
+# --- batch inputs
+
+
+def made(kind: str, *shapes: tuple[int, ...], data_type: str = "TYPE_INT32") -> object:
+    text = f"batch_input {{ kind: {kind} target_name: 'T' data_type: {data_type} source_input: 'INPUT0' }}"
+    (spec,) = batch_inputs(config_of(text), "model")
+    return spec.array([request(INPUT0=np.zeros(shape, np.float32)) for shape in shapes]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("BATCH_ELEMENT_COUNT", [2, 4, 1, 3]),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT", [2, 6, 7, 10]),
+        ("BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO", [0, 2, 6, 7, 10]),
+        ("BATCH_MAX_ELEMENT_COUNT_AS_SHAPE", [0, 0, 0, 0]),
+    ],
+)
+def test_counts_of_elements(kind: str, expected: list[int]) -> None:
+    assert made(kind, (1, 2), (2, 2), (1, 1), (3, 1)) == expected
+
+
+def test_shapes_have_a_row_for_every_item() -> None:
+    assert made("BATCH_ITEM_SHAPE", (2, 1, 3), (1, 2, 2)) == [[1, 3], [1, 3], [2, 2]]
+    assert made("BATCH_ITEM_SHAPE_FLATTEN", (2, 1, 3), (1, 2, 2)) == [1, 3, 1, 3, 2, 2]
+
+
+def test_targets_and_datatype_are_configured() -> None:
+    text = "batch_input { kind: BATCH_ELEMENT_COUNT target_name: ['A', 'B'] data_type: TYPE_FP32 source_input: 'I' }"
+    (spec,) = batch_inputs(config_of(text), "model")
+    assert (spec.target_names, spec.source, spec.dtype) == (("A", "B"), "I", np.dtype("float32"))
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    config = config_of("batch_input { kind: BATCH_ELEMENT_COUNT source_input: 'I' }")
+    with pytest.raises(ConfigInvalid, match="batch input of kind 0 is not supported for model"):
+        batch_inputs(config, "model")
+
+
+def test_a_request_without_the_source_fails() -> None:
+    with pytest.raises(BackendFailed, match="a request in the batch has no input 'OTHER'"):
+        input_named(request(INPUT0=rows(1, 1)), "OTHER")
