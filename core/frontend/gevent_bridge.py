@@ -20,8 +20,8 @@ from trident.core.inference.pending_request import CancelCause, Deferred, Pendin
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.streaming import StreamedRequest
-from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubTimer, HubWaiters
-from trident.core.waiting.waiting import Deadlines, set_timer_of_thread
+from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
+from trident.core.waiting.waiting import Deadlines
 
 if TYPE_CHECKING:
     from trident.core.engine.protocol import ServedModel
@@ -95,8 +95,6 @@ class GeventBridge:
         self._watch = _ClientWatch(hub)
         self._responses = HubResponses(hub)
         self.deadlines = Deadlines(hub)
-        self._timer = _timer_of(hub, self._waiters)
-        set_timer_of_thread(self._timer)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="trident-blocking")
 
     def infer(
@@ -205,20 +203,9 @@ class GeventBridge:
         """Stop watching, and end each thread after its current call."""
         self._watch.close()
         self.deadlines.close()
-        set_timer_of_thread(None)
-        if self._timer is not None:
-            self._timer.close()
         self._responses.close()
         self._threads.shutdown(cancel_futures=True)
         self._waiters.close()
-
-
-def _timer_of(hub: Any, waiters: HubWaiters) -> HubTimer | None:
-    """None where the system has none; then threads wait for the end of a queue delay."""
-    try:
-        return HubTimer(hub, waiters)
-    except OSError:
-        return None
 
 
 def _submit(model: ServedModel, pending: PendingRequest) -> None:

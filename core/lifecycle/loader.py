@@ -71,11 +71,10 @@ from trident.core.repository.repository import (
 )
 from trident.core.repository.sources import Fetched, SingleModelSource
 from trident.core.response_cache.response_cache import ResponseCache
-from trident.core.scheduling.execution import run_once
-from trident.core.scheduling.factory import make_scheduler
-from trident.core.scheduling.protocol import Scheduler
+from trident.core.scheduling.instance import run_once
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 from trident.core.scheduling.response_cache import CachingScheduler
+from trident.core.scheduling.scheduler import Scheduler, make_scheduler
 from trident.core.shared_memory.regions import Regions
 
 if TYPE_CHECKING:

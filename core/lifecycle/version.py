@@ -34,9 +34,9 @@ from trident.core.observability.tracing.tracer import Tracer
 from trident.core.repository.repositories import ModelKey
 from trident.core.repository.repository import ContentDigest, ModelDirectory
 from trident.core.repository.sources import Fetched
-from trident.core.scheduling.protocol import Scheduler
 from trident.core.scheduling.rate_limiter import InstanceClaims
 from trident.core.scheduling.response_cache import CachingScheduler
+from trident.core.scheduling.scheduler import Scheduler
 from trident.core.shared_memory.attachment import attach
 from trident.core.shared_memory.regions import Regions
 

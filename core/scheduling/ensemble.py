@@ -46,8 +46,7 @@ from trident.core.memo import Memo
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.execution import Clock
-from trident.core.scheduling.queue import deliver, stopping
+from trident.core.scheduling.queue import Clock, deliver, stopping
 
 # A client may ask for any choice of outputs.
 _MOST_PLANS = 64

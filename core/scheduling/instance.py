@@ -1,4 +1,4 @@
-"""A model instance: executes work on a backend instance and answers the requests.
+"""A model instance: its thread, the execution of batches on its backend instance, and the answers to their requests.
 
 Source: docs/spec/schedulers.md section 3, docs/architecture.md section 7.
 """
@@ -6,77 +6,84 @@ Source: docs/spec/schedulers.md section 3, docs/architecture.md section 7.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from enum import Enum
+from typing import Final
 
 from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.request_check import BatchForm
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import CALLERS, IDLE, CloseReason, InferenceTimes, asks_for_times
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.request import (
+    IDLE as NO_WAIT,
+)
+from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, Parameter, asks_for_times
+from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
+from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome
+from trident.core.inference.tensors import BYTES
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.execution import Clock, ShortExecutions, execute_batch, execute_in_bucket
+from trident.core.scheduling.batch_forming import Wait, Work
 from trident.core.scheduling.latency_target import BatchTuner
-from trident.core.scheduling.limits import BatchLimits, Run, Wait, form_batch
-from trident.core.scheduling.open_requests import OpenExecution
-from trident.core.scheduling.queue import Rejection, RequestQueue, Respond, flush_callers, reject
+from trident.core.scheduling.open_requests import OpenRequest, OpenRequests
+from trident.core.scheduling.queue import Clock, Respond, flush_callers, reject
 from trident.core.scheduling.rate_limiter import Claim, Needs
-
-
-class Work(NamedTuple):
-    """A batch to execute, perhaps empty, the requests to answer with an error, and why the batch was closed."""
-
-    batch: list[PendingRequest]
-    rejections: list[Rejection]
-    reason: CloseReason = IDLE
-
-
-def take_work(
-    queue: RequestQueue,
-    limits: BatchLimits,
-    now_ns: int,
-    short: ShortExecutions | None = None,
-    may_run: Callable[[], bool] | None = None,
-) -> Work | Wait | Run | None:
-    """Take from `queue` the work that is due. Under the scheduler's lock.
-
-    Returns Wait if a batch should grow first, and None if there is nothing to do. With `short`, a batch is taken only
-    if its execution is expected to be short. With `may_run`, it is asked when a batch is due; if the batch may not run
-    yet, it stays in the queue, where it can grow, and Run is returned.
-    """
-    if not queue.size or queue.delay_until:
-        return None
-    # Where requests go ahead of others, one more than a batch can have shows which were overtaken.
-    limit = limits.max_batch_size if queue.is_in_order else limits.max_batch_size + 1
-    candidates, rejections = queue.candidates(limit, now_ns)
-    decision = form_batch(candidates, limits, now_ns)
-    callers = queue.callers
-    if callers is not None and isinstance(decision, Wait) and callers.all_wait(candidates, now_ns):
-        decision = Run(len(candidates), CALLERS)
-    if isinstance(decision, Run) and (short is None or short.expected(candidates[: decision.requests])):
-        if may_run is None or may_run():
-            return Work(queue.take(decision.requests), rejections, decision.reason)
-        return Work([], rejections) if rejections else decision
-    if rejections:
-        return Work([], rejections)
-    return decision if isinstance(decision, Wait) else None
-
+from trident.core.waiting.waiting import ThreadWaiter
 
 _log = logging.getLogger("trident.scheduling")
 
 OnPoisoned = Callable[[BackendInstance], None]
 
 
+class ThreadState(Enum):
+    """`next` are the states that may follow."""
+
+    next: tuple[ThreadState, ...]
+
+    RUNNING = "executes, or looks for work"
+    IDLE = "rests until it is woken"
+    HOLDING = "rests until it is woken or the queue delay is over"
+    WAITING = "rests until it is its turn to hold the resources of an execution"
+    WOKEN = "has its token and will look for work"
+    LENT = "rests while the submitting thread executes on its instance"
+    ENDED = "has ended, or has its token and will end"
+
+
+# In Python 3.11 a member costs a function call when it is looked up on its class.
+RUNNING: Final = ThreadState.RUNNING
+IDLE: Final = ThreadState.IDLE
+HOLDING: Final = ThreadState.HOLDING
+WAITING: Final = ThreadState.WAITING
+WOKEN: Final = ThreadState.WOKEN
+LENT: Final = ThreadState.LENT
+ENDED: Final = ThreadState.ENDED
+
+RUNNING.next = (IDLE, HOLDING, WAITING, ENDED)
+IDLE.next = (WOKEN, LENT, RUNNING, ENDED)
+HOLDING.next = (WOKEN, LENT, IDLE, RUNNING, ENDED)
+WAITING.next = (RUNNING,)
+WOKEN.next = (RUNNING,)
+LENT.next = (IDLE, WOKEN, ENDED)
+ENDED.next = ()
+
+
 class ModelInstance:
-    """One instance of a model version. It runs on its own thread, or inline on another while its own rests."""
+    """One instance of a model version. It executes on its own thread, or on a submitting one while its own rests.
+
+    The scheduler's lock guards `state`, `retired`, `taken` and `wait`. `token` is a binary semaphore: the thread rests
+    by acquiring it, and whoever moves it to WOKEN or ENDED releases it. `retired` tells the thread to end when it next
+    looks for work. `taken` is the number of requests that it has taken and not finished, without those of
+    `open_requests`, which are done when their final response was delivered. `wait` is valid while HOLDING.
+    """
 
     def __init__(
         self,
         backend: BackendInstance,
+        executing: BackendInstance,
         spec: ModelSpec,
         statistics: ModelStatistics,
         respond: Respond,
@@ -85,32 +92,69 @@ class ModelInstance:
         *,
         clock: Clock = time.monotonic_ns,
         on_poisoned: OnPoisoned | None = None,
-        open_execution: OpenExecution | None = None,
+        open_requests: OpenRequests | None = None,
         claim: Claim | None = None,
         tuner: BatchTuner | None = None,
     ) -> None:
-        """`refuse` answers requests that are not executed. `open_execution` executes on an instance that answers later.
+        """`executing` executes in place of `backend`, or is the same. `refuse` answers requests that are not executed.
 
-        `claim` is that on what its executions hold. `tuner` is told of each execution.
+        `open_requests` are those of an instance that answers later. `claim` is that on the resources which its
+        executions hold. `tuner` is told of each execution.
         """
+        self.backend = backend
+        self.executing = executing
         self.name = backend.placement.name
         self.claim = claim
-        self._backend = backend
+        self.open_requests = open_requests
+        self.token = threading.Lock()
+        self.token.acquire()
+        self.state: ThreadState = RUNNING
+        self.retired = False
+        self.taken = 0
+        self.wait = Wait(0, 0, None, 0)
+        self._own_thread: threading.Thread | None = None
         self._spec = spec
         self._statistics = statistics
         self._respond = respond
         self._short = short
         self._clock = clock
-        self._open_execution = open_execution
-        self._respond_unrun = refuse if open_execution is None else open_execution.respond_unrun
-        self._execute_batch = execute_batch if spec.buckets is None else execute_in_bucket
+        self._respond_unrun = refuse if open_requests is None else open_requests.respond_unrun
         self._on_poisoned = on_poisoned
         self._tuner = tuner
 
+    # --- its thread
+
+    def start(self, serve: Callable[[ModelInstance], None]) -> None:
+        """Call `serve` with this instance on the thread."""
+        self._own_thread = threading.Thread(target=serve, args=(self,), name=f"trident-{self.name}", daemon=True)
+        self._own_thread.start()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait for the thread to end, unless it is the calling one or was never started. Returns whether it ended."""
+        thread = self._own_thread
+        if thread is None:
+            return True
+        if not self.is_current:
+            thread.join(timeout_s)
+        return not thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on its thread."""
+        return self._own_thread is threading.current_thread()
+
+    def move(self, state: ThreadState) -> None:
+        """Raises RuntimeError for a move that the states do not allow, which is a bug."""
+        if state not in self.state.next:
+            raise RuntimeError(f"instance thread '{self.name}' cannot go from {self.state} to {state}")
+        self.state = state
+
     @property
     def needs(self) -> Needs:
-        """What its executions hold; empty for nothing."""
+        """The resources that its executions hold; empty for none."""
         return {} if self.claim is None else self.claim.needs
+
+    # --- executions
 
     def perform(self, work: Work, inline: bool = False) -> None:
         """Answer the rejected requests, then execute the batch. `inline`: not on the instance's own thread.
@@ -134,95 +178,159 @@ class ModelInstance:
             if self._tuner is not None:
                 self._tuner.note(work.batch, begin_ns, end_ns)
 
-    def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = IDLE) -> None:
-        """Execute a batch and answer each of its requests that is not answered later. Raises nothing.
+    def execute(self, requests: Sequence[PendingRequest], reason: CloseReason = NO_WAIT) -> None:
+        """Execute a batch, which was closed for `reason`, and answer each request that is not answered later.
 
-        `reason` is why the batch was closed; it holds for each part of it.
-        A batch that fails as a whole is executed again in halves, down to the requests that fail alone. If the backend
-        instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called, once.
+        Raises nothing. A batch that fails as a whole is executed again in halves, down to the requests that fail alone.
+        If the backend instance is poisoned afterwards, so that it can execute nothing again, `on_poisoned` is called,
+        once.
         """
-        if self._open_execution is None:
+        if self.open_requests is None:
             self._execute(requests, reason)
         else:
-            self._execute_open(requests, reason, self._open_execution)
-        if self._on_poisoned is not None and self._backend.poisoned:
+            self._execute_open(requests, reason, self.open_requests)
+        if self._on_poisoned is not None and self.executing.poisoned:
             on_poisoned, self._on_poisoned = self._on_poisoned, None
-            on_poisoned(self._backend)
+            on_poisoned(self.executing)
 
     def _execute(self, requests: Sequence[PendingRequest], reason: CloseReason) -> None:
         """Each request gets its one response."""
-        name, version, respond = self._spec.name, self._spec.version, self._respond
+        respond = self._respond
         parts = [requests]
         while parts:
             part = parts.pop()
             try:
-                execution = self._execute_batch(self._backend, part, reason, self._statistics, self._clock)
+                execution = self._run(part, reason)
             except Exception as exc:
                 # Executed after this block, so that the next exception is not chained to this one.
                 parts += self._split(part, exc)
                 continue
             for pending, outcome in zip(part, execution.outputs, strict=True):
-                if isinstance(outcome, Exception):
-                    self._fail(pending, outcome)
-                    continue
                 # Only an instance that answers later may give LATER.
-                response = InferenceResponse(name, version, outcome, id=pending.request.id)  # type: ignore[arg-type]
-                if SWITCHES.times or pending.wants_times:
-                    self._note_times(response, pending, execution, reason)
-                respond(pending, response)
+                respond(pending, self._response(pending, outcome, execution, reason))  # type: ignore[arg-type]
+
+    def _run(self, requests: Sequence[PendingRequest], reason: CloseReason) -> Execution:
+        """Execute `requests` as one batch; raises what the backend raises.
+
+        Counts the batch and its successful requests; the caller counts the failed ones. An execution that raised is not
+        counted as an execution, as in Triton's ONNX Runtime backend.
+        """
+        start_ns = self._clock()
+        batch_sizes = [pending.batch_size or 1 for pending in requests]
+        execution = self.executing.execute([pending.request for pending in requests], batch_sizes)
+        outcomes = checked(execution, len(requests)).outputs
+        self._note_end(execution, start_ns, batch_sizes)
+        successful = requests
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                pairs = zip(requests, outcomes, strict=True)
+                successful = [pending for pending, outcome in pairs if not isinstance(outcome, Exception)]
+                break
+        self._count(execution, successful, reason)
+        return execution
 
     def _execute_open(
-        self, requests: Sequence[PendingRequest], reason: CloseReason, open_execution: OpenExecution
+        self, requests: Sequence[PendingRequest], reason: CloseReason, open_requests: OpenRequests
     ) -> None:
-        """Requests that are answered later stay open."""
-        execution, claimed = open_execution.run(requests, reason)
+        """Requests that are answered later stay open, and those that the model gives back are queued again.
+
+        Such a batch is never executed again split: a part of it may have been answered.
+        """
+        start_ns = self._clock()
+        opened = open_requests.open(requests, start_ns)
+        try:
+            execution, claimed, again = self._run_open(opened, start_ns, open_requests)
+        except Exception as error:
+            for request in opened:
+                if not request.is_closed and request.claim():
+                    request.answer(self._failed(request.pending, error))
+            return
+        successful = [request.pending for request, outcome in claimed if not isinstance(outcome, Exception)]
+        self._count(execution, successful, reason)
+        for request in again:
+            open_requests.give_back(request)
         for request, outcome in claimed:
-            pending = request.pending
-            if isinstance(outcome, Exception):
-                request.answer(self._failure(pending, outcome))
-                continue
-            response = InferenceResponse(self._spec.name, self._spec.version, outcome, id=pending.request.id)
-            if execution is not None and (SWITCHES.times or pending.wants_times):
-                self._note_times(response, pending, execution, reason)
-            request.answer(response)
+            request.answer(self._response(request.pending, outcome, execution, reason))
+
+    def _run_open(
+        self, opened: Sequence[OpenRequest], start_ns: int, open_requests: OpenRequests
+    ) -> tuple[Execution, list[tuple[OpenRequest, Outputs | Exception]], list[OpenRequest]]:
+        """The execution, the requests that it has answered itself, and those to execute again.
+
+        Only the backend refers to the senders after that: a request whose sender is gone is failed.
+        """
+        senders = [open_requests.sender(request) for request in opened]
+        batch_sizes = [request.pending.batch_size or 1 for request in opened]
+        execution = self.executing.execute([request.pending.request for request in opened], batch_sizes, senders)
+        checked(execution, len(opened))
+        self._note_end(execution, start_ns, batch_sizes)
+        claimed: list[tuple[OpenRequest, Outputs | Exception]] = []
+        again: list[OpenRequest] = []
+        for request, sender, outcome in zip(opened, senders, execution.outputs, strict=True):
+            if outcome is LATER:
+                request.input_end_ns = execution.input_end_ns
+            elif outcome is AGAIN:
+                sender.end()
+                again.append(request)
+            elif request.claim():
+                claimed.append((request, outcome))
+        return execution, claimed, again
+
+    def _note_end(self, execution: Execution, start_ns: int, batch_sizes: Sequence[int]) -> None:
+        execution.start_ns = start_ns
+        execution.end_ns = self._clock()
+        execution.items = execution.items or sum(batch_sizes)
+
+    def _count(self, execution: Execution, successful: Sequence[PendingRequest], reason: CloseReason) -> None:
+        """Count an execution, its batch and its successful requests."""
+        self._statistics.record_batch(
+            successful,
+            execution.items,
+            execution.start_ns,
+            execution.input_end_ns,
+            execution.output_start_ns,
+            execution.end_ns,
+            reason,
+        )
+        if execution.bucket is not None:
+            self._statistics.record_bucket(execution.bucket)
 
     def _split(self, requests: Sequence[PendingRequest], exc: Exception) -> list[Sequence[PendingRequest]]:
         """The halves of a batch that failed, the second one first; fails a single request.
 
         On a poisoned instance every request fails.
         """
-        if len(requests) == 1 or self._backend.poisoned:
+        if len(requests) == 1 or self.executing.poisoned:
             for pending in requests:
-                self._fail(pending, exc)
+                self._respond(pending, self._failed(pending, exc))
             return []
         count, model = len(requests), self._spec.name
         _log.warning("a batch of %d requests for model '%s' failed, running it again split: %s", count, model, exc)
         middle = count // 2
         return [requests[middle:], requests[:middle]]
 
-    def _note_times(
-        self, response: InferenceResponse, pending: PendingRequest, execution: Execution, reason: CloseReason
-    ) -> None:
-        """Add the times of the execution in which `pending` succeeded, as parameters, too, if its client asks."""
-        response.times = times = InferenceTimes(
-            execution.start_ns - pending.enqueue_ns,
-            execution.input_end_ns - execution.start_ns,
-            execution.output_start_ns - execution.input_end_ns,
-            execution.end_ns - execution.output_start_ns,
-            execution.items,
-            reason,
-        )
-        if SWITCHES.timing and asks_for_times(pending.request):
-            response.parameters = {**(response.parameters or {}), **times.parameters()}
+    def _response(
+        self, pending: PendingRequest, outcome: Outputs | Exception, execution: Execution, reason: CloseReason
+    ) -> InferenceResponse:
+        """The response with an outcome of the execution and, on demand, its times."""
+        if isinstance(outcome, Exception):
+            return self._failed(pending, outcome)
+        response = InferenceResponse(self._spec.name, self._spec.version, outcome, id=pending.request.id)
+        if SWITCHES.times or pending.wants_times:
+            response.times = times = InferenceTimes(
+                execution.start_ns - pending.enqueue_ns,
+                execution.input_end_ns - execution.start_ns,
+                execution.output_start_ns - execution.input_end_ns,
+                execution.end_ns - execution.output_start_ns,
+                execution.items,
+                reason,
+            )
+            if SWITCHES.timing and asks_for_times(pending.request):
+                response.parameters = {**(response.parameters or {}), **times.parameters()}
+        return response
 
-    def _fail(self, pending: PendingRequest, exc: Exception) -> None:
-        """Answer one request with its error."""
-        self._respond(pending, self._failure(pending, exc))
-
-    def _failure(self, pending: PendingRequest, exc: Exception) -> InferenceResponse:
-        """Count a failed request and make its response. An exception that is not a ServerError is logged with its
-        traceback.
-        """
+    def _failed(self, pending: PendingRequest, exc: Exception) -> InferenceResponse:
+        """Count a failed request and make its response. Logs an exception that is not a ServerError."""
         if isinstance(exc, ServerError):
             error = exc
         else:
@@ -233,3 +341,155 @@ class ModelInstance:
         reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
         self._statistics.record_failure(pending, reason, self._clock(), error.message)
         return InferenceResponse.failed(pending.request, error)
+
+
+def checked(execution: Execution, count: int) -> Execution:
+    """`execution`, which must have `count` outcomes. Raises BackendFailed."""
+    if len(execution.outputs) != count:
+        raise BackendFailed(f"the backend gave {len(execution.outputs)} outcomes for {count} requests")
+    return execution
+
+
+# On its own thread an execution takes two to three times its computing time, because that thread shares the interpreter
+# with the submitting one. So these limits only tell that running inline does no harm: the execution takes no longer
+# than the rest of the work for as many requests.
+_SHORT_NS: Final = 1_000_000
+_SHORT_NS_PER_REQUEST: Final = 30_000
+_IN_A_ROW: Final = 16
+# These limits are for durations measured inline, which are computing time. They tell that running inline is a gain: an
+# execution that computes longer is worth another thread on a machine with another core. The work that Python does for
+# each request takes the same time on either thread.
+_INLINE_NS: Final = 200_000
+_INLINE_NS_PER_REQUEST: Final = 8_000
+# The durations measured inline are averaged over this many executions. If the average is too high, inline execution is
+# tried again after this many other executions.
+_AVERAGED: Final = 16
+_PAUSE: Final = 1000
+
+
+class ShortExecutions:
+    """The measured durations of one model's executions. Any thread; a note may be lost if two arrive at once.
+
+    No client may block the submitting thread, so the amount of input that a client sends must not make the next
+    execution a long one. An execution with twice the input of a short one takes some milliseconds at most, even if the
+    time grows with the cube of the size.
+
+    `lasting` tells whether the last 16 executions were short.
+    """
+
+    __slots__ = ("_average", "_largest", "_measured", "_short", "lasting")
+
+    def __init__(self, spec: ModelSpec) -> None:
+        # The time that a model spends on a string does not follow from the size of the string.
+        self._measured = all(tensor.datatype is not BYTES for tensor in spec.inputs.values())
+        self._short = 0
+        self._largest = 0
+        self._average = 0.0
+        self.lasting = False
+
+    def expected(self, batch: Sequence[PendingRequest]) -> bool:
+        """Whether executing `batch` will be short: the last 16 were, and one of them had at least half its input."""
+        return self.lasting and _size(batch) <= 2 * self._largest
+
+    def note(self, batch: Sequence[PendingRequest], duration_ns: int, inline: bool) -> None:
+        """Note that executing `batch` took `duration_ns` nanoseconds, on the submitting thread if `inline`."""
+        if not self._measured:
+            return
+        count = len(batch)
+        if duration_ns >= _SHORT_NS + _SHORT_NS_PER_REQUEST * count:
+            self._short = self._largest = 0
+            self.lasting = False
+            return
+        self._short += 1
+        self._largest = max(self._largest, _size(batch))
+        if inline:
+            self._average += (duration_ns / (_INLINE_NS + _INLINE_NS_PER_REQUEST * count) - self._average) / _AVERAGED
+            if self._average > 1:
+                self._average = 0.0
+                self._short = -_PAUSE
+        self.lasting = self._short >= _IN_A_ROW
+
+
+def _size(batch: Sequence[PendingRequest]) -> int:
+    return sum([pending.request.nbytes for pending in batch])
+
+
+def run_once(
+    backend: BackendInstance, requests: Sequence[InferenceRequest], check: Callable[[InferenceRequest], BatchForm]
+) -> list[list[OutputTensor]]:
+    """Check `requests` and execute them as one batch, without a queue: for warmup and golden requests.
+
+    Nothing is counted, because no client sent them. Blocks until each request is answered or, if the model wants to
+    execute it again, has had its first execution. Returns the outputs of each
+    request, the first ones of a request with several responses; raises the first error. Must not run while the
+    instance's thread does.
+    """
+    batch_sizes = [check(request)[0] or 1 for request in requests]
+    if not backend.answers_later:
+        return [_outputs(outcome) for outcome in backend.execute(requests, batch_sizes).outputs]
+    answers = [CollectedAnswer() for _ in requests]
+    execution = checked(
+        backend.execute(requests, batch_sizes, [CollectingSender(answer) for answer in answers]), len(requests)
+    )
+    pairs = list(zip(answers, execution.outputs, strict=True))
+    for answer, outcome in pairs:
+        if outcome is AGAIN:
+            answer.note(None, True)
+    return [_outputs(answer.wait() if isinstance(outcome, DeferredOutcome) else outcome) for answer, outcome in pairs]
+
+
+def _outputs(outcome: Outputs | Exception | DeferredOutcome) -> list[OutputTensor]:
+    """Raises an outcome that is an error."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    if isinstance(outcome, DeferredOutcome):
+        raise BackendFailed("the backend answers later, which it did not announce")
+    return list(outcome)
+
+
+class CollectedAnswer:
+    """The outputs of the first response that has some, or the first error. `wait` on one thread; the rest on any."""
+
+    def __init__(self) -> None:
+        self._answer: Outputs | ServerError | None = None
+        self._end = ThreadWaiter()
+
+    def note(self, response: Outputs | ServerError | None, final: bool) -> None:
+        if self._end.outcome is not None:
+            return
+        if self._answer is None or (isinstance(response, ServerError) and not isinstance(self._answer, ServerError)):
+            self._answer = response
+        if final:
+            self._end.settle(True)
+
+    def wait(self) -> Outputs | ServerError:
+        """Block until the final response."""
+        self._end.wait()
+        return [] if self._answer is None else self._answer
+
+
+class CollectingSender:
+    """Implements ResponseSender, without a window. Only the backend instance refers to it."""
+
+    is_cancelled = False
+    is_full = False
+
+    def __init__(self, answer: CollectedAnswer) -> None:
+        self._answer = answer
+
+    def __del__(self) -> None:
+        # Does nothing after the final response. It takes no lock, so it may be done anywhere.
+        self._answer.note(BackendFailed("the model dropped its response sender before the final response"), True)
+
+    def send(
+        self,
+        outputs: Outputs | None,
+        *,
+        final: bool = False,
+        error: ServerError | None = None,
+        parameters: dict[str, Parameter] | None = None,
+    ) -> None:
+        self._answer.note(outputs if error is None else error, final)
+
+    def watch(self, callback: Callable[[], None]) -> None:
+        """Nothing changes."""

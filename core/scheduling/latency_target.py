@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BatchTuning
-from trident.core.scheduling.limits import BatchLimits, LimitsInForce
+from trident.core.scheduling.batch_forming import BatchLimits
 
 # A batch of a tuned model is closed this long before one of its requests would outlive its queue timeout: the thread
 # that waits with it wakes later than it asked for.
@@ -274,20 +274,26 @@ _LOG_PERIOD_NS = 10_000_000_000
 
 
 class BatchTuner:
-    """Any thread may call `note`; the one whose execution ends a window changes `limits`, at once.
+    """Any thread may call `note`; the one whose execution ends a window calls `change_limits`, at once.
 
     `instances` is how many instances there are; set it when that changes. The log has a line when a setting changes
     notably, at most one in ten seconds.
     """
 
-    def __init__(self, spec: ModelSpec, limits: LimitsInForce, statistics: ModelStatistics) -> None:
-        """`spec` has a target."""
+    def __init__(
+        self,
+        spec: ModelSpec,
+        limits: BatchLimits,
+        change_limits: Callable[[BatchLimits], None],
+        statistics: ModelStatistics,
+    ) -> None:
+        """`spec` has a target; `limits` are those of its configuration."""
         assert spec.batching is not None
         self._model = spec.name
         self._target_ns = spec.batching.target_p99_ns
-        self._limits = limits
+        self._change_limits = change_limits
         self._statistics = statistics
-        self._controller = BatchController(self._target_ns, limits.current.max_batch_size)
+        self._controller = BatchController(self._target_ns, limits.max_batch_size)
         self._lock = threading.Lock()
         self.instances = 1
         # --- guarded by the lock
@@ -325,6 +331,6 @@ class BatchTuner:
                 )
 
     def _apply(self, setting: BatchSetting) -> None:
-        self._limits.change(setting.limits())
+        self._change_limits(setting.limits())
         tuning = BatchTuning(target_p99_ns=self._target_ns, delay_ns=setting.delay_ns, max_size=setting.max_size)
         self._statistics.note_tuning(tuning)

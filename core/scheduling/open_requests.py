@@ -9,21 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled, ServerError
 from trident.core.inference.flushing import flush
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import CloseReason, InferenceTimes, Parameter
+from trident.core.inference.request import InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse, Outputs
-from trident.core.inference.streaming import AGAIN, LATER, ResponseWindow, StreamedRequest
+from trident.core.inference.streaming import ResponseWindow, StreamedRequest
 from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason, ResponseKind
-from trident.core.scheduling.execution import Clock, checked
-from trident.core.scheduling.queue import Rejection, Respond, flush_callers, reject
+from trident.core.scheduling.queue import Clock, Rejection, Respond, flush_callers, reject
 
 if TYPE_CHECKING:
     from trident.core.scheduling.instance_pool import InstancePool
@@ -365,6 +363,7 @@ class OpenRequests:
         window: WindowLimits,
         clock: Clock,
         again: Again,
+        dropped: DroppedSenders,
     ) -> None:
         self.size = 0
         self.window = window
@@ -377,6 +376,7 @@ class OpenRequests:
         self.clock = clock
         self._has_noted_late = False
         self._again = again
+        self._dropped = dropped
         # How often the instance has lost what it knew of its requests.
         self.losses = 0
         # Those to be executed again, by their pending requests, and those of them whose client must take more first.
@@ -392,6 +392,10 @@ class OpenRequests:
             self._given_back.pop(pending) if pending in self._given_back else OpenRequest(pending, now_ns, self)
             for pending in batch
         ]
+
+    def sender(self, request: OpenRequest) -> RequestSender:
+        """The sender for an execution of `request`."""
+        return RequestSender(request, self._dropped)
 
     def give_back(self, request: OpenRequest) -> None:
         """Execute `request` again, when its client has taken enough of what was sent."""
@@ -499,72 +503,6 @@ class OpenRequests:
             _log.warning(
                 "model '%s' answered a request again after its final response; such responses are dropped", self._name
             )
-
-
-class Claimed(NamedTuple):
-    """A request that its execution answers itself, for the last time, with an outcome."""
-
-    request: OpenRequest
-    outcome: Outputs | Exception
-
-
-class OpenExecution:
-    """Belongs to one backend instance, and runs on its thread."""
-
-    def __init__(
-        self,
-        backend: BackendInstance,
-        requests: OpenRequests,
-        dropped: DroppedSenders,
-        statistics: ModelStatistics,
-        clock: Clock,
-    ) -> None:
-        self._backend = backend
-        self._requests = requests
-        self._dropped = dropped
-        self._statistics = statistics
-        self._clock = clock
-        self.respond_unrun: Respond = requests.respond_unrun
-
-    def run(self, batch: Sequence[PendingRequest], reason: CloseReason) -> tuple[Execution | None, list[Claimed]]:
-        """Execute `batch`, which was closed for `reason`, and claim the requests that it answers itself: all that are
-        open if it raises.
-
-        Counts the batch and its successful requests; the caller counts the failed ones, and answers. Such a batch is
-        never executed again: a part of it may have been answered. Requests that the model gives back are queued again.
-        """
-        start_ns = self._clock()
-        opened = self._requests.open(batch, start_ns)
-        senders = [RequestSender(request, self._dropped) for request in opened]
-        batch_sizes = [pending.batch_size or 1 for pending in batch]
-        try:
-            execution = checked(
-                self._backend.execute([pending.request for pending in batch], batch_sizes, senders), len(batch)
-            )
-        except Exception as error:
-            return None, [Claimed(request, error) for request in opened if not request.is_closed and request.claim()]
-        execution.start_ns = start_ns
-        execution.end_ns = end_ns = self._clock()
-        execution.items = items = execution.items or sum(batch_sizes)
-        input_end_ns = execution.input_end_ns
-        claimed: list[Claimed] = []
-        again: list[OpenRequest] = []
-        for request, sender, outcome in zip(opened, senders, execution.outputs, strict=True):
-            if outcome is LATER:
-                request.input_end_ns = input_end_ns
-            elif outcome is AGAIN:
-                sender.end()
-                again.append(request)
-            elif request.claim():
-                claimed.append(Claimed(request, outcome))
-        # Until here the senders had to live: a request whose sender is gone is failed.
-        del senders, sender
-        successful = [each.request.pending for each in claimed if not isinstance(each.outcome, Exception)]
-        output_start_ns = execution.output_start_ns
-        self._statistics.record_batch(successful, items, start_ns, input_end_ns, output_start_ns, end_ns, reason)
-        for request in again:
-            self._requests.give_back(request)
-        return execution, claimed
 
 
 # Responses to the earliest request that is not done are delivered as they come; those to later ones wait for its final

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -18,71 +19,14 @@ from typing import Final, NamedTuple
 from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import Caller
 from trident.core.inference.response import InferenceResponse
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 
-SETTLED_NS: Final = 1_000_000_000
-SETTLED_DELAYS: Final = 10
-"""If so many delays have passed without a new caller, and a second, none is expected within the next delay."""
-# From so many known callers on, those that have gone are looked for also while new ones come.
-_MANY: Final = 256
-
-
-class Callers:
-    """Guarded by the scheduler's lock.
-
-    A caller is one from its first request for the model to the end of its connection, also while it sends nothing. A
-    request without a caller may be followed by others at any time, so for a moment it counts as a new caller does.
-    """
-
-    __slots__ = ("_known", "_looks_at", "_looks_ns", "_settled_ns", "_settles_ns")
-
-    def __init__(self, delay_ns: int) -> None:
-        """`delay_ns` is the queue delay of the model."""
-        self._settles_ns = max(SETTLED_NS, SETTLED_DELAYS * delay_ns)
-        self._known: set[Caller] = set()
-        # From when on no new caller is expected; when, or with how many known ones, to look for those that have gone.
-        self._settled_ns = 0
-        self._looks_ns = 0
-        self._looks_at = _MANY
-
-    def note(self, pending: PendingRequest, now_ns: int) -> None:
-        """Note that the caller of `pending`, if it has one, waits."""
-        caller = pending.request.caller
-        if caller is None:
-            self._settled_ns = now_ns + self._settles_ns
-        elif caller not in self._known:
-            # Callers that ask once and go never let the model settle, and must not stay known.
-            if len(self._known) >= self._looks_at:
-                self._look()
-            self._known.add(caller)
-            self._settled_ns = now_ns + self._settles_ns
-
-    def may_all_wait(self, requests: int, now_ns: int) -> bool:
-        """Whether `all_wait` can be true while so many `requests` are queued."""
-        return now_ns >= self._settled_ns and (requests >= len(self._known) or now_ns >= self._looks_ns)
-
-    def all_wait(self, requests: Sequence[PendingRequest], now_ns: int) -> bool:
-        """Whether `requests`, which nobody has cancelled, are those of all callers."""
-        if now_ns < self._settled_ns:
-            return False
-        if now_ns >= self._looks_ns:
-            self._looks_ns = now_ns + SETTLED_NS
-            self._look()
-        if len(requests) < len(self._known):
-            return False
-        return self._known <= {pending.request.caller for pending in requests}
-
-    def _look(self) -> None:
-        """Forget the callers that have gone."""
-        self._known = {caller for caller in self._known if caller.is_open}
-        self._looks_at = max(_MANY, 2 * len(self._known))
-
-
 _log = logging.getLogger("trident.scheduling")
 
+# Monotonic nanoseconds.
+Clock = Callable[[], int]
 Respond = Callable[[PendingRequest, InferenceResponse], None]
 
 
@@ -143,9 +87,9 @@ class RequestQueue:
 
     `size` counts requests, `items` their batch sizes. A model without `dynamic_batching` has one level and no policy.
     `is_in_order` tells whether no request ever goes ahead of one that arrived earlier. `delay_until` is the size below
-    which the scheduler takes nothing yet, 0 for none. `callers` are those of a model whose queue delay ends when all of
-    them wait; None for others. `is_limited` tells whether a request may keep others out, because the size of a level is
-    limited: one that is cancelled should be discarded. `may_expire`: requests may be rejected because of their timeout.
+    which the scheduler takes nothing yet, 0 for none. `is_limited` tells whether a request may keep others out, because
+    the size of a level is limited: one that is cancelled should be discarded. `may_expire`: requests may be rejected
+    because of their timeout.
     """
 
     __slots__ = (
@@ -154,7 +98,6 @@ class RequestQueue:
         "_levels",
         "_prunes_at",
         "_single",
-        "callers",
         "delay_until",
         "is_in_order",
         "is_limited",
@@ -174,9 +117,6 @@ class RequestQueue:
         self.is_limited = any(policy.max_queue_size for policy in batching.policies)
         self.may_expire = batching.may_expire
         self.is_in_order = self._single is not None and not self._single.policy.delay_on_timeout
-        self.callers: Callers | None = None
-        if batching.max_queue_delay_ns and not batching.waits_out_delay:
-            self.callers = Callers(batching.max_queue_delay_ns)
         self.delay_until = delay_until
         self.size = 0
         self.items = 0
@@ -353,3 +293,38 @@ class _Level:
 def _cancelled(pending: PendingRequest) -> Rejection:
     """The error has no text, as in Triton."""
     return Rejection(pending, RequestCancelled("", model=pending.request.model_name))
+
+
+class TimeoutThread:
+    """Answers in time what waits too long: requests in a queue, sequences without a slot or without a request.
+
+    It calls `look` when it is woken, and after the seconds that the last look returned (None: not by itself). `look`
+    must not raise.
+    """
+
+    def __init__(self, model: str, look: Callable[[], float | None]) -> None:
+        self._look = look
+        self._is_closed = False
+        self._wake = threading.Event()
+        self._own_thread = threading.Thread(target=self._run, name=f"trident-{model}-timeouts", daemon=True)
+
+    def start(self) -> None:
+        self._own_thread.start()
+
+    def wake(self) -> None:
+        """Look soon. Any thread."""
+        self._wake.set()
+
+    def close(self, timeout_s: float | None) -> bool:
+        """Look no more, and end the thread. Returns whether it ended."""
+        self._is_closed = True
+        self._wake.set()
+        if self._own_thread.ident is not None and self._own_thread is not threading.current_thread():
+            self._own_thread.join(timeout_s)
+        return not self._own_thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            pause_s = self._look()
+            self._wake.wait(None if pause_s is None else min(pause_s, threading.TIMEOUT_MAX))
+            self._wake.clear()

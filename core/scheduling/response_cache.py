@@ -22,9 +22,8 @@ from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.response_cache.response_cache import CachedResponse, LookUp, ResponseCache, request_key
-from trident.core.scheduling.execution import Clock
-from trident.core.scheduling.protocol import Scheduler
-from trident.core.scheduling.queue import deliver, flush_callers
+from trident.core.scheduling.queue import Clock, deliver, flush_callers
+from trident.core.scheduling.scheduler import Scheduler
 
 # What happened to the request that was executed, and need not happen to those that wait for it.
 _OWN_FAILURES = (RequestCancelled, DeadlineExceeded, QueueFull, ServerStopping)

@@ -31,12 +31,10 @@ from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_count
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.batcher import DynamicBatcher, Through
-from trident.core.scheduling.collecting_sender import CollectedAnswer, CollectingSender
-from trident.core.scheduling.execution import Clock
+from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
+from trident.core.scheduling.instance import CollectedAnswer, CollectingSender
 from trident.core.scheduling.open_requests import Again, ResponseOrder, refuse_again
-from trident.core.scheduling.queue import Rejection, Respond, deliver, reject, stopping
-from trident.core.scheduling.reaper import Reaper
+from trident.core.scheduling.queue import Clock, Rejection, Respond, TimeoutThread, deliver, reject, stopping
 from trident.core.scheduling.sequence_requests import Controls, InitialStates, Placing, States, made_tensor
 
 
@@ -790,7 +788,7 @@ class SequenceScheduler:
         self._order = ResponseOrder(deliver) if sequence.preserve_ordering else None
         self._respond: Respond = self._order.respond if self._order else deliver
         self._refuse: Respond = self._order.leave if self._order else deliver
-        self._reaper = Reaper(spec.name, self._reap)
+        self._timeouts = TimeoutThread(spec.name, self._reap)
         self._lock = threading.Lock()
         # As in Triton the requests in all slots count for a direct scheduler, those of each instance for the other one.
         first = FirstBatch(delay_until, backlog_delay_until) if sequence.is_direct and delay_until else None
@@ -824,7 +822,7 @@ class SequenceScheduler:
             lanes = list(self._lanes)
         for lane in lanes:
             lane.batcher.start()
-        self._reaper.start()
+        self._timeouts.start()
 
     # --- requests
 
@@ -852,7 +850,7 @@ class SequenceScheduler:
             progress.unanswered += 1
             if sequence.lane is None:
                 if self._seating.put_back(sequence, pending):
-                    self._reaper.wake()
+                    self._timeouts.wake()
             else:
                 self._seating.touch(sequence, now_ns)
                 if self._order is not None:
@@ -877,7 +875,7 @@ class SequenceScheduler:
         if sequence is None:
             sequence = OpenSequence(self, request.correlation_id, self._passage.first_states)
             if self._seating.begin(sequence, pending.enqueue_ns):
-                self._reaper.wake()
+                self._timeouts.wake()
         elif request.sequence_start:
             _log.warning(
                 "sequence %s for model '%s' has a conflict. The previous sequence did not end before this sequence "
@@ -1017,4 +1015,4 @@ class SequenceScheduler:
             self._progress.end_all(change, because)
         self._make(change)
         ended = [lane.batcher.close(timeout_s, because) for lane in lanes]
-        return all([*ended, self._reaper.close(timeout_s)])
+        return all([*ended, self._timeouts.close(timeout_s)])

@@ -7,17 +7,14 @@ Source: docs/architecture.md section 3 points 2 and 3.
 
 from __future__ import annotations
 
-import ctypes
-import os
 from collections import deque
 from collections.abc import Callable
 from threading import get_ident
-from time import monotonic_ns
 from typing import Any, Protocol, TypeVar
 
 from greenlet import getcurrent
 
-from trident.core.waiting.waiting import Call, Mailbox, ThreadWaiter, Waiter
+from trident.core.waiting.waiting import Mailbox, ThreadWaiter, Waiter
 
 
 class HubSignal:
@@ -63,81 +60,6 @@ class HubSignal:
         self._function()
 
 
-# The timers of the hub's own loop end in whole milliseconds, which is too coarse for a queue delay of 500 µs. Source:
-# timerfd_create(2).
-
-
-_READ = 1
-_CLOCK_MONOTONIC, _ABSOLUTE = 1, 1
-_SECOND_NS = 1_000_000_000
-# A processor that sleeps takes 30 to 50 µs to wake up in a virtual machine. So the loop is woken that much earlier, and
-# looks at the sockets again and again until the time has come.
-_AWAKE_NS = 40_000
-
-
-class HubTimer:
-    """Implements Timer for the thread of `hub`, and is made there. Raises OSError on systems other than Linux."""
-
-    def __init__(self, hub: Any, waiters: HubWaiters) -> None:
-        """`waiters` are those that wait for the answers which the calls give."""
-        # Not CDLL, whose calls give up the interpreter's lock: these calls take less than that.
-        libc: Any = ctypes.PyDLL(None, use_errno=True)
-        if not hasattr(libc, "timerfd_create"):
-            raise OSError("the system has no timerfd_create")
-        self._descriptor: int = libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
-        if self._descriptor < 0:
-            raise OSError(ctypes.get_errno(), "timerfd_create failed")
-        self._waiters = waiters
-        self._set_time = libc.timerfd_settime
-        # An itimerspec: seconds and nanoseconds of an interval, which stay 0, and of the time.
-        self._time: Any = (ctypes.c_long * 4)()
-        self._calls: dict[Call, int] = {}
-        # From when on the descriptor is readable, 0 for never.
-        self._wakes_ns = 0
-        self._readable = hub.loop.io(self._descriptor, _READ)
-        self._readable.start(self._look)
-
-    def call_at(self, at_ns: int, function: Call) -> None:
-        self._calls[function] = at_ns
-        wakes_ns = at_ns - _AWAKE_NS
-        if not self._wakes_ns or wakes_ns < self._wakes_ns:
-            self._wake_at(wakes_ns)
-
-    def note_rest(self) -> None:
-        self._waiters.in_groups = True
-
-    def _wake_at(self, wakes_ns: int) -> None:
-        self._wakes_ns = wakes_ns
-        self._time[2], self._time[3] = divmod(wakes_ns, _SECOND_NS)
-        self._set_time(self._descriptor, _ABSOLUTE, self._time, None)
-
-    def _look(self) -> None:
-        """Make the calls that are due. The loop calls this again and again while the descriptor is readable."""
-        calls = self._calls
-        now_ns = monotonic_ns()
-        due = [function for function, at_ns in calls.items() if at_ns <= now_ns]
-        for function in due:
-            # One that raises must not take the others with it: they are made by the next look.
-            del calls[function]
-            function()
-        wakes_ns = min(calls.values()) - _AWAKE_NS if calls else 0
-        if not calls or wakes_ns > now_ns:
-            self._wake_at(wakes_ns)
-
-    def close(self) -> None:
-        """Make all calls now, and none from now on."""
-        calls, self._calls = self._calls, {}
-        for function in calls:
-            function()
-        self._readable.stop()
-        self._readable.close()
-        os.close(self._descriptor)
-
-
-# A group answers its clients before the next one is woken. Sending together is cheaper, so the groups are not smaller.
-_GROUP = 4
-
-
 class Waits(Protocol):
     """`greenlet` waits, None: nobody does."""
 
@@ -145,18 +67,12 @@ class Waits(Protocol):
 
 
 class HubWaiters:
-    """The waiters of one hub. Made on the hub's thread.
-
-    `in_groups`: the outcomes that have arrived go to few greenlets at a time, and the hub looks at all sockets between.
-    The clients of the first ones can then send what they send next, and its delays begin, while the others are
-    answered. Set it only when the hub has nothing else to do. It ends with these outcomes.
-    """
+    """The waiters of one hub. Made on the hub's thread."""
 
     def __init__(self, hub: Any) -> None:
         self.hub = hub
         self.arrived: deque[Waits] = deque()
         self.signal = HubSignal(hub, self._deliver)
-        self.in_groups = False
         self._thread_id = get_ident()
 
     def waiter(self) -> Waiter:
@@ -182,18 +98,13 @@ class HubWaiters:
         arrived = self.arrived
         try:
             # Not those that arrive meanwhile: sockets have their turn first.
-            count = len(arrived)
-            if self.in_groups:
-                count = min(count, _GROUP)
-            for _ in range(count):
+            for _ in range(len(arrived)):
                 greenlet = arrived.popleft().greenlet
                 if greenlet is not None:
                     greenlet.switch()
         finally:
             if arrived:
                 self.signal.send_after_io()
-            else:
-                self.in_groups = False
 
 
 class GreenletWaiter:

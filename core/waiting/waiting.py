@@ -1,4 +1,7 @@
-"""Things on a hub that are over at a certain time unless they end before."""
+"""How a caller waits for an outcome or for items from another thread, and the deadlines of a hub.
+
+Here the caller is a native thread, which waits on a lock; `hub.py` has the greenlet, which waits on the hub.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import heapq
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 
@@ -43,41 +45,6 @@ class ThreadWaiter:
         if self.outcome is None and self._settled.acquire(timeout=-1 if timeout_s is None else timeout_s):
             self._settled.release()
         return self.outcome
-
-
-Call = Callable[[], None]
-
-
-class Timer(Protocol):
-    """Implemented by HubTimer (core/waiting/hub.py). Only on the thread that it belongs to."""
-
-    def call_at(self, at_ns: int, function: Call) -> None:
-        """Call `function` once, at `at_ns` (monotonic) or as soon afterwards as the thread has time.
-
-        Another time replaces that of a call which was not made yet.
-        """
-
-    def note_rest(self) -> None:
-        """Note, before answers are given, that clients wait for them and send nothing meanwhile: the first answers
-        should reach them while the thread still works on the others."""
-
-
-_of_threads = threading.local()
-
-
-def timer_of_thread() -> Timer | None:
-    """The timer of the calling thread, if it has one."""
-    timer: Timer | None = getattr(_of_threads, "timer", None)
-    return timer
-
-
-def set_timer_of_thread(timer: Timer | None) -> None:
-    """Have `timer` be that of the calling thread, or none."""
-    _of_threads.timer = timer
-
-
-# Mailbox          the protocol ├── ThreadMailbox     the caller is a native thread, which waits on a lock └──
-# GreenletMailbox   the caller is a greenlet, which waits on the hub (core/waiting/hub.py)
 
 
 T = TypeVar("T")

@@ -33,7 +33,7 @@ from trident.core.inference.request import RequestTrace
 from trident.core.inference.streaming import StreamedRequest
 from trident.core.memo import Memo
 from trident.core.remote.calls import reader_of
-from trident.core.scheduling.collecting_sender import CollectedAnswer
+from trident.core.scheduling.instance import CollectedAnswer
 
 TABLE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["trident"]["compiled"]
 SOURCES = [path for room in ("core", "adapters", "app") for path in sorted((ROOT / room).rglob("*.py"))]

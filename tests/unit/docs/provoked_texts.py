@@ -19,7 +19,7 @@ from tests.unit import onnx_models
 from tests.unit.core.engine.test_in_process import serving
 from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
 from tests.unit.core.grpc.infer_messages import infer_request
-from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
+from tests.unit.core.scheduling.scheduler_bench import limit, placed
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from tests.unit.pending_requests import pending_request

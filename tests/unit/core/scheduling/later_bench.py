@@ -19,7 +19,7 @@ from trident.core.inference.response import InferenceResponse, Outputs, OutputTe
 from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender, StreamedRequest
 from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.batcher import DynamicBatcher
+from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 
 Answer = Callable[[InferenceRequest, ResponseSender], Outputs | Exception | DeferredOutcome]
 

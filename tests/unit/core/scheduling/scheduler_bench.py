@@ -11,14 +11,14 @@ import numpy as np
 
 from tests.waiting import until
 from trident.core.backends.backend import Execution
-from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement
+from trident.core.config.placement import NO_LIMIT, DeviceKind, InstanceLimit, Placement, ResourceNeed
 from trident.core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import ResponseSender
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.batcher import DynamicBatcher
+from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.rate_limiter import InstanceClaims, RateLimiter
 
 LIMIT_S = 60.0
@@ -196,3 +196,13 @@ def noted_threads(bench: Bench) -> list[str]:
 
     bench.backend.execute = noting  # type: ignore[method-assign]
     return threads
+
+
+def limit(priority: int = 1, *, everywhere: bool = False, **needs: int) -> InstanceLimit:
+    """`needs` are counts by the name of the resource; `everywhere` makes them global."""
+    return InstanceLimit(tuple(ResourceNeed(name, count, everywhere) for name, count in needs.items()), priority)
+
+
+def placed(name: str, of: InstanceLimit, gpu: int | None = None) -> Placement:
+    """On a GPU with a number, on the CPU without."""
+    return Placement(name, DeviceKind.CPU if gpu is None else DeviceKind.GPU, gpu or 0, of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -27,11 +27,9 @@ from trident.core.config.spec import ModelSpec
 from trident.core.inference import request as inference
 from trident.core.inference.pending_request import Deferred, PendingRequest
 from trident.core.inference.request import CALLERS, InferenceRequest
-from trident.core.scheduling.execution import ShortExecutions
-from trident.core.scheduling.inline_execution import TURN_NS
-from trident.core.scheduling.instance_pool import LENT
-from trident.core.scheduling.queue import SETTLED_DELAYS
-from trident.core.waiting.waiting import set_timer_of_thread
+from trident.core.scheduling.batch_forming import SETTLED_DELAYS
+from trident.core.scheduling.dynamic_batcher import TURN_NS
+from trident.core.scheduling.instance import LENT, ShortExecutions
 
 
 @pytest.fixture
@@ -140,7 +138,7 @@ def test_the_instance_thread_executes_what_is_left_after_the_turn_of_the_submitt
         return execute(requests, batch_sizes)
 
     bench.backend.execute = taking_long  # type: ignore[method-assign]
-    bench.scheduler._inline_execution._short = AlwaysShort(bench.scheduler._spec)
+    bench.scheduler._short = AlwaysShort(bench.scheduler._spec)
     caller.run()
     assert bench.wait(24) == ids
     assert threads == [threading.current_thread().name] * 2 + ["trident-m_0_0"]
@@ -194,7 +192,7 @@ def test_an_instance_is_removed_while_another_thread_executes_on_it(bench: Bench
     bench.begun()
     ending = threading.Thread(target=scheduler.close if end == "close" else lambda: scheduler.remove(bench.backend))
     ending.start()
-    until(lambda: scheduler._threads[0].retired or scheduler._pool.closed)
+    until(lambda: scheduler._instances[0].retired or scheduler._pool.closed)
     assert not bench.answers
     bench.backend.gate.set()
     for thread in (helping, ending):
@@ -285,132 +283,25 @@ def test_a_batch_that_waits_is_left_to_the_instance_thread(make_bench: MakeBench
     assert bench.scheduler.queued == 3
 
 
-class ManualTimer:
-    """A timer of the calling thread, whose calls the test makes."""
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[int, Callable[[], None]]] = []
-        self.rests = 0
-
-    def note_rest(self) -> None:
-        self.rests += 1
-
-    def call_at(self, at_ns: int, function: Callable[[], None]) -> None:
-        self.calls.append((at_ns, function))
-
-    def make_all(self) -> None:
-        calls, self.calls = self.calls, []
-        for _, function in calls:
-            function()
-
-
-@pytest.fixture
-def timer() -> Iterator[ManualTimer]:
-    timer = ManualTimer()
-    set_timer_of_thread(timer)
-    yield timer
-    set_timer_of_thread(None)
-
-
-def test_a_thread_with_a_timer_executes_a_batch_at_the_end_of_its_wait(
-    make_bench: MakeBench, now: list[int], timer: ManualTimer
-) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=1000)
-    threads = noted_threads(bench)
-    caller = Caller(bench)
-    caller.submit("a", "b")
-    caller.run()
-    assert [at_ns for at_ns, _ in timer.calls] == [now[0] + 1000]
-    caller.submit("c")
-    assert not caller.is_asked
-    timer.make_all()  # too early
-    assert bench.backend.batches == []
-    now[0] += 1000
-    timer.make_all()
-    assert bench.backend.batches == [["a", "b", "c"]]
-    assert threads == [threading.current_thread().name]
-    timer.make_all()
-    resting(bench)
-
-
-def test_a_batch_whose_requests_came_long_before_the_end_of_its_delay_tells_that_clients_wait(
-    make_bench: MakeBench, now: list[int], timer: ManualTimer
-) -> None:
-    """Not one that is smaller than the one before, nor one that the delay did not close."""
-    bench = resting_bench(make_bench, now, delay_ns=1000)
-    caller = Caller(bench)
-
-    def batch(first: str, last: str = "", *, last_after_ns: int = 0) -> int:
-        before = timer.rests
-        caller.submit(*first)
-        caller.run()
-        now[0] += last_after_ns
-        caller.submit(*last)
-        caller.run()
-        now[0] += 1000 - last_after_ns
-        timer.make_all()
-        assert bench.scheduler.queued == 0
-        return timer.rests - before
-
-    assert batch("ab", "c", last_after_ns=750) == 1
-    assert batch("abc", "d", last_after_ns=751) == 0
-    assert batch("abc") == 0
-    assert batch("abc") == 1
-    assert batch("abcdefgh") == 0
-
-
-def test_a_batch_that_every_caller_waits_for_is_executed_at_once(
-    make_bench: MakeBench, now: list[int], timer: ManualTimer
-) -> None:
+def test_a_batch_that_every_caller_waits_for_is_executed_at_once(make_bench: MakeBench, now: list[int]) -> None:
     bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
     caller = Caller(bench)
-    connections = {"a": inference.Caller(), "b": inference.Caller()}
-    caller.submit("a", "b", callers=connections)
+    first, second = inference.Caller(), inference.Caller()
+    caller.submit("a", "b", callers={"a": first, "b": second})
     caller.run()
+    until(lambda: bench.scheduler._pool.holder is not None)
     assert bench.backend.batches == []
     now[0] += SETTLED_DELAYS * LONG_NS
-    timer.make_all()
-    assert bench.backend.batches == [["a", "b"]]
-    rests = timer.rests
-    caller.submit("a", callers=connections)
+    caller.submit("c", callers={"c": first})
     caller.run()
-    assert bench.scheduler.queued == 1
-    caller.submit("b", callers=connections)
+    assert bench.backend.batches == [["a", "b", "c"]]
+    caller.submit("d", callers={"d": first})
     caller.run()
-    assert bench.backend.batches == [["a", "b"], ["a", "b"]]
+    until(lambda: bench.scheduler._pool.holder is not None)
+    caller.submit("e", callers={"e": second})
+    caller.run()
+    assert bench.backend.batches == [["a", "b", "c"], ["d", "e"]]
     assert bench.statistics.snapshot().batch_closes[CALLERS] == 1
-    assert timer.rests == rests + 1
-
-
-def test_what_ends_a_wait_does_not_depend_on_the_timer(
-    make_bench: MakeBench, now: list[int], timer: ManualTimer
-) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
-    caller = Caller(bench)
-    caller.submit("a")
-    caller.run()
-    caller.submit(*"bcdefgh")
-    caller.run()
-    assert bench.backend.batches == [list("abcdefgh")]
-    caller.submit("i")
-    caller.run()
-    bench.scheduler.stop()
-    assert bench.wait(9)[-1] == "i"
-    timer.make_all()
-
-
-def test_an_instance_whose_batch_waits_for_a_timer_can_be_removed(
-    make_bench: MakeBench, now: list[int], timer: ManualTimer
-) -> None:
-    bench = resting_bench(make_bench, now, delay_ns=LONG_NS)
-    caller = Caller(bench)
-    caller.submit("a")
-    caller.run()
-    bench.scheduler.add(Stub(1))
-    bench.scheduler.remove(bench.backend)
-    assert bench.scheduler.queued == 1
-    bench.scheduler.stop()
-    assert bench.wait(1) == ["a"]
 
 
 def test_a_full_batch_is_taken_from_the_thread_that_waits_with_it(make_bench: MakeBench, now: list[int]) -> None:
@@ -438,7 +329,7 @@ def test_the_end_of_its_wait_does_not_disturb_a_thread_whose_instance_is_lent(
     caller.submit("a")
     caller.run()
     until(lambda: scheduler._pool.holder is not None)
-    (thread,) = scheduler._threads
+    (thread,) = scheduler._instances
     woken = threading.Event()
     token = thread.token
 

@@ -1,29 +1,46 @@
-"""A model instance: one response per request, splitting of failed batches, statistics."""
+"""A model instance: its thread's states, executions, answers, and how long executions take."""
 
 from __future__ import annotations
 
 import gc
 import logging
+import threading
 import weakref
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, product
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.unit.bucket_configs import bucket_text
 from tests.unit.core.scheduling.echo_instance import EchoInstance
-from tests.unit.pending_requests import pending_request
+from tests.unit.core.scheduling.later_bench import LaterStub, text
+from tests.unit.core.scheduling.scheduler_bench import Stub
+from tests.unit.onnx_models import identity
+from tests.unit.onnx_serving import serving
+from tests.unit.pending_requests import ignore, pending_request
 from trident.core.backends.backend import BackendInstance, Execution
-from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, OutOfMemory, ServerError
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.spec import BatchingSpec, InputSpec, ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
-from trident.core.inference.response import InferenceResponse
+from trident.core.inference.response import InferenceResponse, Outputs
+from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
+from trident.core.inference.tensors import BY_NAME
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.observability.statistics import BatchStatistics
+from trident.core.observability.statistics import BatchStatistics, BucketStatistics
 from trident.core.observability.switches import SWITCHES
-from trident.core.scheduling.execution import ShortExecutions
-from trident.core.scheduling.instance import ModelInstance
+from trident.core.scheduling.instance import (
+    IDLE,
+    RUNNING,
+    WOKEN,
+    ModelInstance,
+    ShortExecutions,
+    ThreadState,
+    run_once,
+)
 from trident.core.scheduling.queue import deliver
 
 SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
@@ -46,6 +63,7 @@ class Bench:
         self.poisoned: list[BackendInstance] = []
         ticks = count(10, 30)
         self.instance = ModelInstance(
+            backend,
             backend,
             SPEC,
             self.statistics,
@@ -216,3 +234,168 @@ def test_a_poisoned_instance_is_reported_once_and_not_retried() -> None:
     assert bench.outcomes() == dict.fromkeys("axb", "no such gather")
     bench.execute("x")
     assert bench.poisoned == [bench.backend]
+
+
+@pytest.fixture
+def instance() -> ModelInstance:
+    stub = Stub()
+    return ModelInstance(stub, stub, SPEC, ModelStatistics(), deliver, deliver, ShortExecutions(SPEC))
+
+
+def test_a_thread_moves_along_the_allowed_states(instance: ModelInstance) -> None:
+    assert instance.state is RUNNING
+    for state in (IDLE, WOKEN, RUNNING):
+        instance.move(state)
+        assert instance.state is state
+
+
+@pytest.mark.parametrize(
+    ("start", "to"), [(start, to) for start, to in product(ThreadState, ThreadState) if to not in start.next]
+)
+def test_a_move_that_is_not_allowed_raises(instance: ModelInstance, start: ThreadState, to: ThreadState) -> None:
+    instance.state = start
+    with pytest.raises(RuntimeError, match="instance thread 'm_0_0' cannot go from"):
+        instance.move(to)
+    assert instance.state is start
+
+
+def test_join_does_not_wait_for_a_thread_that_was_never_started(instance: ModelInstance) -> None:
+    assert instance.join(None)
+
+
+def test_run_once_returns_the_outputs_of_each_request() -> None:
+    requests = [InferenceRequest("m", [], id=id) for id in "ab"]
+    outputs = run_once(EchoInstance(), requests, lambda request: (1, None))
+    assert [tensors[0].array[0] for tensors in outputs] == ["a", "b"]
+
+
+@pytest.mark.parametrize(("ids", "error"), [("ax", ValueError), ("ae", InvalidRequest)])
+def test_run_once_raises_the_error_of_the_batch_or_of_a_request(ids: str, error: type[Exception]) -> None:
+    requests = [InferenceRequest("m", [], id=id) for id in ids]
+    with pytest.raises(error):
+        run_once(EchoInstance(ValueError), requests, lambda request: (1, None))
+
+
+def test_run_once_waits_for_requests_that_are_answered_later() -> None:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
+        def send() -> None:
+            sender.send(text("first"))
+            sender.send(text("second"))
+            sender.send(None, final=True)
+
+        if request.id == "now":
+            return text("outcome")
+        threading.Thread(target=send).start()
+        return LATER
+
+    requests = [InferenceRequest("m", [], id=id) for id in ("now", "later")]
+    outputs = run_once(LaterStub(answer=answer), requests, lambda request: (1, None))
+    assert [tensors[0].array[0] for tensors in outputs] == [b"outcome", b"first"]
+
+
+@pytest.mark.parametrize("is_dropped", [False, True])
+def test_run_once_raises_what_a_sender_says(is_dropped: bool) -> None:
+    def answer(request: InferenceRequest, sender: ResponseSender) -> Outputs | Exception | DeferredOutcome:
+        if not is_dropped:
+            sender.send(text("first"))
+            sender.send(None, error=BackendFailed("no sender is good"), final=True)
+        return LATER
+
+    with pytest.raises(BackendFailed, match="sender"):
+        run_once(LaterStub(answer=answer), [InferenceRequest("m", [])], lambda request: (1, None))
+
+
+def test_the_padding_of_an_execution_is_counted_and_that_of_a_warmup_is_not(tmp_path: Path) -> None:
+    statistics = ModelStatistics()
+    with serving(identity(), bucket_text(BATCH_BUCKETS="4,8"), tmp_path) as model:
+        request = model.request({"INPUT0": np.ones((3, 2), np.float32)})
+        validator = RequestValidator(model.spec)
+        run_once(model.instance, [request], validator.check)
+        pending = PendingRequest(request, ignore)
+        pending.batch_size = 3
+        instance = ModelInstance(
+            model.instance, model.instance, model.spec, statistics, deliver, deliver, ShortExecutions(model.spec)
+        )
+        instance.execute([pending], CloseReason.FULL)
+    (bucket,) = statistics.snapshot().buckets
+    assert bucket == BucketStatistics(batch_size=4, length=0, execution_count=1, element_count=6, padding_count=2)
+
+
+def short_spec(dims: tuple[int, ...], batching: BatchingSpec | None = None, datatype: str = "FP32") -> ModelSpec:
+    return ModelSpec(
+        name="m",
+        version=1,
+        platform="",
+        backend="stub",
+        max_batch_size=8,
+        inputs={"IN": InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)},
+        outputs={},
+        batching=batching,
+    )
+
+
+def short_batch(items: int = 1) -> list[PendingRequest]:
+    tensor = InputTensor("IN", "FP32", (items, 3), np.zeros(3 * items, np.float32))
+    return [PendingRequest(InferenceRequest("m", [tensor]), ignore)]
+
+
+def test_executions_count_as_short_after_sixteen_short_ones_in_a_row() -> None:
+    runs = ShortExecutions(short_spec((3, 4)))
+    for _ in range(15):
+        runs.note(short_batch(), 100_000, inline=False)
+    assert not runs.lasting
+    runs.note(short_batch(), 100_000, inline=False)
+    assert runs.lasting
+    assert runs.expected(short_batch())
+    runs.note(short_batch(), 2_000_000, inline=False)
+    assert not runs.lasting
+
+
+def test_a_batch_of_many_requests_may_take_longer() -> None:
+    runs = ShortExecutions(short_spec((3, 4)))
+    for _ in range(16):
+        runs.note(short_batch() * 64, 2_000_000, inline=False)
+    assert runs.lasting
+
+
+def test_a_batch_with_more_than_twice_the_measured_input_is_not_expected_to_be_short() -> None:
+    runs = ShortExecutions(short_spec((3, 4)))
+    for _ in range(16):
+        runs.note(short_batch(4), 100_000, inline=False)
+    assert [runs.expected(short_batch(items)) for items in (1, 8, 9)] == [True, True, False]
+    runs.note(short_batch(8), 100_000, inline=False)
+    assert runs.expected(short_batch(9))
+
+
+def test_inline_executions_that_compute_long_pause_inline_execution() -> None:
+    runs = ShortExecutions(short_spec((3, 4)))
+    for _ in range(16):
+        runs.note(short_batch(), 100_000, inline=False)
+    runs.note(short_batch(), 900_000, inline=True)  # a single one may be due to another load on the machine
+    assert runs.lasting
+    inline = 0
+    while runs.lasting:
+        runs.note(short_batch(), 500_000, inline=True)
+        inline += 1
+    assert 1 < inline < 32
+    waited = 0
+    while not runs.lasting:
+        runs.note(short_batch(), 500_000, inline=False)
+        waited += 1
+    assert waited > 500
+
+
+def test_inline_executions_that_compute_briefly_stay_inline() -> None:
+    runs = ShortExecutions(short_spec((3, 4)))
+    for _ in range(16):
+        runs.note(short_batch() * 16, 600_000, inline=False)
+    for _ in range(1000):
+        runs.note(short_batch() * 16, 300_000, inline=True)
+    assert runs.lasting
+
+
+def test_executions_with_strings_never_count_as_short() -> None:
+    runs = ShortExecutions(short_spec((3,), datatype="BYTES"))
+    for _ in range(100):
+        runs.note(short_batch(), 1, inline=False)
+    assert not runs.lasting

@@ -1,4 +1,4 @@
-"""The request queue: the order of its levels, and their queue policies."""
+"""The request queue: the order of its levels, their policies, and the answers to requests that leave it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import pytest
 
 from tests.unit.pending_requests import pending_request as request
 from trident.core.config.spec import BatchingSpec, QueuePolicy
-from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled
+from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.pending_request import CancelCause, PendingRequest
-from trident.core.scheduling.queue import RequestQueue
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import FailureReason
+from trident.core.scheduling.queue import Rejection, RequestQueue, deliver, flush_callers, reject
 
 NONE = QueuePolicy()
 
@@ -237,3 +240,63 @@ def test_a_request_goes_ahead_of_delayed_ones() -> None:
 def test_a_single_level_without_the_delay_action_is_in_order(policy: QueuePolicy) -> None:
     assert queue_of(policy).is_in_order
     assert RequestQueue().is_in_order
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RequestCancelled(""), FailureReason.CANCELED),
+        (DeadlineExceeded("too late"), FailureReason.REJECTED),
+        (ServerStopping("stopping"), FailureReason.OTHER),
+    ],
+)
+def test_a_rejected_request_is_counted_by_its_error_and_answered(error: ServerError, reason: FailureReason) -> None:
+    responses: list[InferenceResponse] = []
+    flushes: list[int] = []
+    pending = request("a", on_response=responses.append)
+    pending.flush = lambda: flushes.append(len(responses))
+    statistics = ModelStatistics()
+    reject(Rejection(pending, error), statistics, deliver, 1)
+    assert [(response.id, response.error, response.final) for response in responses] == [("a", error, True)]
+    assert flushes == [1]
+    failures = statistics.snapshot().request_failures
+    assert {counted: number for counted, number in failures.items() if number} == {reason: 1}
+
+
+def test_the_callback_gets_the_response() -> None:
+    answers: list[InferenceResponse] = []
+    deliver(request(on_response=answers.append), response := InferenceResponse("m", 1, []))
+    assert answers == [response]
+
+
+def test_a_failing_callback_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    def on_response(response: InferenceResponse) -> None:
+        raise RuntimeError("the socket is gone")
+
+    deliver(request(on_response=on_response), InferenceResponse("m", 1, []))
+    assert "the socket is gone" in caplog.text
+
+
+class FrontEnd:
+    """A caller that counts its flushes."""
+
+    def __init__(self) -> None:
+        self.flushes = 0
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+
+def test_flush_calls_each_caller_of_a_batch_once() -> None:
+    requests = [request() for _ in range(9)]
+    first, second = FrontEnd(), FrontEnd()
+    tell_first, tell_second = first.flush, second.flush
+    for number, each in enumerate(requests):
+        each.flush = (tell_first, tell_second, None)[number % 3]
+    flush_callers(requests)
+    assert (first.flushes, second.flushes) == (1, 1)
+
+
+def test_flush_skips_requests_without_one() -> None:
+    flush_callers([request()])
+    flush_callers([])

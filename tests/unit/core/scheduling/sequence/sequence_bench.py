@@ -23,7 +23,7 @@ from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.streaming import ResponseSender
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.factory import make_scheduler
+from trident.core.scheduling.scheduler import make_scheduler
 from trident.core.scheduling.sequence_batcher import SequenceScheduler
 
 CONTROLS = """

@@ -13,9 +13,8 @@ from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.instance import Work, take_work
+from trident.core.scheduling.batch_forming import BatchLimits, Wait, Work, limits_of, may_end, take_work
 from trident.core.scheduling.latency_target import BatchSetting, BatchTuner
-from trident.core.scheduling.limits import LimitsInForce, Wait, limits_of, may_end
 from trident.core.scheduling.queue import RequestQueue
 
 _MS = 1_000_000
@@ -109,11 +108,12 @@ def simulate(
         outputs={},
         batching=batching,
     )
-    limits = LimitsInForce(limits_of(spec) if setting is None else setting.limits())
-    tuner = BatchTuner(spec, limits, ModelStatistics()) if setting is None else None
-    if tuner is not None:
-        tuner.instances = machine.instances
-    return _Simulation(arrivals, machine, limits, tuner, random.Random(seed)).run()
+    limits = limits_of(spec) if setting is None else setting.limits()
+    simulation = _Simulation(arrivals, machine, limits, random.Random(seed))
+    if setting is None:
+        simulation.tuner = BatchTuner(spec, limits, simulation.change_limits, ModelStatistics())
+        simulation.tuner.instances = machine.instances
+    return simulation.run()
 
 
 class _Simulation:
@@ -121,14 +121,13 @@ class _Simulation:
         self,
         arrivals: Sequence[int],
         machine: Machine,
-        limits: LimitsInForce,
-        tuner: BatchTuner | None,
+        limits: BatchLimits,
         source: random.Random,
     ) -> None:
         self._arrivals = arrivals
         self._machine = machine
         self._limits = limits
-        self._tuner = tuner
+        self.tuner: BatchTuner | None = None
         self._source = source
         self._queue = RequestQueue()
         # When each execution that runs will end, when it began, and its requests; the number breaks ties.
@@ -136,6 +135,9 @@ class _Simulation:
         self._wait: Wait | None = None
         self._outcome = Outcome([], 0, [])
         self._busy_ns = 0
+
+    def change_limits(self, limits: BatchLimits) -> None:
+        self._limits = limits
 
     def run(self) -> Outcome:
         arrivals, running = self._arrivals, self._running
@@ -163,7 +165,7 @@ class _Simulation:
     def _begin(self, now_ns: int) -> None:
         """Take all batches that are due, while an instance is free."""
         while len(self._running) < self._machine.instances:
-            work = take_work(self._queue, self._limits.current, now_ns)
+            work = take_work(self._queue, self._limits, now_ns)
             if isinstance(work, Work):
                 machine = self._machine
                 duration_ms = machine.fixed_ms + machine.item_ms * len(work.batch)
@@ -177,11 +179,11 @@ class _Simulation:
     def _end(self, execution: tuple[int, int, int, list[PendingRequest]]) -> None:
         end_ns, begin_ns, _, batch = execution
         self._outcome.served.extend((pending.enqueue_ns, end_ns) for pending in batch)
-        if self._tuner is not None:
-            before = self._limits.current
-            self._tuner.note(batch, begin_ns, end_ns)
-            if self._limits.current is not before:
-                limits = self._limits.current
+        if self.tuner is not None:
+            before = self._limits
+            self.tuner.note(batch, begin_ns, end_ns)
+            if self._limits is not before:
+                limits = self._limits
                 self._outcome.settings.append(BatchSetting(limits.delay_ns, limits.max_batch_size))
 
 

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.unit.core.scheduling.tuning.batch_simulator import TRACES, Machine, Outcome, simulate
+from tests.unit.core.scheduling.batch_simulator import TRACES, Machine, Outcome, simulate
 from trident.core.scheduling.latency_target import BatchSetting
 
 MS = 1_000_000

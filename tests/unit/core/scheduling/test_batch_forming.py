@@ -1,15 +1,33 @@
-"""The decisions of the dynamic batcher, as complete tables, and the limits of a configuration."""
+"""How batches are formed: complete tables of decisions, what is taken from the queue, and who waits."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 
 from tests.unit.pending_requests import pending_request
 from trident.core.config.spec import BatchingSpec, ModelSpec
-from trident.core.inference.pending_request import PendingRequest
-from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, CloseReason
+from trident.core.errors import RequestCancelled
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, Caller, CloseReason
 from trident.core.inference.request import IDLE as NO_WAIT
-from trident.core.scheduling.limits import IDLE, UNBATCHED, BatchLimits, Run, Wait, form_batch, limits_of, may_end
+from trident.core.scheduling.batch_forming import (
+    SETTLED_DELAYS,
+    SETTLED_NS,
+    UNBATCHED,
+    BatchLimits,
+    Callers,
+    Run,
+    Wait,
+    Work,
+    form_batch,
+    limits_of,
+    may_end,
+    take_work,
+)
+from trident.core.scheduling.instance import ShortExecutions
+from trident.core.scheduling.queue import RequestQueue
 
 S = 1_000_000_000
 DELAYED = BatchLimits(8, frozenset((2, 6)), 6, 10 * S)
@@ -24,7 +42,7 @@ def requests(*sizes: int, enqueue_ns: int = S) -> list[PendingRequest]:
 @pytest.mark.parametrize(
     ("sizes", "decision"),
     [
-        ([], IDLE),
+        ([], None),
         # preferred sizes run at once; others wait for the next preferred size
         ([2], Run(1, PREFERRED)),
         ([6], Run(1, PREFERRED)),
@@ -216,3 +234,148 @@ def test_limits_follow_the_configuration(
     max_batch_size: int, batching: BatchingSpec | None, limits: BatchLimits
 ) -> None:
     assert limits_of(spec(max_batch_size, batching)) == limits
+
+
+BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)
+DELAYED_FOUR = BATCHES._replace(delay_ns=100)
+SPEC = ModelSpec(name="m", version=1, platform="", backend="stub", max_batch_size=4, inputs={}, outputs={})
+
+
+def queue_with(*ids: str, delay_until: int = 0) -> RequestQueue:
+    queue = RequestQueue(BatchingSpec(preferred_batch_sizes=()), delay_until)
+    for id in ids:
+        queue.push(pending_request(id))
+    return queue
+
+
+def ids_of(batch: list[PendingRequest]) -> list[str]:
+    return [pending.request.id for pending in batch]
+
+
+def test_an_empty_queue_gives_no_work() -> None:
+    assert take_work(queue_with(), BATCHES, 1) is None
+
+
+def test_a_queue_below_delay_until_gives_no_work() -> None:
+    assert take_work(queue_with("a", delay_until=2), BATCHES, 1) is None
+
+
+def test_a_batch_leaves_the_queue() -> None:
+    queue = queue_with(*"abcde")
+    work = take_work(queue, BATCHES, 1)
+    assert isinstance(work, Work)
+    assert ids_of(work.batch) == list("abcd")
+    assert (work.rejections, work.reason, queue.size) == ([], CloseReason.FULL, 1)
+
+
+def test_a_full_batch_that_left_an_older_request_of_a_lower_level_is_closed_by_priority() -> None:
+    levels = BatchingSpec(preferred_batch_sizes=(), priority_levels=2, default_priority_level=2)
+    queue = RequestQueue(levels)
+    for number, priority in enumerate((2, 1, 1, 1, 1)):
+        pending = pending_request(str(number), enqueue_ns=number)
+        pending.request.priority = priority
+        queue.push(pending)
+    work = take_work(queue, BATCHES, 5)
+    assert isinstance(work, Work)
+    assert (ids_of(work.batch), work.reason) == (list("1234"), CloseReason.PRIORITY)
+
+
+def test_a_batch_that_may_grow_stays_queued() -> None:
+    queue = queue_with("a")
+    assert isinstance(take_work(queue, DELAYED_FOUR, 1), Wait)
+    assert queue.size == 1
+
+
+def test_rejections_are_work_while_a_batch_waits() -> None:
+    queue = queue_with()
+    cancelled = pending_request("a")
+    cancelled.cancelled = CancelCause.CLIENT
+    queue.push(cancelled)
+    queue.push(pending_request("b"))
+    work = take_work(queue, DELAYED_FOUR, 1)
+    assert isinstance(work, Work)
+    assert work.batch == []
+    assert [(rejection.pending, type(rejection.error)) for rejection in work.rejections] == [
+        (cancelled, RequestCancelled)
+    ]
+
+
+def test_a_batch_that_may_be_long_stays_queued_for_an_instance_thread() -> None:
+    queue = queue_with("a")
+    assert take_work(queue, UNBATCHED, 1, is_short=ShortExecutions(SPEC).expected) is None
+    assert queue.size == 1
+
+
+DELAY_NS = 1000
+LATER_NS = SETTLED_NS + 1
+
+
+def request_of(caller: Caller | None) -> PendingRequest:
+    pending = pending_request()
+    pending.request.caller = caller
+    return pending
+
+
+def noted(*callers: Caller | None, delay_ns: int = DELAY_NS) -> tuple[Callers, list[PendingRequest]]:
+    """Callers that have sent a request at 1, and these requests."""
+    found = Callers(delay_ns)
+    requests = [request_of(caller) for caller in callers]
+    for request in requests:
+        found.note(request, 1)
+    return found, requests
+
+
+def all_wait(callers: Callers, requests: list[PendingRequest], now_ns: int) -> bool:
+    answer = callers.all_wait(requests, now_ns)
+    assert callers.may_all_wait(len(requests), now_ns) or not answer
+    return answer
+
+
+def test_all_wait_when_each_of_them_has_a_request() -> None:
+    callers, requests = noted(Caller(), Caller(), Caller())
+    assert all_wait(callers, requests, LATER_NS)
+    assert not all_wait(callers, requests[:2], LATER_NS)
+    assert not all_wait(callers, [requests[0], requests[1], requests[1]], LATER_NS)
+
+
+def test_nobody_is_known_to_wait_while_new_callers_come() -> None:
+    callers, requests = noted(Caller(), Caller())
+    assert not all_wait(callers, requests, LATER_NS - 1)
+    requests.append(request_of(Caller()))
+    callers.note(requests[-1], LATER_NS)
+    assert not all_wait(callers, requests, LATER_NS)
+    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
+
+
+def test_a_long_delay_takes_longer_without_new_callers() -> None:
+    callers, requests = noted(Caller(), delay_ns=SETTLED_NS)
+    assert not all_wait(callers, requests, SETTLED_DELAYS * SETTLED_NS)
+    assert all_wait(callers, requests, SETTLED_DELAYS * SETTLED_NS + 1)
+
+
+def test_a_request_without_a_caller_may_be_followed_by_others() -> None:
+    callers, requests = noted(Caller())
+    other = request_of(None)
+    callers.note(other, LATER_NS)
+    assert not all_wait(callers, [*requests, other], LATER_NS)
+    assert not all_wait(callers, requests, LATER_NS + SETTLED_NS - 1)
+    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)
+
+
+def test_a_caller_that_has_gone_is_not_waited_for() -> None:
+    gone = Caller()
+    callers, requests = noted(Caller(), gone)
+    assert not all_wait(callers, requests[:1], LATER_NS)
+    gone.is_open = False
+    assert not all_wait(callers, requests[:1], LATER_NS + SETTLED_NS - 1)
+    assert all_wait(callers, requests[:1], LATER_NS + SETTLED_NS)
+
+
+def test_callers_that_ask_once_and_go_are_not_kept() -> None:
+    callers, requests = noted(Caller())
+    first = Caller()
+    for caller in (first, *(Caller() for _ in range(1000))):
+        callers.note(request_of(caller), LATER_NS)
+        caller.is_open = False
+    assert sys.getrefcount(first) == 2  # the name and the argument
+    assert all_wait(callers, requests, LATER_NS + SETTLED_NS)

@@ -1,22 +1,27 @@
-"""Requests that a model answers through senders: later, more than once, from any thread."""
+"""Requests that a model answers through senders: later, more than once, from any thread; and the order of responses."""
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from tests.unit.core.scheduling.later_bench import LaterBench, MakeLaterBench, later_benches, text
 from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, batching
+from tests.unit.pending_requests import pending_request
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance
 from trident.core.errors import BackendFailed, RequestCancelled
+from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import Outputs
+from trident.core.inference.response import InferenceResponse, Outputs
 from trident.core.inference.streaming import LATER, DeferredOutcome, ResponseSender
 from trident.core.inference.window_limits import WindowLimits
 from trident.core.observability.statistics import FailureReason, ResponseKind
+from trident.core.scheduling.open_requests import ResponseOrder
 
 
 @pytest.fixture
@@ -290,3 +295,82 @@ def test_responses_are_counted_by_their_index(make_later: MakeLaterBench) -> Non
         (0, 0, 1, 0),
     ]
     assert first.durations_ns[ResponseKind.SUCCESS] > 0
+
+
+def answer(order: ResponseOrder, request: PendingRequest) -> None:
+    order.respond(request, InferenceResponse("m", 1, [], id=request.request.id))
+
+
+def arrivals(order: ResponseOrder, count: int) -> list[PendingRequest]:
+    requests = [pending_request(str(number)) for number in range(count)]
+    for request in requests:
+        order.enter(request)
+    return requests
+
+
+def test_later_responses_wait_for_earlier_ones() -> None:
+    left: list[str] = []
+    order = ResponseOrder(lambda request, response: left.append(response.id))
+    requests = arrivals(order, 4)
+    answer(order, requests[2])
+    answer(order, requests[1])
+    assert left == []
+    answer(order, requests[0])
+    assert left == ["0", "1", "2"]
+    answer(order, requests[3])
+    assert left == ["0", "1", "2", "3"]
+
+
+def test_a_callback_may_enter_and_complete_requests() -> None:
+    left: list[str] = []
+
+    def deliver(request: PendingRequest, response: InferenceResponse) -> None:
+        left.append(response.id)
+        if response.id == "0":
+            order.enter(late)
+            answer(order, late)
+
+    order = ResponseOrder(deliver)
+    late = pending_request("late")
+    requests = arrivals(order, 2)
+    answer(order, requests[0])
+    assert left == ["0"]
+    answer(order, requests[1])
+    assert left == ["0", "1", "late"]
+
+
+def test_order_holds_across_threads() -> None:
+    left: list[int] = []
+    order = ResponseOrder(lambda request, response: left.append(int(response.id)))
+    requests = arrivals(order, 2000)
+    shuffled = requests[:]
+    random.Random(7).shuffle(shuffled)
+
+    def complete(share: list[PendingRequest]) -> None:
+        for request in share:
+            answer(order, request)
+
+    threads = [threading.Thread(target=complete, args=(shuffled[first::4],)) for first in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert left == list(range(2000))
+
+
+def test_callers_are_flushed_after_their_responses_are_delivered() -> None:
+    """This includes requests of other batches that waited for this response."""
+    events: list[str] = []
+    order = ResponseOrder(lambda request, response: events.append(response.id))
+    requests = arrivals(order, 4)
+    tells = [partial(events.append, f"{front_end} told") for front_end in "ab"]
+    for number, request in enumerate(requests):
+        request.flush = tells[number % 2]
+    answer(order, requests[1])
+    answer(order, requests[2])
+    assert events == []
+    answer(order, requests[0])
+    assert events[:3] == ["0", "1", "2"]
+    assert sorted(events[3:]) == ["a told", "b told"]
+    answer(order, requests[3])
+    assert events[5:] == ["3", "b told"]

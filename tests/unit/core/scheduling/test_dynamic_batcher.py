@@ -1,4 +1,4 @@
-"""The dynamic batcher: batches, wake-ups, one response for each request, and the end."""
+"""The dynamic batcher on stub instances: batches, delays, orders, changes of instances, turns at resources, the end."""
 
 from __future__ import annotations
 
@@ -6,21 +6,39 @@ import random
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, LONG_NS, Bench, MakeBench, batching
+from tests.unit.core.scheduling.scheduler_bench import (
+    LIMIT_S,
+    LONG_NS,
+    Bench,
+    MakeBench,
+    Stub,
+    batching,
+    instance_threads,
+    limit,
+    resting,
+)
+from tests.unit.pending_requests import pending_request
 from tests.waiting import until
-from trident.core.backends.backend import Execution
-from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.backends.backend import BackendInstance, Execution
+from trident.core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
-from trident.core.inference.pending_request import CancelCause
+from trident.core.inference.pending_request import CancelCause, Deferred
 from trident.core.inference.request import Caller, CloseReason, InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
+from trident.core.scheduling.batch_forming import SETTLED_NS
+from trident.core.scheduling.dynamic_batcher import DynamicBatcher
+from trident.core.scheduling.instance import WAITING
 from trident.core.scheduling.latency_target import BatchSetting
-from trident.core.scheduling.queue import SETTLED_NS
+from trident.core.scheduling.rate_limiter import RateLimiter
+from trident.core.scheduling.scheduler import make_scheduler
 
 
 def test_a_model_without_batching_executes_one_request_at_a_time(make_bench: MakeBench) -> None:
@@ -123,7 +141,7 @@ def test_a_batch_with_a_target_is_closed_before_one_of_its_requests_expires(make
     policy = QueuePolicy(default_timeout_ns=10_000_000)
     spec = replace(batching(policy=policy), target_p99_ns=1_000_000_000)
     bench = make_bench(spec, clock=lambda: now[0])
-    bench.scheduler._limits.change(BatchSetting(LONG_NS, 8).limits())
+    bench.scheduler._change_limits(BatchSetting(LONG_NS, 8).limits())
     bench.scheduler.start()
     bench.submit("a", "b")
     until(lambda: bench.scheduler._pool.holder is not None)
@@ -144,16 +162,16 @@ def test_executions_change_the_limits_of_a_model_with_a_target(make_bench: MakeB
 
     bench.backend.execute = for_long  # type: ignore[method-assign]
     bench.scheduler.start()
-    assert bench.scheduler._limits.current.max_batch_size == 64
+    assert bench.scheduler._limits.max_batch_size == 64
     count = 0
-    while bench.scheduler._limits.current.max_batch_size == 64:
+    while bench.scheduler._limits.max_batch_size == 64:
         bench.scheduler.submit(bench.request("a", batch_size=1 + count % 8))
         count += 1
         bench.wait(count)
         assert count < 2000
     found = bench.statistics.snapshot().tuning
     assert found is not None
-    assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._limits.current.max_batch_size)
+    assert (found.target_p99_ns, found.max_size) == (1_000_000, bench.scheduler._limits.max_batch_size)
 
 
 def test_the_longest_configurable_delay_works(make_bench: MakeBench) -> None:
@@ -494,3 +512,435 @@ def test_a_resting_thread_keeps_nothing_of_a_rejected_request(make_bench: MakeBe
     bench.wait(1)
     bench.answers.clear()
     until(lambda: gone() is None)
+
+
+def added(bench: Bench) -> Stub:
+    stub = Stub(len(bench.backends))
+    bench.backends.append(stub)
+    bench.scheduler.add(stub)
+    return stub
+
+
+@contextmanager
+def being_removed(bench: Bench, stub: Stub) -> Iterator[threading.Thread]:
+    """Another thread removes `stub` and waits for it. At the end nothing may keep the instance any more."""
+    remover = threading.Thread(target=bench.scheduler.remove, args=(stub,))
+    thread = bench.scheduler._find(stub)
+    assert thread is not None
+    remover.start()
+    until(lambda: thread.retired)
+    yield remover
+    remover.join(LIMIT_S)
+    assert not remover.is_alive()
+    assert thread.join(0)
+
+
+def test_an_added_instance_takes_queued_requests(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    bench.scheduler.start()
+    bench.backend.gate.clear()
+    bench.submit("a")
+    bench.begun()
+    bench.submit("b")
+    stub = added(bench)
+    assert bench.wait(1) == ["b"]
+    assert stub.batches == [["b"]]
+
+
+def test_a_removed_instance_finishes_its_batch_and_takes_no_other(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", "b")
+    bench.begun(0)
+    bench.begun(1)
+    leaving, staying = bench.backends
+    with being_removed(bench, leaving) as remover:
+        bench.submit("c")
+        assert remover.is_alive()
+        assert (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 2)
+        leaving.gate.set()
+    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 1)
+    assert bench.wait(1) == leaving.batches[0]
+    staying.gate.set()
+    assert bench.scheduler.drain(LIMIT_S)
+    assert len(leaving.batches) == 1
+    assert staying.batches[1] == ["c"]
+
+
+def test_idle_instances_are_removed_at_once(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=4)
+    bench.scheduler.start()
+    until(lambda: len(bench.scheduler._pool.idle) == 4)
+    for backend in bench.backends[1:]:
+        with being_removed(bench, backend):
+            pass
+    assert instance_threads() == ["trident-m_0_0"]
+    bench.submit(*"abc")
+    assert bench.wait(3) == ["a", "b", "c"]
+
+
+def test_another_instance_holds_after_the_holder_is_removed(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(2, delay_ns=LONG_NS), instances=2)
+    scheduler = bench.scheduler
+    scheduler.start()
+    bench.submit("a")
+    until(lambda: scheduler._pool.holder is not None)
+    assert scheduler._pool.holder is not None
+    holding = scheduler._pool.holder.backend
+    (other,) = [backend for backend in bench.backends if backend is not holding]
+    scheduler.remove(holding)
+    until(lambda: scheduler._pool.holder is scheduler._find(other))
+    assert scheduler._pool.waking == 0
+    bench.submit("b")
+    assert bench.wait(2) == ["a", "b"]
+    assert other.batches == [["a", "b"]]
+
+
+def test_a_request_that_woke_a_removed_instance_wakes_another(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    scheduler = bench.scheduler
+    scheduler.start()
+    for turn in range(1, 101):
+        until(lambda: len(scheduler._pool.idle) == 1)
+        stub = added(bench)
+        until(lambda: len(scheduler._pool.idle) == 2)  # the one that went to rest last is woken first
+        bench.submit(str(turn))
+        scheduler.remove(stub)
+        bench.wait(turn)
+    assert scheduler.drain(LIMIT_S)
+    assert (scheduler._pool.waking, scheduler.queued, scheduler.in_flight) == (0, 0, 0)
+
+
+def test_instances_can_change_before_the_start(make_bench: MakeBench) -> None:
+    bench = make_bench()
+    stub = added(bench)
+    bench.scheduler.remove(bench.backend)
+    bench.submit("a")
+    assert bench.answers == []
+    bench.scheduler.start()
+    assert bench.wait(1) == ["a"]
+    assert stub.batches == [["a"]]
+
+
+def test_impossible_changes_are_refused(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2)
+    first, second = bench.backends
+    scheduler = bench.scheduler
+    scheduler.start()
+    with pytest.raises(ValueError, match="'m_0_7' is not an instance"):
+        scheduler.remove(Stub(7))
+    with pytest.raises(ValueError, match="'m_0_0' is an instance already"):
+        scheduler.add(first)
+    first.gate.clear()
+    second.gate.clear()
+    bench.submit("a", "b")
+    bench.begun(0)
+    bench.begun(1)
+    with being_removed(bench, first):
+        for refused in bench.backends:
+            with pytest.raises(ValueError, match="not an instance" if refused is first else "the last instance"):
+                scheduler.remove(refused)
+        with pytest.raises(ValueError, match="an instance already"):
+            scheduler.add(first)
+        first.gate.set()
+    second.gate.set()
+    bench.wait(2)
+    scheduler.add(first)
+    assert scheduler.close(LIMIT_S)
+    with pytest.raises(ServerStopping, match="scheduler for model has ended"):
+        scheduler.add(Stub(8))
+
+
+def test_an_instance_cannot_be_removed_on_its_own_thread(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2)
+    bench.scheduler.start()
+    caught: list[Exception] = []
+
+    def remove_both(response: InferenceResponse) -> None:
+        for backend in bench.backends:
+            try:
+                bench.scheduler.remove(backend)
+            except (RuntimeError, ValueError) as exc:
+                caught.append(exc)
+
+    request = bench.request("a")
+    request.on_response = remove_both
+    bench.scheduler.submit(request)
+    assert bench.scheduler.drain(LIMIT_S)
+    assert [str(error) for error in caught] == ["an instance cannot be removed on its own thread"]
+    bench.submit("b")
+    assert bench.wait(1) == ["b"]
+
+
+def test_drain_and_close_wait_for_a_removed_instance(make_bench: MakeBench) -> None:
+    bench = make_bench(instances=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", "b")
+    bench.begun(0)
+    bench.begun(1)
+    leaving, staying = bench.backends
+    with being_removed(bench, leaving):
+        staying.gate.set()
+        assert not bench.scheduler.drain(0.01)
+        assert not bench.scheduler.close(0.01)
+        leaving.gate.set()
+        assert bench.scheduler.drain(LIMIT_S)
+        assert bench.scheduler.close(LIMIT_S)
+    assert sorted(bench.wait(2)) == ["a", "b"]
+
+
+class BurstCaller:
+    """Submits bursts until `done` is set, and waits for the responses of each burst before the next."""
+
+    def __init__(self, bench: Bench, number: int, done: threading.Event) -> None:
+        self.answered: list[str] = []
+        self.submitted: list[str] = []
+        self.failures: list[Exception] = []
+        self.thread = threading.Thread(target=self._run)
+        self._bench = bench
+        self._number = number
+        self._done = done
+        self._answers = threading.Semaphore(0)
+
+    def _run(self) -> None:
+        source = random.Random(self._number)
+        while not self._done.is_set():
+            burst = source.randint(1, 5)
+            for _ in range(burst):
+                id = f"{self._number}-{len(self.submitted)}"
+                self.submitted.append(id)
+                request = self._bench.request(id)
+                request.on_response = self._on_response
+                self._bench.scheduler.submit(request)
+            for _ in range(burst):
+                if not self._answers.acquire(timeout=LIMIT_S):
+                    return
+
+    def _on_response(self, response: InferenceResponse) -> None:
+        self.answered.append(response.id)
+        if response.error is not None:
+            self.failures.append(response.error)
+        self._answers.release()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("delay_ns", [0, 300_000])
+def test_instances_are_added_and_removed_under_load(make_bench: MakeBench, delay_ns: int, ordered: bool) -> None:
+    bench = make_bench(batching(4, 8, delay_ns=delay_ns, ordered=ordered), instances=2)
+    bench.scheduler.start()
+    done = threading.Event()
+    callers = [BurstCaller(bench, number, done) for number in range(4)]
+    for caller in callers:
+        caller.thread.start()
+    source = random.Random(delay_ns + ordered)
+    serving: list[BackendInstance] = list(bench.backends)
+    try:
+        for number in range(200):
+            serving.append(Stub(2 + number))
+            bench.scheduler.add(serving[-1])
+            if len(serving) > source.randint(1, 4):
+                bench.scheduler.remove(serving.pop(source.randrange(len(serving))))
+        while len(serving) > 1:
+            bench.scheduler.remove(serving.pop(0))
+    finally:
+        done.set()
+        for caller in callers:
+            caller.thread.join()
+    assert bench.scheduler.drain(LIMIT_S)
+    for caller in callers:
+        assert sorted(caller.answered) == sorted(caller.submitted)
+        assert not ordered or caller.answered == caller.submitted
+        assert caller.failures == []
+    assert (bench.scheduler.queued, bench.scheduler.in_flight, bench.scheduler._pool.waking) == (0, 0, 0)
+    assert instance_threads() == [f"trident-{serving[0].placement.name}"]
+
+
+ONE = limit(r=1)
+
+
+@pytest.fixture
+def limiter() -> RateLimiter:
+    return RateLimiter()
+
+
+def waiting_for_turn(bench: Bench, count: int = 1) -> None:
+    until(lambda: sum(thread.state is WAITING for thread in bench.scheduler._instances) == count)
+
+
+def holding(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
+    """A bench that executes, and so holds the resource until its gate is set."""
+    bench = make_bench(limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+    bench.backend.gate.clear()
+    bench.submit("h")
+    bench.begun()
+    return bench
+
+
+def test_a_batch_that_waits_for_its_turn_grows(make_bench: MakeBench, limiter: RateLimiter) -> None:
+    holder = holding(make_bench, limiter)
+    bench = make_bench(batching(8), limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+    bench.submit("a")
+    waiting_for_turn(bench)
+    bench.submit("b", "c")
+    assert (bench.scheduler.queued, bench.backend.batches) == (3, [])
+    holder.backend.gate.set()
+    assert bench.wait(3) == ["a", "b", "c"]
+    assert bench.backend.batches == [["a", "b", "c"]]
+
+
+def test_requests_that_are_cancelled_meanwhile_leave_unrun(make_bench: MakeBench, limiter: RateLimiter) -> None:
+    holder = holding(make_bench, limiter)
+    bench = make_bench(limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+    (pending,) = bench.submit("a")
+    waiting_for_turn(bench)
+    pending.cancel()
+    holder.backend.gate.set()
+    bench.wait(1)
+    assert bench.error("a") is not None
+    assert bench.backend.batches == []
+    assert holder.scheduler.drain(LIMIT_S)
+    holder.submit("again")
+    assert holder.wait(2) == ["h", "again"]
+
+
+def test_an_instance_that_needs_nothing_takes_what_another_waits_for(
+    make_bench: MakeBench, limiter: RateLimiter
+) -> None:
+    holder = holding(make_bench, limiter)
+    bench = make_bench(instances=2, limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+    bench.submit(*"abc")
+    assert sorted(bench.wait(3)) == ["a", "b", "c"]
+    assert bench.backend.batches == []
+    holder.backend.gate.set()
+
+
+@pytest.mark.parametrize("ends", [DynamicBatcher.close, lambda scheduler: scheduler.close(0)])
+def test_a_scheduler_that_waits_for_its_turn_can_close(
+    make_bench: MakeBench, limiter: RateLimiter, ends: object
+) -> None:
+    """Whoever holds the resource may do so for long."""
+    holder = holding(make_bench, limiter)
+    bench = make_bench(limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+    bench.submit("a")
+    waiting_for_turn(bench)
+    assert callable(ends)
+    closing = threading.Thread(target=ends, args=(bench.scheduler,))
+    closing.start()
+    closing.join(LIMIT_S)
+    assert not closing.is_alive()
+    assert bench.error("a") is not None
+    assert limiter.metrics()[0].waiting == 0
+    holder.backend.gate.set()
+
+
+def test_an_instance_that_waits_for_its_turn_can_be_removed(make_bench: MakeBench, limiter: RateLimiter) -> None:
+    holder = holding(make_bench, limiter)
+    bench = make_bench(instances=2, limiter=limiter, limits=[ONE, limit(r=1, s=1)])
+    bench.scheduler.start()
+    bench.submit("a")
+    waiting_for_turn(bench, 2)
+    bench.scheduler.remove(bench.backends[0])
+    waiting_for_turn(bench)
+    holder.backend.gate.set()
+    assert bench.wait(1) == ["a"]
+    assert bench.backends[1].batches == [["a"]]
+
+
+def test_an_execution_that_fails_gives_back_what_it_held(make_bench: MakeBench, limiter: RateLimiter) -> None:
+    bench = make_bench(limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+    bench.submit("x1")
+    bench.wait(1)
+    until(lambda: limiter.metrics()[0].held == 0)
+
+
+def short(make_bench: MakeBench, limiter: RateLimiter) -> Bench:
+    """A bench whose last executions were short; on a busy machine some before them may have been long."""
+    bench = make_bench(limiter=limiter, limits=[ONE])
+    bench.scheduler.start()
+
+    def is_possible() -> bool:
+        bench.submit(str(len(bench.answers)))
+        bench.wait(len(bench.answers) + 1)
+        resting(bench)
+        return bench.scheduler._may_borrow()
+
+    until(is_possible)
+    return bench
+
+
+def submit_inline(bench: Bench, id: str) -> None:
+    """Submit a request as a thread does that executes short ones itself."""
+    deferred = Deferred()
+    pending = bench.request(id)
+    pending.defer = deferred.add
+    bench.scheduler.submit(pending)
+    deferred.run()
+
+
+def test_a_short_execution_on_the_submitting_thread_takes_its_turn(make_bench: MakeBench, limiter: RateLimiter) -> None:
+    bench = short(make_bench, limiter)
+    answered = len(bench.answers)
+    held: list[int] = []
+    execute = bench.backend.execute
+
+    def noting(requests: object, batch_sizes: object) -> object:
+        held.append(limiter.metrics()[0].held)
+        assert threading.current_thread() is threading.main_thread()
+        return execute(requests, batch_sizes)  # type: ignore[arg-type]
+
+    bench.backend.execute = noting  # type: ignore[method-assign, assignment]
+    submit_inline(bench, "a")
+    assert (len(bench.answers), held) == (answered + 1, [1])
+    assert limiter.metrics()[0].held == 0
+
+
+def test_the_submitting_thread_does_not_wait_for_a_turn(make_bench: MakeBench, limiter: RateLimiter) -> None:
+    bench = short(make_bench, limiter)
+    answered = len(bench.answers)
+    holder = holding(make_bench, limiter)
+    submit_inline(bench, "a")
+    waiting_for_turn(bench)
+    assert len(bench.answers) == answered
+    holder.backend.gate.set()
+    bench.wait(answered + 1)
+
+
+def executed_batches(batching: BatchingSpec | None) -> list[list[str]]:
+    """The batches of three requests that are submitted, before the start, to a scheduler that waits for three."""
+    spec = ModelSpec(
+        name="m", version=1, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={}, batching=batching
+    )
+    stub = Stub()
+    scheduler = make_scheduler(spec, [stub], ModelStatistics(), delay_until=3)
+    for id in "abc":
+        scheduler.submit(pending_request(id))
+    scheduler.start()
+    assert scheduler.drain(LIMIT_S)
+    assert scheduler.close(LIMIT_S)
+    return stub.batches
+
+
+def test_dynamic_batching_executes_queued_requests_as_one_batch() -> None:
+    assert executed_batches(batching(8)) == [["a", "b", "c"]]
+
+
+def test_a_model_without_dynamic_batching_executes_each_request_alone() -> None:
+    assert executed_batches(None) == [["a"], ["b"], ["c"]]
+
+
+def test_a_stopped_batcher_waits_no_more_whatever_the_tuner_sets(make_bench: MakeBench) -> None:
+    bench = make_bench(batching(8))
+    bench.scheduler.stop()
+    bench.scheduler._change_limits(BatchSetting(7_000_000, 5).limits())
+    assert bench.scheduler._limits == BatchSetting(0, 5).limits()

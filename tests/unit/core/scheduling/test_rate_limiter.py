@@ -1,4 +1,4 @@
-"""The turns that claims take. Each test is one thread: it asks, ends, and looks at who holds what."""
+"""The rate limiter: turns, limits, claims."""
 
 from __future__ import annotations
 
@@ -7,12 +7,112 @@ from collections import Counter
 
 import pytest
 
-from tests.unit.core.scheduling.rate_limiter.placed import limit, placed
-from trident.core.config.placement import InstanceLimit
+from tests.unit.core.scheduling.scheduler_bench import limit, placed
+from trident.core.config.placement import InstanceLimit, Placement
 from trident.core.errors import ConfigInvalid
 from trident.core.observability.metrics.snapshot import ResourceMetrics
-from trident.core.scheduling.rate_limiter import HELD, IDLE, WAITING, Claim, RateLimiter
+from trident.core.scheduling.rate_limiter import (
+    HELD,
+    IDLE,
+    WAITING,
+    Bid,
+    Claim,
+    RateLimiter,
+    Resource,
+    admitted,
+    check_limits,
+    explicit_limit,
+    needs_of,
+    resource_limits,
+)
 from trident.core.scheduling.resource_limit import ResourceLimit
+
+R, S = Resource("r", 0), Resource("s", None)
+
+
+@pytest.mark.parametrize(
+    ("bids", "free", "expected"),
+    [
+        ([], {R: 1}, []),
+        ([Bid(0, 1, {R: 1})], {R: 1}, [0]),
+        ([Bid(0, 1, {R: 1})], {R: 0}, []),
+        ([Bid(0, 1, {R: 1})], {}, []),
+        # The smallest turn is first; of equal turns the earliest.
+        ([Bid(5, 1, {R: 1}), Bid(4, 2, {R: 1})], {R: 1}, [1]),
+        ([Bid(5, 2, {R: 1}), Bid(5, 1, {R: 1})], {R: 1}, [1]),
+        ([Bid(5, 2, {R: 1}), Bid(5, 1, {R: 1})], {R: 2}, [1, 0]),
+        # All that is needed, or nothing.
+        ([Bid(0, 1, {R: 1, S: 1})], {R: 1, S: 0}, []),
+        ([Bid(0, 1, {R: 1, S: 1})], {R: 1, S: 1}, [0]),
+        # One that cannot run yet is not overtaken by one that needs less of the same,
+        ([Bid(0, 1, {R: 3}), Bid(1, 2, {R: 1})], {R: 2}, []),
+        ([Bid(0, 1, {R: 1, S: 1}), Bid(1, 2, {S: 1})], {R: 0, S: 1}, []),
+        # unless there is enough for both,
+        ([Bid(0, 1, {R: 1, S: 1}), Bid(1, 2, {S: 1})], {R: 0, S: 2}, [1]),
+        # and it does not hold up others that need something else.
+        ([Bid(0, 1, {R: 1}), Bid(1, 2, {S: 1})], {R: 0, S: 1}, [1]),
+        # A limit sank below what is held.
+        ([Bid(0, 1, {R: 1})], {R: -1}, []),
+    ],
+)
+def test_who_may_run(bids: list[Bid], free: dict[Resource, int], expected: list[int]) -> None:
+    assert admitted(bids, free) == expected
+
+
+ON_0, ON_1, GLOBAL = Resource("r", 0), Resource("r", 1), Resource("r", None)
+
+
+@pytest.mark.parametrize(
+    ("resource", "options", "expected"),
+    [
+        (ON_0, [], None),
+        (ON_0, [ResourceLimit("other", 3)], None),
+        (ON_0, [ResourceLimit("R", 3)], 3),
+        (ON_1, [ResourceLimit("r", 3)], 3),
+        (ON_0, [ResourceLimit("r", 3, 0)], 3),
+        (ON_1, [ResourceLimit("r", 3, 0)], 0),
+        (ON_0, [ResourceLimit("r", 3, 0), ResourceLimit("r", 5)], 5),
+        (ON_1, [ResourceLimit("r", 7, 0), ResourceLimit("r", 5)], 5),
+        (GLOBAL, [ResourceLimit("r", 3, 4), ResourceLimit("r", 2)], 3),
+    ],
+)
+def test_explicit_limits(resource: Resource, options: list[ResourceLimit], expected: int | None) -> None:
+    assert explicit_limit(resource, options) == expected
+
+
+def test_implied_limits_are_those_of_the_neediest() -> None:
+    options = [ResourceLimit("named", 9)]
+    needs = [{ON_0: 2, ON_1: 1}, {ON_0: 4}, {Resource("named", None): 1}]
+    assert resource_limits(needs, options) == {ON_0: 4, ON_1: 1, Resource("named", None): 9}
+    assert resource_limits(needs[:1], options) == {ON_0: 2, ON_1: 1}
+
+
+def refusal(placement: Placement, *others: Placement, options: tuple[ResourceLimit, ...] = ()) -> str:
+    with pytest.raises(ConfigInvalid) as caught:
+        check_limits(placement, "m", [needs_of(other) for other in others], options)
+    assert caught.value.hint
+    return caught.value.message
+
+
+def test_an_instance_that_could_never_run_is_refused() -> None:
+    text = (
+        'Resource count for "R" is limited to 2 which will prevent scheduling of one or more model instances, '
+        "the minimum required count is 3"
+    )
+    needy = placed("m_0", limit(R=3), gpu=1)
+    assert refusal(needy, options=(ResourceLimit("r", 2),)) == text
+    assert "limited to 0" in refusal(needy, options=(ResourceLimit("r", 9, 0),))
+    check_limits(needy, "m", [], (ResourceLimit("r", 3),))
+    check_limits(needy, "m", [], ())
+
+
+def test_a_resource_is_global_or_of_devices_for_all_models() -> None:
+    text = 'Resource "R" is present as both global and device-specific resource in the model configuration.'
+    here, everywhere = placed("m_0", limit(R=1)), placed("n_0", limit(R=1, everywhere=True))
+    assert refusal(here, everywhere) == refusal(everywhere, here) == text
+    both = limit(R=1).needs + limit(R=1, everywhere=True).needs
+    assert refusal(placed("m_0", type(here.limit)(both))) == text
+    check_limits(here, "m", [needs_of(here)], ())
 
 
 def entered(limiter: RateLimiter, name: str, of: InstanceLimit, gpu: int | None = None) -> Claim:

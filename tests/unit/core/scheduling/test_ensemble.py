@@ -1,4 +1,4 @@
-"""Which steps of an ensemble run, when, with what, and what the client gets."""
+"""The scheduler of ensembles."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ import threading
 
 import pytest
 
-from tests.unit.core.scheduling.ensemble.ensemble_bench import Bench, Step
+from tests.unit.core.scheduling.ensemble_bench import Bench, Step
 from tests.waiting import until
-from trident.core.errors import (
-    BackendFailed,
-    InvalidRequest,
-    QueueFull,
-    RequestCancelled,
-    ServerError,
-    ServerStopping,
-)
+from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, RequestCancelled, ServerError, ServerStopping
 from trident.core.inference.request import InferenceRequest, InferenceTimes
 from trident.core.inference.response import InferenceResponse, ReceivedOutput
+from trident.core.inference.tensors import Shape
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RESPONSE, LatencyOptions
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
+from trident.core.scheduling.ensemble import shape_change
 
 CHAIN = "a(X=i:Y=t)", "b(X=t:Y=o)"
 
@@ -497,3 +492,26 @@ def test_the_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     Bench("i", "o", *CHAIN, max_in_flight=3)
     assert "Ensemble model 'e' configured with max_inflight_requests: 3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("takes_batch", "dims", "shape", "expected"),
+    [
+        (True, (4,), (4,), (1, 4)),
+        (True, (4,), (3, 4), (3, 4)),
+        (True, (-1,), (4,), (1, 4)),
+        (False, (4,), (1, 4), (4,)),
+        (False, (-1, 4), (3, 4), (3, 4)),
+        (False, (-1, 4), (1, 4), (1, 4)),
+        (False, (4,), (3, 4), (3, 4)),
+    ],
+)
+def test_a_batch_dimension_comes_or_goes(takes_batch: bool, dims: Shape, shape: Shape, expected: Shape) -> None:
+    change = shape_change(not takes_batch, takes_batch, dims)
+    assert change is not None
+    assert change.apply(shape) == expected
+
+
+def test_models_of_one_kind_change_nothing() -> None:
+    assert shape_change(True, True, (4,)) is None
+    assert shape_change(False, False, (4,)) is None

@@ -1,0 +1,307 @@
+"""The latency target of a batcher: windows, the cost of executions, the controller, and the tuner."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tests.unit.pending_requests import pending_request
+from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import BatchTuning
+from trident.core.scheduling.batch_forming import BatchLimits, limits_of
+from trident.core.scheduling.latency_target import BatchController, BatchSetting, BatchTuner, ExecutionCost, Window
+
+
+def window_with(latencies: list[int]) -> Window:
+    window = Window(0)
+    for latency in latencies:
+        window.note([pending_request(enqueue_ns=1)], 1, latency + 1)
+    return window
+
+
+def test_executions_are_summed() -> None:
+    window = Window(100)
+    window.note([pending_request(batch_size=2), pending_request(batch_size=0)], 150, 170)
+    window.note([pending_request(batch_size=1)], 160, 200)
+    assert (window.requests, window.executions, window.sizes, window.squares) == (3, 2, 4, 10)
+    assert (window.busy_ns, window.products, window.duration_ns) == (60, 100, 100)
+    assert window.mean_size == 2
+
+
+@pytest.mark.parametrize("scale", [1, 50, 1000, 10**6, 10**10])
+def test_a_percentile_is_at_most_a_32nd_too_much(scale: int) -> None:
+    source = random.Random(scale)
+    latencies = [source.randrange(1, 100 * scale) for _ in range(1000)]
+    window = window_with(latencies)
+    for share, rank in ((0.99, 990), (0.5, 500)):
+        exact = sorted(latencies)[rank - 1]
+        assert exact <= window.percentile_ns(share) <= max(sorted(latencies)[rank], exact) * 33 / 32
+    assert window.percentile_ns(1) >= max(latencies)
+
+
+def test_a_latency_runs_from_the_arrival() -> None:
+    window = Window(0)
+    pending = pending_request(enqueue_ns=50)
+    pending.request.arrived_ns = 40
+    window.note([pending], 60, 70)
+    assert window.percentile_ns(0.99) == 30
+
+
+def test_without_requests_there_is_no_latency() -> None:
+    assert Window(0).percentile_ns(0.99) == 0
+
+
+def window_costing(sizes: list[int], fixed_ns: int, item_ns: int) -> Window:
+    window = Window(0)
+    for size in sizes:
+        window.note([pending_request(batch_size=size)], 0, fixed_ns + item_ns * size)
+    return window
+
+
+def test_the_line_through_the_executions_is_found() -> None:
+    cost = ExecutionCost()
+    cost.learn(window_costing([1, 2, 5, 9], 4000, 50))
+    assert (cost.fixed_ns, cost.item_ns) == (pytest.approx(4000), pytest.approx(50))
+    assert cost.of(100) == pytest.approx(9000)
+
+
+def test_executions_of_one_size_do_not_tell_what_an_item_costs() -> None:
+    cost = ExecutionCost()
+    cost.learn(window_costing([4] * 10, 1000, 100))
+    assert (cost.fixed_ns, cost.item_ns) == (1400, 0)
+
+
+def test_neither_cost_is_ever_negative() -> None:
+    cost = ExecutionCost()
+    cost.learn(window_costing([1, 10], 0, 7))
+    assert (cost.fixed_ns, cost.item_ns) == (pytest.approx(0), pytest.approx(7))
+    window = window_costing([1], 900, 0)
+    window.note([pending_request(batch_size=9)], 0, 10)
+    cost.learn(window)
+    assert cost.item_ns >= 0
+    assert cost.fixed_ns >= 0
+
+
+def test_a_changed_cost_is_learnt() -> None:
+    cost = ExecutionCost()
+    cost.learn(window_costing([1, 2, 3] * 100, 1000, 100))
+    for _ in range(20):
+        cost.learn(window_costing([1, 2, 3] * 100, 5000, 300))
+    assert (cost.fixed_ns, cost.item_ns) == (pytest.approx(5000, rel=0.01), pytest.approx(300, rel=0.01))
+
+
+MS = 1_000_000
+WINDOW_NS = 500 * MS
+
+
+def window_of(sizes: Sequence[int], *, fixed_ms: float, item_ms: float, latency_ms: float = 0) -> Window:
+    """Half a second in which executions of these `sizes` ended, spread evenly."""
+    window = Window(0)
+    for index, size in enumerate(sizes, 1):
+        end_ns = WINDOW_NS * index // len(sizes)
+        duration_ns = int((fixed_ms + item_ms * size) * MS)
+        requests = [pending_request(enqueue_ns=end_ns - int(latency_ms * MS) or end_ns - duration_ns)] * size
+        window.note(requests, end_ns - duration_ns, end_ns)
+    return window
+
+
+@pytest.fixture
+def controller() -> BatchController:
+    return BatchController(20 * MS, 64)
+
+
+def test_nothing_waits_and_nothing_is_cut_before_anything_is_known(controller: BatchController) -> None:
+    assert controller.setting == BatchSetting(0, 64)
+
+
+def test_instances_that_have_time_to_spare_do_not_wait(controller: BatchController) -> None:
+    for _ in range(10):
+        setting = controller.update(window_of([1, 2] * 20, fixed_ms=4, item_ms=0.1), 1)
+    assert setting == BatchSetting(0, 64)
+
+
+def test_busy_instances_wait_until_batches_are_large_enough(controller: BatchController) -> None:
+    for _ in range(10):
+        setting = controller.update(window_of([3, 5] * 60, fixed_ms=4, item_ms=0.02), 1)
+    # 960 items per second: batches of 6 take the instance for 0.66 of its time, batches of 5 for 0.79.
+    assert setting.delay_ns == pytest.approx(5 / 0.96 * MS, rel=0.01)
+
+
+def test_the_delay_is_what_the_target_leaves(controller: BatchController) -> None:
+    controller = BatchController(14 * MS, 64)
+    for _ in range(10):
+        setting = controller.update(window_of([3, 5] * 60, fixed_ms=4, item_ms=0.02), 1)
+    assert setting.delay_ns == pytest.approx((0.8 * 14 - 2 * 4.12) * MS, rel=0.01)
+
+
+def test_no_delay_helps_if_the_items_alone_take_all_the_time(controller: BatchController) -> None:
+    for _ in range(10):
+        setting = controller.update(window_of([1, 3] * 200, fixed_ms=0.3, item_ms=1), 1)
+    assert setting.delay_ns == 0
+
+
+def test_a_delay_in_which_nobody_comes_is_given_up_for_longer_and_longer(controller: BatchController) -> None:
+    """One client that waits for its answer keeps an instance busy, and would wait for nobody."""
+    waits = []
+    for _ in range(40):
+        setting = controller.setting
+        count = int(500 / (4 + setting.delay_ns / MS))
+        waits.append(controller.update(window_of([1] * count, fixed_ms=4, item_ms=0), 1).delay_ns > 0)
+    assert any(waits[:3])
+    assert sum(waits[:20]) > sum(waits[20:])
+    assert sum(waits) < 10
+
+
+def test_the_size_lets_two_executions_fit_into_the_budget(controller: BatchController) -> None:
+    setting = controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5), 1)
+    assert setting.max_size == 12  # half of 0.8 * 20 ms
+
+
+def test_the_size_is_no_larger_than_it_saves_work() -> None:
+    setting = BatchController(1000 * MS, 64).update(window_of([1, 3] * 20, fixed_ms=0.2, item_ms=1), 1)
+    assert setting.max_size == 13  # 64 times the fixed cost
+
+
+def test_the_size_keeps_up_with_the_arrivals_whatever_the_target_says() -> None:
+    controller = BatchController(5 * MS, 64)
+    # Batches of 10 and 14 of 5 ms and more at 1920 items per second.
+    setting = controller.update(window_of([10, 14] * 40, fixed_ms=5, item_ms=0.1, latency_ms=12), 1)
+    assert setting.max_size * 1000 / (5 + 0.1 * setting.max_size) > 1920
+
+
+def test_latencies_over_the_target_shrink_the_budget_which_grows_back(controller: BatchController) -> None:
+    calm = window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=5)
+    full = controller.update(calm, 1).max_size
+    sizes = [
+        controller.update(window_of([1, 3] * 20, fixed_ms=2, item_ms=0.5, latency_ms=17), 1).max_size for _ in range(3)
+    ]
+    assert full > sizes[0] > sizes[1] > sizes[2]
+    for _ in range(20):
+        setting = controller.update(calm, 1)
+    assert setting.max_size == full
+
+
+def test_a_queue_that_has_grown_is_worked_off_with_the_sizes_that_save_most(controller: BatchController) -> None:
+    busy = window_of([8, 12] * 40, fixed_ms=2, item_ms=0.4, latency_ms=200)
+    assert controller.update(busy, 1).max_size == 64
+    calm = window_of([1, 3] * 20, fixed_ms=2, item_ms=0.4, latency_ms=4)
+    sizes = [controller.update(calm, 1).max_size for _ in range(12)]
+    assert sizes[0] == 64
+    assert sizes[-1] == 15
+
+
+def test_a_setting_is_the_limits_of_a_batch() -> None:
+    assert BatchSetting(5 * MS, 12).limits() == BatchLimits(12, frozenset((12,)), 12, 5 * MS, 2 * MS)
+
+
+@pytest.mark.parametrize(
+    ("delay_ns", "size", "differs"),
+    [
+        (4 * MS, 16, False),
+        (5 * MS, 16, False),
+        (5 * MS + 1, 16, True),
+        (3 * MS, 16, True),
+        (0, 16, True),
+        (4 * MS, 20, False),
+        (4 * MS, 21, True),
+        (4 * MS, 12, True),
+    ],
+)
+def test_a_change_of_a_quarter_is_notable(delay_ns: int, size: int, differs: bool) -> None:
+    assert BatchSetting(4 * MS, 16).differs_notably(BatchSetting(delay_ns, size)) is differs
+
+
+def test_a_delay_of_some_microseconds_is_not_notable() -> None:
+    assert not BatchSetting(0, 16).differs_notably(BatchSetting(200_000, 16))
+
+
+SPEC = ModelSpec(
+    name="m",
+    version=1,
+    platform="",
+    backend="stub",
+    max_batch_size=64,
+    inputs={},
+    outputs={},
+    batching=BatchingSpec(preferred_batch_sizes=(), target_p99_ns=20 * MS),
+)
+
+
+class Bench:
+    """A tuner, and executions of 2 ms and some more for each of 1 and 3 items by turns."""
+
+    def __init__(self) -> None:
+        self.limits = limits_of(SPEC)
+        self.statistics = ModelStatistics()
+        self.tuner = BatchTuner(SPEC, self.limits, self.change_limits, self.statistics)
+        self.now_ns = MS
+
+    def change_limits(self, limits: BatchLimits) -> None:
+        self.limits = limits
+
+    @property
+    def shown(self) -> BatchTuning | None:
+        return self.statistics.snapshot().tuning
+
+    def execute(self, count: int, period_ms: int, item_ns: int = MS // 2) -> None:
+        """`count` executions, one in each period."""
+        for index in range(count):
+            size = 1 + index % 2 * 2
+            self.now_ns += period_ms * MS
+            requests = [pending_request(enqueue_ns=self.now_ns)] * size
+            self.tuner.note(requests, self.now_ns, self.now_ns + 2 * MS + size * item_ns)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_the_first_setting_is_shown_and_in_force_at_once(bench: Bench) -> None:
+    assert bench.shown == BatchTuning(target_p99_ns=20 * MS, delay_ns=0, max_size=64)
+    assert bench.limits == BatchSetting(0, 64).limits()
+
+
+def test_a_window_of_half_a_second_changes_the_limits(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trident.scheduling")
+    bench.execute(99, period_ms=5)
+    assert bench.limits.max_batch_size == 64
+    bench.execute(3, period_ms=5)
+    assert bench.limits == BatchSetting(0, 12).limits()
+    assert bench.shown == BatchTuning(target_p99_ns=20 * MS, delay_ns=0, max_size=12)
+    assert caplog.messages == [
+        "model 'm': batches now wait for up to 0.0 ms and have up to 12 items; the 99th percentile was 3.5 ms, "
+        "the target is 20 ms"
+    ]
+    bench.execute(250, period_ms=5)
+    assert len(caplog.messages) == 1
+
+
+def test_the_log_has_at_most_a_line_in_ten_seconds(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trident.scheduling")
+    settings = set()
+    for _ in range(3):  # 5 s each, in which items become dearer and cheaper
+        for item_ns in (MS // 2, 2 * MS):
+            bench.execute(250, period_ms=10, item_ns=item_ns)
+            settings.add(bench.limits.max_batch_size)
+    assert len(settings) > 1
+    assert len(caplog.messages) == 2
+
+
+def test_a_window_with_few_requests_lasts_five_seconds(bench: Bench) -> None:
+    bench.execute(49, period_ms=100)
+    assert bench.limits.max_batch_size == 64
+    bench.execute(2, period_ms=100)
+    assert bench.limits.max_batch_size == 12
+
+
+def test_a_pause_of_the_traffic_is_no_part_of_a_window(bench: Bench) -> None:
+    bench.execute(50, period_ms=5)
+    bench.now_ns += 60_000 * MS
+    bench.execute(99, period_ms=5)
+    assert bench.limits.max_batch_size == 64
+    bench.execute(3, period_ms=5)
+    assert bench.limits.max_batch_size == 12
