@@ -10,30 +10,80 @@ from collections.abc import Mapping
 from functools import partial
 from urllib.parse import unquote
 
-from trident.adapters.common.routes import BODY_STATUSES, Statuses, absent_route, metrics_route, status_in
+from trident.adapters.common.routes import BODY_STATUSES, RouteAbsent, Statuses, absent_route, metrics_route, status_in
 from trident.adapters.sagemaker import invocations as request_headers
-from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, environ_key, execution_parameters, invoke, ping
+from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, ResponseTypes, environ_key, invoke
 from trident.adapters.sagemaker.memory import MemoryBudget
-from trident.adapters.sagemaker.model_registry import SageMakerEndpoint
 from trident.adapters.sagemaker.model_states import ModelStates
-from trident.adapters.sagemaker.models import collection, member
-from trident.adapters.sagemaker.settings import InferenceType, SageMakerSettings
-from trident.core.engine.protocol import Engine
+from trident.adapters.sagemaker.multi_model import LoadedModels, collection, member
+from trident.adapters.sagemaker.settings import (
+    DEFAULT_MODEL,
+    IN_FLIGHT_MB,
+    MULTI_MODEL,
+    InferenceType,
+    PingMode,
+    SageMakerSettings,
+)
+from trident.core.engine.protocol import Engine, ServedModel
 from trident.core.errors import AlreadyLoaded, OutOfMemory
 from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.request import LATEST
+from trident.core.frontend.request import LATEST, DefaultModel
+from trident.core.http.admin import readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.reply import JSON, Environ, Headers, Reply
+from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
 from trident.core.http.v2_request import SIZE
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
+_MB = 1 << 20
+_NOT_YET = 503
 _TARGET_MODEL = environ_key(TARGET_MODEL)
 _GENERATES = {InferenceType.GENERATE: answer_object, InferenceType.GENERATE_STREAM: answer_events}
 _GET_DELETE = frozenset({"GET", "DELETE"})
+
+
+class SageMakerEndpoint:
+    """The state that the routes of one container share. Any thread."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        bridge: Bridge,
+        settings: SageMakerSettings,
+        memory: MemoryBudget | None = None,
+        states: ModelStates | None = None,
+    ) -> None:
+        """`memory` limits the models of a multi-model endpoint; without it the container's memory does, and no GPU's.
+        `states` are theirs; without it those of a container in one process.
+
+        Raises ConfigInvalid for settings that cannot be right.
+        """
+        self.settings = settings
+        self.response_types = ResponseTypes(settings)
+        self._default_model = DefaultModel(
+            engine, bridge, settings.default_model, f"set {DEFAULT_MODEL} to the model that /invocations runs"
+        )
+        self._loaded: LoadedModels | None = None
+        if settings.multi_model:
+            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine(), states)
+
+    def default_model(self) -> ServedModel:
+        """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""
+        if self._loaded is not None:
+            raise RouteAbsent("this endpoint serves many models: name one with POST /models/{name}/invoke")
+        return self._default_model.find()
+
+    def loaded_models(self) -> LoadedModels:
+        """The models of a multi-model endpoint. Raises RouteAbsent on an endpoint with one model."""
+        if self._loaded is None:
+            raise RouteAbsent(
+                f"this endpoint serves one model, by POST /invocations: {MULTI_MODEL} is not 'true'",
+                hint=f"set {MULTI_MODEL}=true for an endpoint that loads models by POST /models",
+            )
+        return self._loaded
 
 
 def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> tuple[Route, ...]:
@@ -48,12 +98,35 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> t
         ),
     )
     multi = (
-        Route("models", ("/models",), "model-repository", GET | POST, partial(collection, endpoint)),
-        Route("model", ("/models/<model>",), "model-repository", _GET_DELETE, partial(member, endpoint)),
+        Route("models", ("/models",), "model-repository", GET | POST, partial(collection, endpoint.loaded_models)),
+        Route("model", ("/models/<model>",), "model-repository", _GET_DELETE, partial(member, endpoint.loaded_models)),
         Route("invoke_model", ("/models/<model>/invoke",), "inference", POST, partial(_invoke_model, endpoint)),
     )
     listed = (health, *(multi if settings.multi_model else single), metrics)
     return (health, *single, metrics, *multi, absent_route(", ".join(map(_shown, listed))))
+
+
+def execution_parameters(settings: SageMakerSettings, application: V2Application, environ: Environ) -> Reply:
+    """Bodies within the server's limit, and as many at once as the platform's limit for all bodies in flight allows."""
+    payload = min(settings.max_payload_mb, max(1, application.options.max_input_size // _MB))
+    transforms = settings.max_concurrent_transforms
+    if payload:
+        transforms = max(1, min(transforms, IN_FLIGHT_MB // payload))
+    return json_reply(
+        {"MaxConcurrentTransforms": transforms, "BatchStrategy": settings.batch_strategy, "MaxPayloadInMB": payload}
+    )
+
+
+def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
+    """200 when the server is ready, or only live in that mode; otherwise 503 (in Triton 400) with the start's progress.
+
+    The body of the 200 is empty; a header has the models whose last load failed.
+    """
+    engine = application.engine
+    serves = engine.is_live() if mode is PingMode.LIVE else engine.is_ready()
+    if not serves:
+        return json_reply(readiness(engine.phase()), _NOT_YET)
+    return ready_reply(application, environ) if engine.is_ready() else empty_reply(TEXT)
 
 
 def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from trident.adapters.sagemaker.settings import DEFAULT_ACCEPT, IN_FLIGHT_MB, PingMode, SageMakerSettings
+from trident.adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
 from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX
-from trident.core.http.admin import readiness, ready_reply
 from trident.core.http.application import V2Application
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.payloads.formats import (
@@ -32,7 +31,7 @@ from trident.core.http.payloads.formats import (
 )
 from trident.core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
 from trident.core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
-from trident.core.http.reply import TEXT, Environ, Headers, Reply, empty_reply, json_reply
+from trident.core.http.reply import Environ, Headers, Reply
 from trident.core.http.v2_request import BinaryType
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
@@ -76,47 +75,10 @@ def other_than_v2(accept: str) -> str | None:
 
 _chosen = lru_cache(maxsize=256)(format_for)
 
-
-# Source: docs/spec/sagemaker.md sections A2 and A6.
-
-
-_MB = 1 << 20
-
-
-def execution_parameters(settings: SageMakerSettings, application: V2Application, environ: Environ) -> Reply:
-    """Bodies within the server's limit, and as many at once as the platform's limit for all bodies in flight allows."""
-    payload = min(settings.max_payload_mb, max(1, application.options.max_input_size // _MB))
-    transforms = settings.max_concurrent_transforms
-    if payload:
-        transforms = max(1, min(transforms, IN_FLIGHT_MB // payload))
-    return json_reply(
-        {"MaxConcurrentTransforms": transforms, "BatchStrategy": settings.batch_strategy, "MaxPayloadInMB": payload}
-    )
-
-
-# Source: docs/spec/sagemaker.md sections A2 and B3 (Triton answers 400; this is a 503 that says why).
-
-
-_NOT_YET = 503
-
-
-def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
-    """200 when the server is ready, or only live in that mode; otherwise 503 with the progress of the start.
-
-    The body of the 200 is empty; a header has the models whose last load failed.
-    """
-    engine = application.engine
-    serves = engine.is_live() if mode is PingMode.LIVE else engine.is_ready()
-    if not serves:
-        return json_reply(readiness(engine.phase()), _NOT_YET)
-    return ready_reply(application, environ) if engine.is_ready() else empty_reply(TEXT)
-
-
 # A header becomes a string parameter under its own name, such as `X-Amzn-SageMaker-Session-Id`. The custom attributes
 # header is also split at commas, and each item `key=value` becomes a parameter. A parameter in the body takes
 # precedence over one from a header. A response parameter with a header's name becomes that header. Source:
 # docs/spec/sagemaker.md section A3 (names, limits), C.
-
 
 _NAME = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = f"{_NAME}Custom-Attributes"

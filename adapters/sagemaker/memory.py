@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -41,6 +41,9 @@ _RESERVE_LEAST = 64 * _MIB
 _RESERVE_MOST = 512 * _MIB
 _RECORDS_AT_MOST = 10_000
 
+
+Need: TypeAlias = Mapping[str, int]
+"""Bytes by device."""
 
 GpuIdsOf = Callable[[ModelConfig], GpuIds]
 """The GPUs that the instances of a model may use."""
@@ -92,7 +95,7 @@ class MemoryBudget:
         self._gpu_ids = gpu_ids
         self._resident = resident
         self._trim = trim
-        self._others = others or AloneReservations()
+        self._others = others or Reservations()
         self._changed = threading.Condition()
         self._running: list[_Load] = []
         # The bytes that models used, by url and device; the latest load is at the end.
@@ -256,20 +259,14 @@ def _mib(size: int) -> str:
     return f"{size / _MIB:,.0f} MiB"
 
 
-# Each front end keeps its own loads itself; here are those of the others.
+class Reservations:
+    """What the other front ends load, where there are none; several share SharedReservations.
 
+    All methods but `disturb` are called within `admission`; none waits longer than others hold that.
+    """
 
-Need: TypeAlias = Mapping[str, int]
-"""Bytes by device."""
-
-_PAUSE_S = 0.1
-
-
-class Reservations(Protocol):
-    """All methods but `disturb` are called within `admission`; none waits longer than others hold that."""
-
-    pause_s: float | None
-    """After this time a load that found no room looks again; None: others change nothing."""
+    pause_s: float | None = None
+    """After this time a load that found no space looks again; None: others change nothing."""
 
     @contextmanager
     def admission(self) -> Iterator[None]:
@@ -278,39 +275,17 @@ class Reservations(Protocol):
 
     def needs(self) -> list[Need]:
         """What the running loads of the others may take."""
-        ...
+        return []
 
     def reserve(self, need: Need) -> Any:
         """Let the others know of a load. Returns what `release` takes."""
 
     def release(self, reservation: Any) -> bool:
         """End a reservation. Returns whether no other front end changed anything since it began."""
-        ...
-
-    def disturb(self) -> None:
-        """Let the others know that memory was freed."""
-
-
-class AloneReservations:
-    """There is no other front end."""
-
-    pause_s: float | None = None
-
-    @contextmanager
-    def admission(self) -> Iterator[None]:
-        yield
-
-    def needs(self) -> list[Need]:
-        return []
-
-    def reserve(self, need: Need) -> None:
-        return None
-
-    def release(self, reservation: Any) -> bool:
         return True
 
     def disturb(self) -> None:
-        return None
+        """Let the others know that memory was freed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,13 +294,13 @@ class _Reservation:
     changes: int
 
 
-class SharedReservations:
+class SharedReservations(Reservations):
     """One file for each load, locked by the front end that makes it: the lock of one that has died is free.
 
     `changes` counts what this and the other front ends reserve, and free.
     """
 
-    pause_s: float | None = _PAUSE_S
+    pause_s = 0.1
 
     def __init__(self, folder: Path) -> None:
         """Make `folder` if it does not exist; all front ends of the server have the same."""

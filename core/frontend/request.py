@@ -166,6 +166,13 @@ def unsigned(field: str, value: Any) -> int:
     return value
 
 
+def string(field: str, value: Any) -> str:
+    """`value` if it is a string. Raises InvalidRequest."""
+    if type(value) is not str:
+        raise unable(field, NON_STRING)
+    return value
+
+
 def boolean(field: str, value: Any) -> bool:
     """`value` if it is a boolean. Raises InvalidRequest."""
     if type(value) is not bool:

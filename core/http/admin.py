@@ -1,8 +1,7 @@
-"""The health of the server and the readiness of a model.
+"""The views of all routes but inference: health, metadata, statistics, repository, log, traces and shared memory.
 
-The body of a 200 is empty, as in Triton, because scripts compare what curl prints with 200. That of an unready answer
-tells how far the server is.
-Source: docs/spec/http.md sections 3 and 11; docs/architecture.md section 7.
+Source: docs/spec/http.md sections 3, 8 and 11; docs/spec/statistics-and-metrics.md section A;
+docs/spec/trace-and-log.md sections 1 and 5; docs/spec/shared-memory.md sections 1, 3 and 4.
 """
 
 from __future__ import annotations
@@ -29,13 +28,15 @@ from trident.core.frontend.admin import (
     slowest_requests_json,
     wanted_changes,
 )
-from trident.core.frontend.request import NON_STRING, NON_UNSIGNED, version_number
+from trident.core.frontend.request import NON_STRING, NON_UNSIGNED, boolean, string, unable, unsigned, version_number
 from trident.core.http.body import read_object, read_parameters
 from trident.core.http.errors import header_value
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import JSON, TEXT, Environ, Reply, empty_reply, json_reply
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
 from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
+
+# --- health: the body of a 200 is empty, as in Triton, because scripts compare what curl prints with 200
 
 _NOT_YET = 400
 FAILURES_HEADER: Final = "Trident-Failures"
@@ -107,8 +108,7 @@ def _refuse_exiting(phase: ServingPhase) -> None:
         raise ServerStopping("Server exiting")
 
 
-# The engine raises the lookup errors. Source: docs/spec/http.md section 3, docs/spec/statistics-and-metrics.md section
-# A.
+# --- metadata and statistics; the engine raises the lookup errors
 
 
 def server_metadata(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -125,6 +125,32 @@ def model_config(front_end: HttpFrontEnd, environ: Environ, model: str, version:
     return json_reply(front_end.bridge.run(model_config_json, config))
 
 
+def server_metadata_json(metadata: ServerMetadata) -> dict[str, Any]:
+    return {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
+
+
+def model_metadata_json(metadata: ModelMetadata) -> dict[str, Any]:
+    return {
+        "name": metadata.name,
+        "versions": [str(version) for version in metadata.versions],
+        "platform": metadata.platform,
+        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
+        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
+    }
+
+
+def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+
+
+def model_config_json(config: ConfigMessage) -> Json:
+    """Plain JSON values in Triton's order, ready for a JSON encoder.
+
+    The first call in a process imports protobuf, see `ConfigMessage.parse`: not for the hub's thread.
+    """
+    return config_json(config.parse())
+
+
 def model_statistics(front_end: HttpFrontEnd, environ: Environ, model: str = "", version: str = "") -> Reply:
     """The statistics of one model or, without a name, of all that are ready."""
     return json_reply(model_statistics_json(front_end.engine.model_statistics(model, version_number(version))))
@@ -136,15 +162,13 @@ def slowest_requests(front_end: HttpFrontEnd, environ: Environ, model: str, vers
     return json_reply(slowest_requests_json(model, found))
 
 
-# All three access storage, so they run off the hub. The engine decides whether loading is allowed. Source:
-# docs/spec/http.md section 8.
-
+# --- the model repository: these access storage, so they run off the hub; the engine decides whether loading is allowed
 
 _FILE_PREFIX = "file:"
 _LINE_ENDS = b"\r\n"
 
 
-def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Reply:
+def repository_index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Reply:
     """The known models; with `{"ready":true}` in the body only the ready ones."""
     ready = read_object(environ, front_end.options.max_input_size).get("ready", False)
     if not isinstance(ready, bool):
@@ -152,7 +176,22 @@ def index(front_end: HttpFrontEnd, environ: Environ, repository: str = "") -> Re
     return json_reply(repository_index_json(front_end.bridge.run(front_end.engine.repository_index, ready)))
 
 
-def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
+def repository_index_json(entries: Iterable[IndexEntry]) -> list[dict[str, str]]:
+    return [_entry(entry) for entry in entries]
+
+
+def _entry(entry: IndexEntry) -> dict[str, str]:
+    rendered = {"name": entry.name}
+    if entry.version is not None:
+        rendered["version"] = str(entry.version)
+    if entry.state is not None:
+        rendered["state"] = entry.state.value
+    if entry.reason:
+        rendered["reason"] = entry.reason
+    return rendered
+
+
+def load_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Load the model; answers when it serves."""
     refuse_repository(repository)
     parameters = _load_parameters(read_parameters(environ, front_end.options.max_input_size))
@@ -160,13 +199,11 @@ def load(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str 
     return empty_reply(JSON)
 
 
-def unload(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
+def unload_model(front_end: HttpFrontEnd, environ: Environ, model: str, repository: str = "") -> Reply:
     """Unload the model; answers when unloading has begun."""
     refuse_repository(repository)
     parameters = read_parameters(environ, front_end.options.max_input_size)
-    dependents = parameters.get("unload_dependents", False)
-    if not isinstance(dependents, bool):
-        raise InvalidRequest("Unable to parse 'unload_dependents': attempt to access JSON non-boolean as boolean")
+    dependents = boolean("unload_dependents", parameters.get("unload_dependents", False))
     front_end.bridge.run(front_end.engine.unload_model, model, dependents)
     return empty_reply(JSON)
 
@@ -175,12 +212,11 @@ def _load_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
     """`config` as text, `file:PATH` as the bytes of the file. Raises InvalidRequest, ModelLoadFailed."""
     read: dict[str, Any] = {}
     for key, value in parameters.items():
-        if not isinstance(value, str):
-            raise InvalidRequest(f"Unable to parse '{key}': attempt to access JSON non-string as string")
+        text = string(key, value)
         if key == "config":
-            read[key] = value
+            read[key] = text
         elif key.startswith(_FILE_PREFIX):
-            read[key] = _file_content(key, value)
+            read[key] = _file_content(key, text)
         else:
             raise ModelLoadFailed("unexpected error on creating Triton parameter")
     return read
@@ -194,7 +230,7 @@ def _file_content(key: str, text: str) -> bytes:
         raise InvalidRequest(f"'{key}' must be a valid base64 encoded file") from error
 
 
-# Source: docs/spec/trace-and-log.md section 5.
+# --- the log and traces
 
 
 def log_settings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
@@ -202,32 +238,9 @@ def log_settings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     if environ["REQUEST_METHOD"] == "POST":
         document = read_object(environ, front_end.options.max_input_size)
         wanted = {name: value for name, value in document.items() if value is not None}
-        for levels in changed_settings(wanted, _as_bool, _as_integer, _as_text):
+        for levels in changed_settings(wanted, boolean, unsigned, string):
             front_end.bridge.run(front_end.engine.change_log, levels)
     return json_reply(shown_settings())
-
-
-def _as_bool(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidRequest(f"Unable to parse '{name}': attempt to access JSON non-boolean as boolean")
-    return value
-
-
-def _as_integer(name: str, value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise InvalidRequest(
-            f"Unable to parse '{name}': attempt to access JSON non-unsigned-integer as unsigned-integer"
-        )
-    return value
-
-
-def _as_text(name: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise InvalidRequest(f"Unable to parse '{name}': attempt to access JSON non-string as string")
-    return value
-
-
-# Source: docs/spec/trace-and-log.md section 1.
 
 
 def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
@@ -238,26 +251,24 @@ def trace_settings(front_end: HttpFrontEnd, environ: Environ, model: str = "") -
     if environ["REQUEST_METHOD"] == "POST":
         document = read_object(environ, front_end.options.max_input_size)
         if document:
-            run(engine.change_trace, model, wanted_changes(document, _as_texts, _as_text, ""))
+            run(engine.change_trace, model, wanted_changes(document, _strings, string, ""))
     return json_reply(run(engine.trace_settings, model))
 
 
-def _as_texts(name: str, value: object) -> list[str]:
+def _strings(name: str, value: object) -> list[str]:
     if not isinstance(value, list):
-        raise InvalidRequest(f"Unable to parse '{name}': attempt to access JSON non-array as array")
-    return [_as_text(name, each) for each in value]
+        raise unable(name, "attempt to access JSON non-array as array")
+    return [string(name, each) for each in value]
 
 
-# Source: docs/spec/shared-memory.md sections 1, 3 and 4.
+# --- shared memory
 
-
-_NO_MEMBER = "attempt to access non-existing object member "
 _HANDLE = "raw_handle"
 _HANDLE_TEXT = "b64"
 _LONGEST_TEXT = 2**31 - 1
 
 
-def status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
+def memory_status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
     """The regions of the kind by name, or the one in the path."""
     engine = front_end.engine
     found: list[SystemRegion] | list[CudaRegion]
@@ -265,7 +276,7 @@ def status(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "
     return json_reply([asdict(each) for each in found])
 
 
-def register(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
+def register_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
     check_allowed(allowed=front_end.options.allow_client_shm)
     check_region_name(region, kind)
     document = read_object(environ, front_end.options.max_input_size)
@@ -281,7 +292,7 @@ def register(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str =
     return empty_reply(JSON)
 
 
-def unregister(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
+def unregister_memory(front_end: HttpFrontEnd, environ: Environ, kind: str, region: str = "") -> Reply:
     """Remove the region in the path, or all of the kind."""
     check_allowed(allowed=front_end.options.allow_client_shm)
     front_end.engine.unregister_regions(RegionKind(kind), region)
@@ -311,7 +322,7 @@ def _field(document: dict[str, Any], name: str) -> Any:
 
 def _member(document: dict[str, Any], name: str) -> Any:
     if name not in document:
-        raise InvalidRequest(f"{_NO_MEMBER}'{name}'")
+        raise InvalidRequest(f"attempt to access non-existing object member '{name}'")
     return document[name]
 
 
@@ -325,50 +336,3 @@ def _unsigned(value: Any, name: str) -> int:
     if type(value) is not int or value < 0:
         raise InvalidRequest(NON_UNSIGNED, hint=f"'{name}' must be a number from 0")
     return value
-
-
-# Source: docs/spec/http.md section 3.
-
-
-def server_metadata_json(metadata: ServerMetadata) -> dict[str, Any]:
-    return {"name": metadata.name, "version": metadata.version, "extensions": metadata.extensions}
-
-
-def model_metadata_json(metadata: ModelMetadata) -> dict[str, Any]:
-    return {
-        "name": metadata.name,
-        "versions": [str(version) for version in metadata.versions],
-        "platform": metadata.platform,
-        "inputs": [_tensor(tensor) for tensor in metadata.inputs],
-        "outputs": [_tensor(tensor) for tensor in metadata.outputs],
-    }
-
-
-def _tensor(tensor: TensorMetadata) -> dict[str, Any]:
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
-
-
-def model_config_json(config: ConfigMessage) -> Json:
-    """Plain JSON values in Triton's order, ready for a JSON encoder.
-
-    The first call in a process imports protobuf, see `ConfigMessage.parse`: not for the hub's thread.
-    """
-    return config_json(config.parse())
-
-
-# Source: docs/spec/http.md section 8.
-
-
-def repository_index_json(entries: Iterable[IndexEntry]) -> list[dict[str, str]]:
-    return [_entry(entry) for entry in entries]
-
-
-def _entry(entry: IndexEntry) -> dict[str, str]:
-    rendered = {"name": entry.name}
-    if entry.version is not None:
-        rendered["version"] = str(entry.version)
-    if entry.state is not None:
-        rendered["state"] = entry.state.value
-    if entry.reason:
-        rendered["reason"] = entry.reason
-    return rendered

@@ -20,7 +20,7 @@ import orjson
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ErrorHints, InvalidRequest, OutOfMemory, ServerError
-from trident.core.frontend.request import NON_STRING, set_custom_parameter, unable
+from trident.core.frontend.request import set_custom_parameter, string
 from trident.core.frontend.response_stream import ResponseStream
 from trident.core.http.body import IDENTITY, too_large
 from trident.core.http.dataplane import (
@@ -137,8 +137,8 @@ def _decode_slices(
 def _decode(members: Members, reading: _Reading) -> InferenceRequest:
     request, spec = reading.request, reading.spec
     request_id = next((value for key, value in _pairs(members) if key == "id"), None)
-    if request_id is not None and "id" not in spec.inputs and type(request_id) is not str:
-        raise unable("id", NON_STRING)
+    if request_id is not None and "id" not in spec.inputs:
+        string("id", request_id)
     if type(request_id) is str:
         request.id = request_id
     for key, value in _pairs(members):

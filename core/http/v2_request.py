@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest, ModelNotFound
-from trident.core.frontend.request import NON_STRING, boolean, check_rank, read_parameters, unable, unsigned
+from trident.core.frontend.request import NON_UNSIGNED, boolean, check_rank, read_parameters, string, unable, unsigned
+from trident.core.http.body import too_large
 from trident.core.http.long_json import SlicedArray, Slicing
 from trident.core.http.payloads.formats import parse_media_type
 from trident.core.http.v2_json import (
@@ -64,7 +65,6 @@ class BinaryType:
         return f"{self.prefix}{json_size}"
 
 
-_NON_UNSIGNED: Final = "attempt to access JSON non-unsigned-integer as unsigned-integer"
 _NON_ARRAY: Final = "attempt to access JSON non-array as array"
 _NON_OBJECT: Final = "attempt to access JSON non-object as object"
 _ONE_SOURCE: Final = (
@@ -96,10 +96,7 @@ def decode_request(
         return _raw_request(body, version, spec, max_input_size), ResponsePlan(binary=True)
     size = len(body) if header_length is None else header_length
     if size > max_input_size:
-        raise InvalidRequest(
-            f"request JSON size of {size} bytes exceeds the maximum allowed input size of {max_input_size} bytes. "
-            "Use --http-max-input-size to increase the limit."
-        )
+        raise too_large(str(size), max_input_size)
     if header_length is None:
         if slicing is not None:
             sliced = _decode_slices(memoryview(body), None, version, spec, max_input_size, slicing)
@@ -160,9 +157,7 @@ def _decode(
     request = InferenceRequest(spec.name, [], model_version=version)
     request_id = document.get("id")
     if request_id is not None:
-        if type(request_id) is not str:
-            raise unable("id", NON_STRING)
-        request.id = request_id
+        request.id = string("id", request_id)
     parameters = document.get("parameters")
     binary = read_parameters(parameters, request) if parameters is not None else False
     request.inputs = _read_inputs(document, tail, spec, max_input_size)
@@ -246,8 +241,7 @@ def _data_source(item: Any) -> int | RegionReference | None:
         size = unsigned("binary_data_size", size)
         given.append("'binary_data_size'")
     if region is not None:
-        if type(region) is not str:
-            raise unable("shared_memory_region", NON_STRING)
+        string("shared_memory_region", region)
         given.append("'shared_memory_region'")
     if len(given) != 1:
         raise InvalidRequest(_ONE_SOURCE + (f"set {' '.join(given)}" if given else "no field is set"))
@@ -263,12 +257,8 @@ def _place(region: str, parameters: dict[str, Any]) -> RegionReference:
 
 def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
     try:
-        name = item["name"]
-        if type(name) is not str:
-            raise unable("name", NON_STRING)
-        datatype = item["datatype"]
-        if type(datatype) is not str:
-            raise unable("datatype", NON_STRING)
+        name = string("name", item["name"])
+        datatype = string("datatype", item["datatype"])
         dims = item["shape"]
     except KeyError as error:
         raise _missing(error.args[0]) from None
@@ -277,7 +267,7 @@ def _read_header(item: dict[str, Any]) -> tuple[str, str, Shape]:
     check_rank(len(dims))
     for dim in dims:
         if type(dim) is not int or dim < 0:
-            raise unable("shape", _NON_UNSIGNED)
+            raise unable("shape", NON_UNSIGNED)
     return name, datatype, tuple(dims)
 
 
@@ -310,9 +300,7 @@ def _read_outputs(
     for item in outputs:
         if type(item) is not dict or "name" not in item:
             raise _missing("name")
-        name = item["name"]
-        if type(name) is not str:
-            raise unable("name", NON_STRING)
+        name = string("name", item["name"])
         if name in listed:
             raise InvalidRequest(f"{request.log_prefix}output '{name}' already exists in request")
         parameters = item.get("parameters")
@@ -334,8 +322,7 @@ def _read_output_parameters(parameters: Any) -> tuple[tuple[bool, int], RegionRe
     if binary is not None:
         binary = boolean("binary_data", binary)
     if region is not None:
-        if type(region) is not str:
-            raise unable("shared_memory_region", NON_STRING)
+        string("shared_memory_region", region)
         for field, value in (("classification", classes), ("binary_data", binary)):
             if value:
                 raise InvalidRequest(f"Output can't set both 'shared_memory_region' and '{field}'")

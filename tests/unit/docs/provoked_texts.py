@@ -27,7 +27,7 @@ from tests.unit.shared_memory_object import shared_memory_object
 from trident.adapters.sagemaker.application import SageMakerApplication
 from trident.adapters.sagemaker.layout import read_layout
 from trident.adapters.sagemaker.memory import MemoryBudget
-from trident.adapters.sagemaker.model_registry import LoadedModels
+from trident.adapters.sagemaker.multi_model import LoadedModels
 from trident.adapters.sagemaker.settings import SageMakerSettings
 from trident.adapters.vertex.application import VertexApplication
 from trident.adapters.vertex.endpoint import Deadline, SizeLimits

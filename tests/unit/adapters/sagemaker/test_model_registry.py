@@ -19,8 +19,8 @@ from tests.unit.core.engine.test_in_process import CONFIG, infer, ones, serving
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, LIMIT_S, Bench, living, put, write
 from tests.waiting import until
 from trident.adapters.sagemaker.memory import HOST, MemoryBudget
-from trident.adapters.sagemaker.model_registry import LoadedModels
 from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
+from trident.adapters.sagemaker.multi_model import LoadedModels
 from trident.app.process.heap import keep_freed_memory
 from trident.core.errors import AlreadyLoaded, ErrorCode, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
 from trident.core.observability.hardware import MemoryRoom, resident_bytes, trim_heap

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.adapters.sagemaker.model_registry import LONGEST_NAME, check_name, check_url, folder_of
+from trident.adapters.sagemaker.multi_model import LONGEST_NAME, check_name, check_url, folder_of
 from trident.core.errors import InvalidRequest
 
 ROOT = "/opt/ml/models"

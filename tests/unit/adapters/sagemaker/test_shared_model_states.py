@@ -11,8 +11,8 @@ import pytest
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, write
 from tests.waiting import until
 from trident.adapters.sagemaker.memory import MemoryBudget
-from trident.adapters.sagemaker.model_registry import LoadedModels
 from trident.adapters.sagemaker.model_states import ModelStates
+from trident.adapters.sagemaker.multi_model import LoadedModels
 from trident.core.errors import AlreadyLoaded, ModelNotFound
 
 

@@ -12,20 +12,19 @@ import binascii
 import logging
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, unquote
 
-from trident.adapters.common.routes import RouteAbsent
-from trident.adapters.sagemaker.invocations import ResponseTypes
 from trident.adapters.sagemaker.layout import find_model
 from trident.adapters.sagemaker.memory import MemoryBudget
 from trident.adapters.sagemaker.model_states import LoadedModel, ModelStates
-from trident.adapters.sagemaker.settings import DEFAULT_MODEL, MULTI_MODEL, SageMakerSettings
-from trident.core.engine.protocol import Engine, ServedModel
-from trident.core.errors import InvalidRequest, ServerError
-from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.request import DefaultModel
+from trident.core.engine.protocol import Engine
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError
+from trident.core.http.application import V2Application
+from trident.core.http.body import read_object
+from trident.core.http.reply import TEXT, Environ, Reply, empty_reply, json_reply
 from trident.core.memo import Memo
 from trident.core.observability.log import escaped
 
@@ -244,45 +243,61 @@ def _name_of(token: str) -> str:
     return name
 
 
-# Source: docs/spec/sagemaker.md sections A4 and A5.
+# --- the views: a load or unload may take minutes, so it runs on its own thread and never blocks the hub
+
+# Bytes. The platform sends only a name and a path.
+_LARGEST_BODY = 65536
+_FIXED = "The limit of this route is fixed."
+_LONGEST_NUMBER = 9
 
 
-class SageMakerEndpoint:
-    """The state that the routes of one container share. Any thread."""
+# The models of the endpoint, whose routes exist in both modes. Raises RouteAbsent on an endpoint with one model.
+Models = Callable[[], LoadedModels]
 
-    def __init__(
-        self,
-        engine: Engine,
-        bridge: Bridge,
-        settings: SageMakerSettings,
-        memory: MemoryBudget | None = None,
-        states: ModelStates | None = None,
-    ) -> None:
-        """`memory` limits the models of a multi-model endpoint; without it the container's memory does, and no GPU's.
-        `states` are theirs; without it those of a container in one process.
 
-        Raises ConfigInvalid for settings that cannot be right.
-        """
-        self.settings = settings
-        self.response_types = ResponseTypes(settings)
-        self._default_model = DefaultModel(
-            engine, bridge, settings.default_model, f"set {DEFAULT_MODEL} to the model that /invocations runs"
-        )
-        self._loaded: LoadedModels | None = None
-        if settings.multi_model:
-            self._loaded = LoadedModels(engine, settings.models_root, memory or MemoryBudget.of_machine(), states)
+def collection(models: Models, application: V2Application, environ: Environ) -> Reply:
+    """POST loads a model, GET lists the loaded models."""
+    view = _load if environ["REQUEST_METHOD"] == "POST" else _page
+    return view(models(), application, environ)
 
-    def default_model(self) -> ServedModel:
-        """The model of /invocations. Raises RouteAbsent on a multi-model endpoint, else as `DefaultModel.find`."""
-        if self._loaded is not None:
-            raise RouteAbsent("this endpoint serves many models: name one with POST /models/{name}/invoke")
-        return self._default_model.find()
 
-    def loaded_models(self) -> LoadedModels:
-        """The models of a multi-model endpoint. Raises RouteAbsent on an endpoint with one model."""
-        if self._loaded is None:
-            raise RouteAbsent(
-                f"this endpoint serves one model, by POST /invocations: {MULTI_MODEL} is not 'true'",
-                hint=f"set {MULTI_MODEL}=true for an endpoint that loads models by POST /models",
+def member(models: Models, application: V2Application, environ: Environ, model: str) -> Reply:
+    """GET gives the url that the model was loaded from; DELETE unloads it and answers when its memory is free."""
+    loaded = models()
+    name = unquote(model)
+    if environ["REQUEST_METHOD"] == "DELETE":
+        application.bridge.run_long(loaded.unload, name)
+        return empty_reply(TEXT)
+    return json_reply(_described(application.bridge.run(loaded.get, name)))
+
+
+def _load(loaded: LoadedModels, application: V2Application, environ: Environ) -> Reply:
+    """Answer when the model serves. A failed load is the archive's fault, and so a 400, as in Triton."""
+    document = read_object(environ, _LARGEST_BODY, _FIXED)
+    for key in ("model_name", "url"):
+        if not isinstance(document.get(key), str):
+            raise InvalidRequest(
+                f"'{key}' must be a string", hint='send {"model_name": "...", "url": "/opt/ml/models/.../model"}'
             )
-        return self._loaded
+    try:
+        application.bridge.run_long(loaded.load, document["model_name"], document["url"])
+    except ModelLoadFailed as error:
+        raise InvalidRequest(error.message, hint=error.hint, model=error.model) from error
+    return empty_reply(TEXT)
+
+
+def _page(loaded: LoadedModels, application: V2Application, environ: Environ) -> Reply:
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    limit = query.get("limit", [str(PAGE)])[0]
+    if not (limit.isascii() and limit.isdigit() and len(limit) <= _LONGEST_NUMBER):
+        raise InvalidRequest("'limit' must be a whole number from 1")
+    token = query.get("next_page_token", [None])[0]
+    page, following = application.bridge.run(loaded.names_after, token, int(limit))
+    body: dict[str, object] = {"models": [_described(one) for one in page]}
+    if following is not None:
+        body["nextPageToken"] = following
+    return json_reply(body)
+
+
+def _described(one: LoadedModel) -> dict[str, str]:
+    return {"modelName": one.name, "modelUrl": one.url}
