@@ -7,8 +7,8 @@ import gc
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.remote.connection import ThreadLink
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
+from trident.core.remote.pool import EnginePool
 from trident.core.remote.wire import HELLO, TO_FRONT_END, VERSION
 
 LIMIT_S = 30.0
@@ -208,3 +209,51 @@ def assert_served(remote: RemoteEngine) -> None:
 
 def filled(size: int, value: int = 1) -> Array:
     return np.full(size // 4, value, np.int32)
+
+
+class Served:
+    """An engine that can be taken away and brought back."""
+
+    def __init__(self, folder: Path, engine: Any) -> None:
+        folder.mkdir()
+        self.engine = engine
+        self.folder = folder
+        self.path = str(folder / "engine.sock")
+        self._stack = ExitStack()
+        self.server: EngineServer
+
+    def begin(self) -> None:
+        _, self.server = self._stack.enter_context(served(self.folder, self.engine))
+
+    def end(self) -> None:
+        self._stack.close()
+
+
+@contextmanager
+def pooled(
+    folder: Path, engines: Sequence[Any], *, keeps_answers: bool = False, by_model: bool = False, ready: bool = True
+) -> Iterator[tuple[EnginePool, list[Served]]]:
+    """The pool of a front end, and the engines behind it."""
+    those = [Served(folder / str(index), engine) for index, engine in enumerate(engines)]
+    for each in those:
+        each.begin()
+    pool = EnginePool(
+        [each.path for each in those],
+        ThreadLink,
+        SHARED,
+        folder / "changes",
+        keeps_answers=keeps_answers,
+        by_model=by_model,
+    )
+    pool.start()
+    try:
+        if ready:
+            until(pool.is_ready, "not connected")
+        yield pool, those
+    finally:
+        pool.close()
+        for each in those:
+            each.end()
+
+
+Pooled = tuple[EnginePool, list[Served]]

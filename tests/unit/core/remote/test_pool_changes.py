@@ -1,4 +1,4 @@
-"""Changes that all engines make, or none, and what a restarted engine learns of them."""
+"""Changes of several engines: made by all, or, of a model, by the one that has it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.remote.pool.pool_parts import Served, pooled
-from tests.unit.core.remote.remote_parts import ServedEngine
+from tests.unit.core.remote.remote_parts import SMALL, Pooled, ServedEngine, ask, numbers, pooled
 from tests.unit.fake_engine import FakeEngine
 from tests.waiting import until
-from trident.core.errors import InvalidRequest, ModelLoadFailed
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelNotFound
 from trident.core.observability.log import LogLevels
 from trident.core.remote.calls import CALLS, EngineGone
-from trident.core.remote.control_log import Change, ControlLog, Restoration
-from trident.core.remote.pool import EnginePool
+from trident.core.remote.control_log import Change, ControlLog, Restoration, own_changes
 from trident.core.shared_memory.regions import RegionKind
 
 LEVELS = LogLevels(verbose=0)
@@ -52,7 +50,7 @@ def engines() -> list[Models]:
 
 
 @pytest.fixture
-def pool(engines: list[Models], tmp_path: Path) -> Iterator[tuple[EnginePool, list[Served]]]:
+def pool(engines: list[Models], tmp_path: Path) -> Iterator[Pooled]:
     with pooled(tmp_path, engines) as found:
         yield found
 
@@ -61,9 +59,7 @@ def log_of(tmp_path: Path) -> list[tuple[str, Any]]:
     return [(change.call.name, change.arguments[0]) for change in ControlLog(tmp_path / "changes").changes()]
 
 
-def test_all_engines_make_a_change_and_it_is_noted(
-    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
-) -> None:
+def test_all_engines_make_a_change_and_it_is_noted(pool: Pooled, engines: list[Models], tmp_path: Path) -> None:
     pool[0].load_model("m", {"config": "{}"})
     pool[0].change_log(LEVELS)
     assert [engine.calls for engine in engines] == [[("load", "m", {"config": "{}"}), ("change_log", LEVELS)]] * 2
@@ -85,7 +81,7 @@ def test_a_change_whose_front_end_died_is_made_by_all_engines(engines: list[Mode
 
 
 def test_what_the_first_engine_refuses_no_other_is_asked_for(
-    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+    pool: Pooled, engines: list[Models], tmp_path: Path
 ) -> None:
     engines[0].refusal = ModelLoadFailed("no such model")
     with pytest.raises(ModelLoadFailed, match="no such model"):
@@ -94,9 +90,7 @@ def test_what_the_first_engine_refuses_no_other_is_asked_for(
     assert log_of(tmp_path) == []
 
 
-def test_a_load_that_a_later_engine_refuses_is_taken_back(
-    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
-) -> None:
+def test_a_load_that_a_later_engine_refuses_is_taken_back(pool: Pooled, engines: list[Models], tmp_path: Path) -> None:
     engines[1].refusal = ModelLoadFailed("no memory")
     with pytest.raises(ModelLoadFailed, match="no memory"):
         pool[0].load_model("m", {})
@@ -105,7 +99,7 @@ def test_a_load_that_a_later_engine_refuses_is_taken_back(
 
 
 def test_a_reload_that_a_later_engine_refuses_brings_the_earlier_load_back(
-    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+    pool: Pooled, engines: list[Models], tmp_path: Path
 ) -> None:
     pool[0].load_model("m", {"config": "1"})
     engines[1].refusal = ModelLoadFailed("no memory")
@@ -117,9 +111,7 @@ def test_a_reload_that_a_later_engine_refuses_brings_the_earlier_load_back(
     assert engines[0].calls[-1] == ("load", "simple", {})
 
 
-def test_a_region_that_a_later_engine_refuses_is_taken_back(
-    pool: tuple[EnginePool, list[Served]], engines: list[Models]
-) -> None:
+def test_a_region_that_a_later_engine_refuses_is_taken_back(pool: Pooled, engines: list[Models]) -> None:
     engines[1].refusal = InvalidRequest("no such object")
     with pytest.raises(InvalidRequest, match="no such object"):
         pool[0].register_system_region("r", "/key", 0, 4)
@@ -127,7 +119,7 @@ def test_a_region_that_a_later_engine_refuses_is_taken_back(
 
 
 def test_without_the_other_engine_a_change_is_made_and_noted(
-    pool: tuple[EnginePool, list[Served]], engines: list[Models], tmp_path: Path
+    pool: Pooled, engines: list[Models], tmp_path: Path
 ) -> None:
     front, those = pool
     those[0].end()
@@ -144,7 +136,7 @@ def test_without_the_other_engine_a_change_is_made_and_noted(
 # --- a restarted engine
 
 
-def test_a_restarted_engine_gets_what_it_missed_once(pool: tuple[EnginePool, list[Served]], tmp_path: Path) -> None:
+def test_a_restarted_engine_gets_what_it_missed_once(pool: Pooled, tmp_path: Path) -> None:
     front, _ = pool
     front.load_model("m", {"config": "{}"})
     front.register_system_region("a", "/key", 0, 4)
@@ -168,10 +160,110 @@ def test_a_restarted_engine_gets_what_it_missed_once(pool: tuple[EnginePool, lis
 
 
 def test_a_change_that_cannot_be_repeated_is_logged(
-    pool: tuple[EnginePool, list[Served]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pool: Pooled, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pool[0].load_model("m", {})
     engine = FakeEngine()
     engine.refusal = ModelLoadFailed("the file is gone")
     Restoration(engine, ControlLog(tmp_path / "changes")).repeat(of_models=True)
     assert "'m' could not be restored: the file is gone" in caplog.text
+
+
+class PlacedModels(ServedEngine):
+    """An engine that has the models which it has loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.versions = {}
+
+    def load_directory(self, name: str, directory: str) -> None:
+        super().load_directory(name, directory)
+        self.versions[name] = (1,)
+        self.generation += 1
+
+    def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+        super().unload_model(name, unload_dependents)
+        self.versions.pop(name, None)
+        self.generation += 1
+
+
+@pytest.fixture
+def placed_engines() -> list[PlacedModels]:
+    return [PlacedModels(), PlacedModels()]
+
+
+@pytest.fixture
+def placed_pool(placed_engines: list[PlacedModels], tmp_path: Path) -> Iterator[Pooled]:
+    with pooled(tmp_path, placed_engines, by_model=True) as found:
+        yield found
+
+
+def names(placed_engines: list[PlacedModels]) -> list[list[str]]:
+    return [sorted(engine.versions) for engine in placed_engines]
+
+
+def test_a_model_goes_to_the_engine_with_the_fewest(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
+    for name in "abc":
+        placed_pool[0].load_directory(name, f"/{name}")
+    assert names(placed_engines) == [["a", "c"], ["b"]]
+    placed_pool[0].unload_model("a", True, wait=True)
+    placed_pool[0].unload_model("c", True, wait=True)
+    assert names(placed_engines) == [[], ["b"]]
+    placed_pool[0].load_directory("b", "/other")  # a model that is there stays where it is
+    placed_pool[0].load_directory("d", "/d")
+    assert names(placed_engines) == [["d"], ["b"]]
+
+
+def test_its_engine_gets_the_requests_of_a_model(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
+    for name in ("other", "simple"):
+        placed_pool[0].load_directory(name, f"/{name}")
+    for _ in range(4):
+        assert ask(placed_pool[0], numbers(SMALL)).get().error is None
+    assert placed_pool[0].is_model_ready("simple")
+    assert placed_pool[0].model_metadata("simple").name == "simple"
+    with pytest.raises(ModelNotFound):
+        placed_pool[0].model("none")
+    with pytest.raises(ModelNotFound):
+        placed_pool[0].is_model_ready("none")
+
+
+def test_a_load_that_fails_leaves_nothing(placed_pool: Pooled, placed_engines: list[PlacedModels]) -> None:
+    for engine in placed_engines:
+        engine.refusal = ModelLoadFailed("the weights are broken")
+    with pytest.raises(ModelLoadFailed, match="the weights are broken"):
+        placed_pool[0].load_directory("a", "/a")
+    for engine in placed_engines:
+        engine.refusal = None
+    placed_pool[0].load_directory("b", "/b")
+    assert names(placed_engines) == [["b"], []]
+    placed_pool[0].unload_model("none", True)  # no error, as in one engine
+
+
+def test_the_models_of_a_lost_engine_come_back_with_the_next_one(
+    placed_pool: Pooled, placed_engines: list[PlacedModels], tmp_path: Path
+) -> None:
+    for name in "abcd":
+        placed_pool[0].load_directory(name, f"/{name}")
+    placed_pool[1][0].end()
+    until(lambda: len(placed_pool[0].process_ids()) == 1)
+    # It says that the model will be there again, and not that there is none.
+    with pytest.raises(EngineGone):
+        placed_pool[0].model("a")
+    with pytest.raises(EngineGone):
+        placed_pool[0].is_model_ready("c")
+    assert placed_pool[0].is_model_ready("b")
+    placed_pool[0].unload_model("c", True, wait=True)  # its memory is free
+    placed_pool[0].load_directory("e", "/e")
+    assert names(placed_engines)[1] == ["b", "d", "e"]
+    placed_engines[0].versions.clear()
+    restoration = Restoration(placed_engines[0], ControlLog(own_changes(tmp_path / "changes", 0)))
+    restoration.repeat(of_models=True)
+    assert names(placed_engines)[0] == ["a"]
+    placed_pool[1][0].begin()
+    until(lambda: len(placed_pool[0].process_ids()) == 2)
+    assert placed_pool[0].is_model_ready("a")
+    # What is unloaded between two looks at the log leaves the engine as well.
+    placed_pool[0].unload_model("a", True, wait=True)
+    placed_engines[0].versions["a"] = (1,)
+    restoration.repeat(of_models=True)
+    assert names(placed_engines)[0] == []

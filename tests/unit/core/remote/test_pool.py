@@ -1,4 +1,4 @@
-"""Several engines as one: requests, what is reported, and the loss of one of them."""
+"""Several engines as one: which of them gets a request, and what they answer together."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import numpy as np
 import pytest
 
 from tests.unit import onnx_models
-from tests.unit.core.remote.pool.pool_parts import Served, pooled
 from tests.unit.core.remote.remote_parts import (
     LIMIT_S,
     SMALL,
     Answer,
+    Pooled,
     ServedEngine,
     ask,
     assert_served,
     numbers,
+    pooled,
 )
 from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, ModelSpec
@@ -32,7 +33,49 @@ from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.tracing.settings import TraceOptions
 from trident.core.remote.calls import EngineGone
-from trident.core.remote.pool import EnginePool
+from trident.core.remote.pool import EnginePool, home_of, least_busy
+
+
+def test_the_less_busy_of_two_engines_gets_the_request() -> None:
+    for turn in range(4):
+        assert least_busy([3, 1], turn) == 1
+        assert least_busy([1, 3], turn) == 0
+
+
+def test_equally_busy_engines_take_turns() -> None:
+    assert [least_busy([5, 5], turn) for turn in range(4)] == [0, 1, 0, 1]
+    assert Counter(least_busy([0] * 5, turn) for turn in range(20)) == dict.fromkeys(range(5), 4)
+
+
+def test_every_pair_of_engines_is_compared() -> None:
+    busiest = {
+        least_busy([0 if each == free else 9 for each in range(4)], turn) for free in range(4) for turn in range(12)
+    }
+    assert busiest == {0, 1, 2, 3}
+    for free in range(4):
+        chosen = Counter(least_busy([0 if each == free else 9 for each in range(4)], turn) for turn in range(12))
+        assert chosen[free] == 6, "it is in half of the pairs"
+
+
+def test_one_engine_gets_everything() -> None:
+    assert {least_busy([7], turn) for turn in range(3)} == {0}
+
+
+def test_state_is_spread_over_the_engines_and_each_stays_where_it_is() -> None:
+    homes = {key: home_of(f"sequence {key}", [0, 1, 2]) for key in range(3000)}
+    assert all(800 < count < 1200 for count in Counter(homes.values()).values())
+    assert homes == {key: home_of(f"sequence {key}", [0, 1, 2]) for key in range(3000)}
+
+
+def test_only_the_state_of_a_missing_engine_moves() -> None:
+    for key in range(300):
+        before = home_of(f"sequence {key}", [0, 1, 2])
+        after = [0, 2][home_of(f"sequence {key}", [0, 2])]
+        assert after == before or before == 1
+
+
+def test_any_text_of_a_client_names_state() -> None:
+    assert home_of("sequence \udcff\0", [0, 1]) in (0, 1)
 
 
 class Named(ServedEngine):
@@ -57,7 +100,7 @@ def engines() -> list[Named]:
 
 
 @pytest.fixture
-def pool(engines: list[Named], tmp_path: Path) -> Iterator[tuple[EnginePool, list[Served]]]:
+def pool(engines: list[Named], tmp_path: Path) -> Iterator[Pooled]:
     with pooled(tmp_path, engines) as found:
         yield found
 
@@ -65,13 +108,13 @@ def pool(engines: list[Named], tmp_path: Path) -> Iterator[tuple[EnginePool, lis
 # --- requests
 
 
-def test_requests_are_shared_by_the_engines(pool: tuple[EnginePool, list[Served]], engines: list[Named]) -> None:
+def test_requests_are_shared_by_the_engines(pool: Pooled, engines: list[Named]) -> None:
     for _ in range(20):
         assert ask(pool[0], numbers(SMALL)).get().error is None
     assert [len(engine.seen) for engine in engines] == [10, 10]
 
 
-def test_a_busy_engine_gets_fewer(pool: tuple[EnginePool, list[Served]], engines: list[Named]) -> None:
+def test_a_busy_engine_gets_fewer(pool: Pooled, engines: list[Named]) -> None:
     engines[0].respond = lambda request: None
     answers = [ask(pool[0], numbers(SMALL)) for _ in range(2)]
     until(lambda: len(engines[0].seen) + len(engines[1].seen) == 2)
@@ -84,9 +127,7 @@ def test_a_busy_engine_gets_fewer(pool: tuple[EnginePool, list[Served]], engines
         answer.get()
 
 
-def test_large_inputs_are_read_where_they_were_received(
-    pool: tuple[EnginePool, list[Served]], engines: list[Named]
-) -> None:
+def test_large_inputs_are_read_where_they_were_received(pool: Pooled, engines: list[Named]) -> None:
     bodies = [pool[0].allocate(100_000) for _ in range(3)]  # there is room for one in the memory of each engine
     assert bodies[2] is None
     for body in bodies[:2]:
@@ -97,7 +138,7 @@ def test_large_inputs_are_read_where_they_were_received(
     assert [len(engine.seen) for engine in engines] == [3, 3]
 
 
-def test_a_sequence_stays_with_one_engine(pool: tuple[EnginePool, list[Served]], engines: list[Named]) -> None:
+def test_a_sequence_stays_with_one_engine(pool: Pooled, engines: list[Named]) -> None:
     for _ in range(3):
         for correlation_id in [*range(1, 11), "text"]:
             ask(pool[0], numbers(SMALL, correlation_id=correlation_id)).get()
@@ -130,9 +171,7 @@ def test_a_model_whose_responses_keep_their_order_has_one_engine(
     assert max(len(engine.seen) for engine in engines) == most
 
 
-def test_a_model_that_one_engine_has_is_served_by_it(
-    pool: tuple[EnginePool, list[Served]], engines: list[Named]
-) -> None:
+def test_a_model_that_one_engine_has_is_served_by_it(pool: Pooled, engines: list[Named]) -> None:
     engines[1].versions["own"] = (1,)
     request = numbers(SMALL)
     request.model_name = "own"
@@ -142,7 +181,7 @@ def test_a_model_that_one_engine_has_is_served_by_it(
         pool[0].model("nobody's")
 
 
-def test_a_trace_is_ended_in_its_engine(pool: tuple[EnginePool, list[Served]], engines: list[Named]) -> None:
+def test_a_trace_is_ended_in_its_engine(pool: Pooled, engines: list[Named]) -> None:
     for number in (1, 2, 3, 4):
         pool[0].trace_answered(number, [], [])
     until(lambda: sum(len(engine.calls) for engine in engines) == 4)
@@ -152,9 +191,7 @@ def test_a_trace_is_ended_in_its_engine(pool: tuple[EnginePool, list[Served]], e
 # --- the loss of an engine
 
 
-def test_the_loss_of_an_engine_concerns_only_its_requests(
-    pool: tuple[EnginePool, list[Served]], engines: list[Named]
-) -> None:
+def test_the_loss_of_an_engine_concerns_only_its_requests(pool: Pooled, engines: list[Named]) -> None:
     front, those = pool
     for engine in engines:
         engine.respond = lambda request: None
@@ -179,7 +216,7 @@ def test_the_loss_of_an_engine_concerns_only_its_requests(
     until(has_rejoined, "the engine gets no requests")
 
 
-def test_without_any_engine_the_front_end_says_so(pool: tuple[EnginePool, list[Served]]) -> None:
+def test_without_any_engine_the_front_end_says_so(pool: Pooled) -> None:
     front, those = pool
     for each in those:
         each.end()

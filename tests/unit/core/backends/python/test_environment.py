@@ -1,0 +1,400 @@
+"""The Python environment of a model: an archive of conda, a virtual environment, or installed requirements."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from trident.core.backends.python.environment import EnvironmentSettings, StubEnvironment, extracted, installed, prepare
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled, RepositoryUnavailable
+
+# As conda-pack's script finds its folder and runs the scripts of packages.
+_ACTIVATE = """\
+folder="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+export CONDA_PREFIX="$folder"
+PATH="$folder/bin:$PATH"
+for script in "$folder"/etc/conda/activate.d/*.sh; do . "$script"; done
+echo "activated"
+"""
+FAKE_NUMPY = "99.0"
+"""The version of the numpy that these environments have: a module that only has a version."""
+
+
+def conda_folder(folder: Path) -> Path:
+    """An environment with a `bin/activate` as conda-pack writes it. Its interpreter is the one of the test."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "activate").write_text(_ACTIVATE)
+    (folder / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (folder / "bin" / "python").chmod(0o755)
+    scripts = folder / "etc" / "conda" / "activate.d"
+    scripts.mkdir(parents=True)
+    (scripts / "package.sh").write_text('export PACKAGE_HOME="$CONDA_PREFIX/share/two  words"\n')
+    return folder
+
+
+def archive_of(folder: Path, path: Path) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for member in sorted(folder.iterdir()):
+            tar.add(member, member.name)
+    return path
+
+
+def virtual_environment(folder: Path, *, numpy: bool = True) -> Path:
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    if numpy:
+        (packages,) = folder.glob("lib/python*/site-packages")
+        (packages / "numpy.py").write_text(f'__version__ = "{FAKE_NUMPY}"\n')
+    return folder
+
+
+def wheel(folder: Path, name: str, version: str, code: str = "") -> Path:
+    """A package with one module, as pip installs it."""
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": f'__version__ = "{version}"\n{code}',
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+        archive.writestr(f"{info}/RECORD", "".join(f"{file},,\n" for file in files))
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    return archive_of(conda_folder(tmp_path / "made"), tmp_path / "env.tar.gz")
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "", size: int = 0) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.size = kind, target, size
+    return info
+
+
+def archive_with(path: Path, *members: tarfile.TarInfo) -> Path:
+    with tarfile.open(path, "w:gz") as tar:
+        for each in members:
+            tar.addfile(each, io.BytesIO(b"x" * each.size))
+    return path
+
+
+def folders(cache: Path) -> list[str]:
+    return sorted(entry.name for entry in cache.iterdir() if entry.is_dir())
+
+
+def test_an_archive_is_extracted_with_its_modes_and_links(tmp_path: Path, cache: Path) -> None:
+    made = conda_folder(tmp_path / "made")
+    (made / "bin" / "python3").symlink_to("python")
+    folder = extracted(archive_of(made, tmp_path / "env.tar.gz"), cache)
+    assert os.access(folder / "bin" / "python", os.X_OK)
+    assert (folder / "bin" / "python3").resolve() == folder / "bin" / "python"
+    assert (folder / "bin" / "activate").read_text() == (made / "bin" / "activate").read_text()
+
+
+def test_loads_at_the_same_time_extract_once(archive: Path, cache: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: extracted(archive, cache), range(4)))
+    (folder,) = found
+    assert folders(cache) == [folder.name]
+    (folder / "mark").touch()
+    assert (extracted(archive, cache) / "mark").exists()
+
+
+def test_a_changed_archive_is_extracted_again(archive: Path, cache: Path) -> None:
+    first = extracted(archive, cache)
+    later = archive.stat().st_mtime_ns + 1_000_000_000
+    os.utime(archive, ns=(later, later))
+    assert extracted(archive, cache) != first
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("../stolen", size=1)],
+        [member("bin/../../stolen", size=1)],
+        [member("link", tarfile.SYMTYPE, "../.."), member("link/stolen", size=1)],
+        [member("link", tarfile.SYMTYPE, "/etc/passwd")],
+        [member("link", tarfile.LNKTYPE, "../../secret")],
+        [member("disk", tarfile.BLKTYPE)],
+        [member("pipe", tarfile.FIFOTYPE)],
+    ],
+    ids=lambda members: members[0].name,
+)
+def test_no_member_leaves_the_folder(tmp_path: Path, cache: Path, members: list[tarfile.TarInfo]) -> None:
+    (tmp_path / "secret").write_text("secret")
+    with pytest.raises(ModelLoadFailed, match="failed to extract the environment"):
+        extracted(archive_with(tmp_path / "evil.tar.gz", member("bin/activate", size=1), *members), cache)
+    assert not list(tmp_path.rglob("stolen"))
+    assert folders(cache) == []
+
+
+def test_an_absolute_name_stays_in_the_folder(tmp_path: Path, cache: Path) -> None:
+    target = tmp_path / "elsewhere" / "stolen"
+    folder = extracted(archive_with(tmp_path / "evil.tar.gz", member(str(target), size=1)), cache)
+    assert not target.exists()
+    assert (folder / str(target).lstrip("/")).read_text() == "x"
+
+
+def test_a_disk_without_room_ends_the_extraction(tmp_path: Path, cache: Path) -> None:
+    rooms = iter([1 << 30, (64 << 20) + 5])
+    archive = archive_with(tmp_path / "large.tar.gz", member("first", size=100), member("second", size=6))
+    with pytest.raises(ModelLoadFailed, match=r"no space left on the disk of .*: 'second' needs 6 bytes, 5 are free"):
+        extracted(archive, cache, free=lambda folder: next(rooms))
+    assert folders(cache) == []
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive at all", b"\x1f\x8b\x08\x00broken"])
+def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, cache: Path, content: bytes) -> None:
+    path = tmp_path / "env.tar.gz"
+    path.write_bytes(content)
+    with pytest.raises(ModelLoadFailed, match=f"failed to extract the environment '{path}'"):
+        extracted(path, cache)
+
+
+def test_a_truncated_archive_leaves_nothing(archive: Path, cache: Path) -> None:
+    archive.write_bytes(archive.read_bytes()[:-40])
+    with pytest.raises(ModelLoadFailed, match="failed to extract the environment"):
+        extracted(archive, cache)
+    assert folders(cache) == []
+
+
+def test_a_cache_that_others_can_write_to_is_refused(archive: Path, cache: Path) -> None:
+    cache.mkdir()
+    cache.chmod(0o777)
+    with pytest.raises(RepositoryUnavailable, match="others can write to"):
+        extracted(archive, cache)
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    wheel(folder, "numpy", FAKE_NUMPY)
+    wheel(folder, "tiny", "1.2")
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> EnvironmentSettings:
+    return EnvironmentSettings(cache=tmp_path / "cache")
+
+
+def model_with(folder: Path, *lines: str) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in ("--no-index", *lines)))
+    return folder
+
+
+def test_loads_at_the_same_time_share_one_installation(
+    tmp_path: Path, settings: EnvironmentSettings, wheels: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    models = [model_with(tmp_path / name, f"--find-links {wheels}", "tiny==1.2", "numpy") for name in ("a", "b")]
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(lambda model: prepare(model, {}, settings), models)
+    assert first == second
+    assert len([line for line in caplog.messages if line.startswith("installing")]) == 1
+    program = "import tiny, numpy; print(tiny.__version__, numpy.__version__)"
+    printed = subprocess.run([first.interpreter, "-c", program], check=True, capture_output=True, text=True).stdout
+    assert printed.strip() == f"1.2 {FAKE_NUMPY}"
+    assert Path(first.variables["VIRTUAL_ENV"]).parent == settings.cache
+
+
+def test_a_package_that_cannot_be_had_ends_the_load_with_the_words_of_pip(
+    tmp_path: Path, settings: EnvironmentSettings, wheels: Path
+) -> None:
+    model = model_with(tmp_path / "m", f"--find-links {wheels}", "ghost>=2")
+    with pytest.raises(ModelLoadFailed) as raised:
+        prepare(model, {}, settings)
+    assert "No matching distribution found for ghost>=2" in raised.value.message
+    assert 'INSTALL_REQUIREMENTS: "no"' in (raised.value.hint or "")
+    assert [entry for entry in settings.cache.iterdir() if entry.is_dir()] == []
+
+
+def test_pip_installs_from_where_it_was_told(
+    tmp_path: Path, settings: EnvironmentSettings, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    model = model_with(tmp_path / "m", "tiny")
+    folder = installed(model / "requirements.txt", settings.cache, uv="/no/such/uv")
+    assert list(folder.glob("lib/python*/site-packages/tiny.py"))
+
+
+def test_a_program_that_cannot_be_started_ends_the_load(
+    tmp_path: Path, settings: EnvironmentSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
+    model = model_with(tmp_path / "m", "tiny")
+    with pytest.raises(ModelLoadFailed, match="cannot start '/no/such/uv': No such file or directory"):
+        installed(model / "requirements.txt", settings.cache, uv="/no/such/uv")
+
+
+Prepare = Callable[..., StubEnvironment]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "models" / "m"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def run(environment: StubEnvironment, program: str) -> str:
+    variables = [f"{name}={value}" for name, value in environment.variables.items()]
+    command = ["env", *variables, environment.interpreter, "-c", program]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def path_of(text: object) -> dict[str, str]:
+    return {"EXECUTION_ENV_PATH": str(text)}
+
+
+def test_without_a_parameter_a_model_runs_in_the_environment_of_the_server(
+    model: Path, settings: EnvironmentSettings
+) -> None:
+    assert prepare(model, {}, settings) == StubEnvironment(sys.executable)
+    assert not settings.cache.exists()
+
+
+def test_a_virtual_environment(model: Path, settings: EnvironmentSettings, tmp_path: Path) -> None:
+    folder = virtual_environment(tmp_path / "an environment")
+    environment = prepare(model, path_of(folder), settings)
+    assert environment.interpreter == str(folder / "bin" / "python")
+    assert run(environment, "import numpy; print(numpy.__version__)") == FAKE_NUMPY
+    assert run(environment, "import os, shutil; print(os.environ['VIRTUAL_ENV'], shutil.which('python'))") == (
+        f"{folder} {folder}/bin/python"
+    )
+
+
+# The path must reach bash as it is, whatever it contains.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["env", "two words", '"; touch stolen; "', "$(touch stolen)", "`touch stolen`", "-e"])
+def test_a_folder_of_conda_is_activated(
+    model: Path, settings: EnvironmentSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CONDA_PREFIX", "/another")
+    folder = conda_folder(tmp_path / "envs" / name)
+    environment = prepare(model, path_of(folder), settings)
+    assert environment.interpreter == str(folder / "bin" / "python")
+    assert environment.variables["CONDA_PREFIX"] == str(folder)
+    assert environment.variables["PACKAGE_HOME"] == f"{folder}/share/two  words"
+    assert environment.variables["PATH"].startswith(f"{folder}/bin:")
+    assert set(environment.variables) == {"CONDA_PREFIX", "PACKAGE_HOME", "PATH", "PYTHONHOME"}
+    assert not (tmp_path / "stolen").exists()
+    assert run(environment, "import os; print(os.environ['CONDA_PREFIX'])") == str(folder)
+
+
+@pytest.mark.slow
+def test_an_archive_beside_the_model(model: Path, settings: EnvironmentSettings, tmp_path: Path) -> None:
+    archive_of(conda_folder(tmp_path / "made"), model / "env.tar.gz")
+    environment = prepare(model, path_of("$$TRITON_MODEL_DIRECTORY/env.tar.gz"), settings)
+    folder = Path(environment.variables["CONDA_PREFIX"])
+    assert folder.parent == settings.cache
+    assert environment.variables["PACKAGE_HOME"] == f"{folder}/share/two  words"
+    assert prepare(model, path_of(model / "env.tar.gz"), settings) == environment
+
+
+def test_an_activation_that_fails_ends_the_load_with_its_last_lines(
+    model: Path, settings: EnvironmentSettings, tmp_path: Path
+) -> None:
+    folder = conda_folder(tmp_path / "env")
+    (folder / "bin" / "activate").write_text("echo the driver is missing >&2\nreturn 3\n")
+    with pytest.raises(ModelLoadFailed, match=f"failed to activate the environment '{folder}': the driver is missing"):
+        prepare(model, path_of(folder), settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("/no/such/place", "Failed to get the canonical path for /no/such/place."),
+        ("envs/mine", "EXECUTION_ENV_PATH 'envs/mine' is not an absolute path"),
+        (
+            "$$TRITON_MODEL_DIRECTORY",
+            "Path {model}/bin/activate does not exist. The Python environment should contain an 'activate' script.",
+        ),
+    ],
+)
+def test_a_path_without_an_environment_is_refused(
+    model: Path, settings: EnvironmentSettings, text: str, message: str
+) -> None:
+    with pytest.raises(ModelLoadFailed) as raised:
+        prepare(model, path_of(text), settings)
+    assert raised.value.message == message.format(model=model)
+
+
+def test_an_environment_without_an_interpreter_is_refused(
+    model: Path, settings: EnvironmentSettings, tmp_path: Path
+) -> None:
+    folder = conda_folder(tmp_path / "env")
+    (folder / "bin" / "python").unlink()
+    (folder / "bin" / "python").symlink_to("/gone/python3.8")
+    with pytest.raises(ModelLoadFailed, match="has no interpreter"):
+        prepare(model, path_of(folder), settings)
+
+
+def test_an_environment_without_numpy_is_refused_with_the_cure(
+    model: Path, settings: EnvironmentSettings, tmp_path: Path
+) -> None:
+    folder = virtual_environment(tmp_path / "env", numpy=False)
+    with pytest.raises(ModelLoadFailed) as raised:
+        prepare(model, path_of(folder), settings)
+    assert "cannot run models" in raised.value.message
+    assert raised.value.message.endswith("ModuleNotFoundError: No module named 'numpy'")
+    assert "add numpy to requirements.txt" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize("value", ["no", "NO", "false", "0"])
+def test_requirements_are_not_installed_if_the_model_says_so(
+    model: Path, settings: EnvironmentSettings, value: str
+) -> None:
+    (model / "requirements.txt").write_text("ghost\n")
+    assert prepare(model, {"INSTALL_REQUIREMENTS": value}, settings) == StubEnvironment(sys.executable)
+
+
+def test_requirements_are_not_installed_if_the_server_says_so(model: Path, tmp_path: Path) -> None:
+    (model / "requirements.txt").write_text("ghost\n")
+    settings = EnvironmentSettings.read(
+        {"install-requirements": "false", "environment-cache-directory": str(tmp_path / "cache")}
+    )
+    assert prepare(model, {}, settings) == StubEnvironment(sys.executable)
+
+
+def test_requirements_that_are_not_installed_yet_may_be_left_so(model: Path, tmp_path: Path) -> None:
+    (model / "requirements.txt").write_text("ghost\n")
+    settings = EnvironmentSettings.read(
+        {"install-requirements": "cached", "environment-cache-directory": str(tmp_path / "cache")}
+    )
+    with pytest.raises(NotInstalled, match=r"requirements\.txt' is not installed"):
+        prepare(model, {}, settings)
+    assert not (tmp_path / "cache").exists()
+    assert prepare(model, {"INSTALL_REQUIREMENTS": "no"}, settings) == StubEnvironment(sys.executable)
+
+
+def test_a_value_that_is_neither_yes_nor_no_is_refused(model: Path, settings: EnvironmentSettings) -> None:
+    (model / "requirements.txt").write_text("ghost\n")
+    with pytest.raises(ConfigInvalid, match="Incorrect value for INSTALL_REQUIREMENTS: perhaps"):
+        prepare(model, {"INSTALL_REQUIREMENTS": "perhaps"}, settings)

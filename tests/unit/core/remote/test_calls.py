@@ -1,0 +1,682 @@
+"""The calls of the Engine protocol, their values as JSON, and the errors that they raise."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import queue
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trident.core
+from tests.unit import onnx_models
+from tests.unit.product_modules import product_modules
+from tests.waiting import until
+from trident.core import errors
+from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.spec import BatchingSpec, QueuePolicy
+from trident.core.engine.in_process import InferenceEngine, make_engine
+from trident.core.engine.protocol import Engine
+from trident.core.errors import (
+    ErrorCode,
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelNotFound,
+    OutOfMemory,
+    QueueFull,
+    ServerError,
+)
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import BY_NAME, DATATYPES, Datatype
+from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.state import IndexEntry
+from trident.core.observability.hardware import CpuReading, GpuReading, HardwareReading, PinnedMemory
+from trident.core.observability.metrics.snapshot import DownloadMetrics, MetricsSnapshot
+from trident.core.observability.statistics import FailureReason
+from trident.core.remote.calls import (
+    CALLS,
+    Call,
+    EngineGone,
+    decode_call,
+    decode_failure,
+    decode_result,
+    encode_call,
+    encode_failure,
+    encode_result,
+    error_of,
+    error_to_plain,
+    from_plain,
+    read_plain,
+    to_plain,
+    write_plain,
+)
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Level(Enum):
+    LOW = 1
+    HIGH = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inner:
+    name: str
+    dims: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outer:
+    inner: Inner
+    others: tuple[Inner, ...] = ()
+    by_name: Mapping[str, Inner] = field(default_factory=dict)
+    by_colour: Mapping[Colour, int] = field(default_factory=dict)
+    maybe: Inner | None = None
+    ratio: float = 0.0
+
+
+def over_the_wire(value: object, hint: Any) -> Any:
+    return from_plain(orjson.loads(orjson.dumps(to_plain(value))), hint)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (None, None.__class__),
+        ("", str),
+        ("ä\0", str),
+        (-(2**63), int),
+        (2**64 - 1, int),
+        (True, bool),
+        (1.5, float),
+        (7, float),
+        (math.inf, float),
+        (-math.inf, float),
+        (b"", bytes),
+        (bytes(range(256)), bytes),
+        (Colour.RED, Colour),
+        (Level.HIGH, Level),
+        (BY_NAME["BF16"], Datatype),
+        ((1, 2), tuple[int, ...]),
+        ((), tuple[int, ...]),
+        ((1, "x"), tuple[int, str]),
+        ((), tuple[()]),
+        ([1, None], list[int | None]),
+        ({"a": (1,)}, dict[str, tuple[int, ...]]),
+        ({-3: "a", 0: "b"}, dict[int, str]),
+        ({Level.LOW: "a"}, dict[Level, str]),
+        ({"a": "text", "b": b"bytes"}, dict[str, str | bytes]),
+        ([1, True, "x", 0.5], list[str | int | bool | float]),
+        ({"a": [1, {"b": None}]}, dict[str, Any]),
+        ({"a": [1, {"b": None}]}, dict[str, object]),
+    ],
+)
+def test_a_value_survives_the_way(value: object, hint: Any) -> None:
+    found = over_the_wire(value, hint)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_members_keep_their_types() -> None:
+    found = over_the_wire([1, True, 1.0], list[int | bool | float])
+    assert [type(each) for each in found] == [int, bool, float]
+
+
+def test_nan_stays_nan() -> None:
+    assert math.isnan(over_the_wire(math.nan, float))
+
+
+@pytest.mark.parametrize("datatype", DATATYPES, ids=lambda datatype: datatype.name)
+def test_a_datatype_is_the_row_of_the_table_again(datatype: Datatype) -> None:
+    assert over_the_wire(datatype, Datatype) is datatype
+
+
+def test_dataclasses_travel_as_lists_of_their_fields() -> None:
+    value = Outer(
+        inner=Inner(name="a", dims=(1, -1)),
+        others=(Inner(name="b"),),
+        by_name={"c": Inner(name="c", dims=(3,))},
+        by_colour={Colour.BLUE: 2},
+        maybe=Inner(name="d"),
+        ratio=0.5,
+    )
+    assert to_plain(value) == [["a", [1, -1]], [["b", []]], {"c": ["c", [3]]}, {"blue": 2}, ["d", []], 0.5]
+    assert over_the_wire(value, Outer) == value
+    assert over_the_wire(Outer(inner=Inner(name="")), Outer) == Outer(inner=Inner(name=""))
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, 1j, Inner, {(1, 2): 3}, {True: 1}, {"a": [bytearray(b"x")]}])
+def test_writing_refuses_types_that_cannot_be_sent(value: object) -> None:
+    with pytest.raises(TypeError, match="cannot be"):
+        to_plain(value)
+
+
+@pytest.mark.parametrize("hint", [complex, set[int], Inner | complex, dict[float, int] | set[str]])
+def test_a_hint_of_a_type_that_cannot_be_sent_is_refused(hint: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be sent"):
+        from_plain(1, hint)
+
+
+@pytest.mark.parametrize(
+    ("plain", "hint", "text"),
+    [
+        ("1", int, "the value is no int"),
+        (True, int, "the value is no int"),
+        (1.0, int, "the value is no int"),
+        (1, bool, "the value is no bool"),
+        (1, str, "the value is no str"),
+        (None, str, "the value is no str"),
+        ("1", float, "the value is no float"),
+        (True, float, "the value is no float"),
+        (0, None.__class__, "the value is no null"),
+        ("x", bytes, "the value is no bytes"),
+        ({"base64": "?"}, bytes, "the value is no bytes"),
+        ({"base64": "YQ=="[:3]}, bytes, "the value is no bytes"),
+        ({"base64": "YQ==", "more": 1}, bytes, "the value is no bytes"),
+        ({"base64": 1}, bytes, "the value is no bytes"),
+        ("green", Colour, "the value is no Colour"),
+        (["red"], Colour, "the value is no Colour"),
+        (True, Level, "the value is no Level"),
+        (1.0, Level, "the value is no Level"),
+        ("FLOAT", Datatype, "the value is no datatype"),
+        ({}, Datatype, "the value is no datatype"),
+        ({}, list[int], "the value is no list"),
+        ([1, "2"], list[int], r"\[1\] is no int"),
+        ("ab", tuple[str, ...], "the value is no list"),
+        ([1], tuple[int, int], "the value is no list of 2"),
+        ([1, 2, 3], tuple[int, int], "the value is no list of 2"),
+        ([1], tuple[()], "the value is no list of 0"),
+        ([1, "x"], tuple[int, int], r"\[1\] is no int"),
+        ([], dict[str, int], "the value is no object"),
+        ({"a": "b"}, dict[str, int], r"\['a'\] is no int"),
+        ({"01": "b"}, dict[int, str], r"\['01'\] is no key of type int"),
+        ({"x": "b"}, dict[int, str], r"\['x'\] is no key of type int"),
+        ({"x": 1}, dict[Colour, int], r"\['x'\] is no key of type Colour"),
+        ({"base65": ""}, str | bytes, r"the value is no str \| bytes"),
+        ({}, Inner, "the value is no list of the 2 fields of Inner"),
+        (["a"], Inner, "the value is no list of the 2 fields of Inner"),
+        (["a", [], 1], Inner, "the value is no list of the 2 fields of Inner"),
+        (["a", [0, None]], Inner, r"dims\[1\] is no int"),
+        ([["a", []], [["b", []], [1, []]], {}, {}, None, 0], Outer, r"others\[1\]\.name is no str"),
+        ([["a", []], [], {"k": ["c", [""]]}, {}, None, 0], Outer, r"by_name\['k'\]\.dims\[0\] is no int"),
+        ([["a", []], [], {}, {}, [1, []], 0], Outer, r"maybe\.name is no str"),
+    ],
+)
+def test_reading_names_the_part_that_does_not_fit(plain: Any, hint: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{text}$"):
+        from_plain(plain, hint)
+
+
+def test_an_error_shortens_a_long_key() -> None:
+    with pytest.raises(ValueError, match="is no int") as caught:
+        from_plain({"k" * 10_000: "x"}, dict[str, int])
+    assert len(str(caught.value)) < 100
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=40)
+@given(ANYTHING)
+@pytest.mark.parametrize("hint", [Outer, dict[str, str | bytes], tuple[Inner, ...], Level, dict[Colour, int]])
+def test_any_input_is_read_or_refused(hint: Any, plain: Any) -> None:
+    try:
+        found = from_plain(plain, hint)
+    except ValueError:
+        return
+    assert from_plain(to_plain(found), hint) == found
+
+
+@settings(max_examples=40)
+@given(ANYTHING)
+def test_plain_values_are_read_as_they_were_written(plain: Any) -> None:
+    assert read_plain(write_plain(plain)) == plain
+
+
+@pytest.mark.parametrize(
+    "plain",
+    ["half a pair \ud800", {"\udcff": ["\udc80"]}, [2**70, -(2**70)], [[[]] * 3, "x"]],
+)
+def test_values_that_orjson_refuses_are_written(plain: Any) -> None:
+    assert read_plain(write_plain(plain)) == plain
+
+
+@pytest.mark.parametrize("plain", [[1, "x"], ["\ud800"], ""])
+@pytest.mark.parametrize("padding", [0, 1, 15])
+def test_reading_ignores_the_padding_of_a_frame(plain: Any, padding: int) -> None:
+    content = write_plain(plain) + b" " * padding
+    assert read_plain(memoryview(content)) == plain
+    assert read_plain(bytearray(content)) == plain
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\0", b" ", b"[1", b"[1]" + bytes(16), b"\xff", b" \xff", b" [" * 200_000, b"[" * 200_000, b"1 2", b" 1 2"],
+)
+def test_reading_refuses_malformed_json(content: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  (the texts are those of three parsers)
+        read_plain(content)
+
+
+LIMIT_S = 60.0
+# Requests are frames of their own; the engine sends the others with its state.
+NO_CALLS = {"model", "model_nowait", "is_live", "is_ready", "phase", "trace_gate", "trace_answered"}
+CONFIG = """
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "INPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT32 dims: [ 16 ] label_filename: "labels.txt" },
+         { name: "OUTPUT1" data_type: TYPE_INT32 dims: [ 16 ] } ]
+dynamic_batching { preferred_batch_size: [ 4 ] max_queue_delay_microseconds: 100 priority_levels: 2
+  default_priority_level: 1 default_queue_policy { max_queue_size: 7 default_timeout_microseconds: 600000000 }
+  priority_queue_policy { key: 2 value { max_queue_size: 9 } } }
+instance_group [ { kind: KIND_CPU count: 2 } ]
+metric_tags { key: "team" value: "a" }
+"""
+
+
+@contextmanager
+def engine_of(repository: Path) -> Iterator[InferenceEngine]:
+    engine = make_engine(
+        EngineOptions(
+            repositories=(str(repository),),
+            control_mode="explicit",
+            load_models=("*",),
+            gpu_metrics=False,
+        )
+    )
+    engine.start()
+    try:
+        assert engine.wait_loaded(LIMIT_S)
+        yield engine
+    finally:
+        engine.begin_exit()
+        assert engine.finish(LIMIT_S)
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InferenceEngine]:
+    """An engine with a model that has served one request."""
+    repository = tmp_path_factory.mktemp("models")
+    onnx_models.write_version(onnx_models.add_sub(), repository, "simple", CONFIG)
+    (repository / "simple" / "labels.txt").write_text("\n".join(f"label {n}" for n in range(16)))
+    with engine_of(repository) as engine:
+        assert engine.is_ready(), engine.repository_index(False)
+        responses: queue.SimpleQueue[InferenceResponse] = queue.SimpleQueue()
+        array = np.ones((2, 16), np.int32)
+        inputs = [InputTensor(f"INPUT{n}", "INT32", array.shape, array) for n in range(2)]
+        engine.model("simple").submit(PendingRequest(InferenceRequest("simple", inputs), responses.put))
+        assert responses.get(timeout=LIMIT_S).error is None
+        # The batch is counted after its requests were answered.
+        until(lambda: engine.model_statistics("simple")[0].statistics.inference_count == 2)
+        yield engine
+
+
+def ask(engine: Engine, name: str, *arguments: object) -> Any:
+    """Make the call as a front end and the engine do: only two documents cross."""
+    call, sent = decode_call(padded(encode_call(name, arguments)))
+    try:
+        answer = encode_result(call, call.ask(engine, sent))
+    except Exception as error:
+        answer = encode_failure(error)
+    return decode_result(CALLS[name], padded(answer))
+
+
+def padded(content: bytes) -> memoryview:
+    """`content` with the padding of a frame."""
+    return memoryview(content + b" " * (-len(content) % 16))
+
+
+def test_every_method_of_the_protocol_is_a_call_or_a_frame() -> None:
+    methods = {name for name in vars(Engine) if not name.startswith("_")}
+    assert set(CALLS) | NO_CALLS == methods
+    assert not set(CALLS) & NO_CALLS
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=lambda call: call.name)
+def test_a_call_has_the_types_of_the_protocol(call: Call) -> None:
+    method = getattr(Engine, call.name)
+    hints = get_type_hints(method)
+    names = list(signature(method).parameters)[1:]
+    assert call.parameters == tuple(hints[name] for name in names)
+    assert call.result == hints["return"]
+
+
+def test_calls_that_wait_for_storage_or_loads_block() -> None:
+    blocking = {name for name, call in CALLS.items() if call.mark.blocks}
+    assert blocking == {"repository_index", "load_model", "load_directory", "unload_model"}
+
+
+QUESTIONS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("model_spec", ("simple", -1)),
+    ("server_metadata", ()),
+    ("model_metadata", ("simple", 1)),
+    ("model_config", ("simple", -1)),
+    ("model_statistics", ("simple", 1)),
+    ("model_statistics", ("", -1)),
+    ("repository_index", (False,)),
+    ("repository_index", (True,)),
+    ("is_model_ready", ("simple", 1)),
+)
+
+
+@pytest.mark.parametrize(("name", "arguments"), QUESTIONS)
+def test_a_call_returns_what_the_engine_returns(engine: InferenceEngine, name: str, arguments: Sequence[Any]) -> None:
+    said = getattr(engine, name)(*arguments)
+    assert said or said is True
+    assert ask(engine, name, *arguments) == said
+
+
+def test_the_spec_of_a_model_arrives_complete(engine: InferenceEngine) -> None:
+    spec = ask(engine, "model_spec", "simple", -1)
+    assert spec == engine.model_spec("simple")
+    assert spec.inputs["INPUT0"].datatype is engine.model_spec("simple").inputs["INPUT0"].datatype
+    assert spec.inputs["INPUT0"].dims == (16,)
+    assert spec.outputs["OUTPUT0"].labels[15] == "label 15"
+    assert type(spec.batching) is BatchingSpec
+    assert spec.batching.default_policy.max_queue_size == 7
+    assert spec.batching.level_policies == {2: QueuePolicy(max_queue_size=9)}
+    assert spec.metric_tags == {"team": "a"}
+
+
+def test_the_metrics_arrive_complete(engine: InferenceEngine) -> None:
+    said = engine.metrics()
+    found = ask(engine, "metrics")
+    assert replace(found, hardware=said.hardware) == said  # the gauges are read all the time
+    (model,) = found.models
+    assert model.statistics.inference_count == 2
+    assert set(model.statistics.request_failures) == set(FailureReason)
+    assert found.hardware.cpu is not None
+
+
+def test_metrics_of_hardware_and_downloads_arrive_complete() -> None:
+    reading = HardwareReading(
+        cpu=CpuReading(utilization=0.25, memory_total=2**40, memory_used=1),
+        gpus=(GpuReading(uuid="GPU-1", utilization=0.5), GpuReading(uuid="GPU-2", memory_total=2**37)),
+        pinned=PinnedMemory(total=2, used=1),
+    )
+    snapshot = MetricsSnapshot(hardware=reading, downloads=DownloadMetrics(bytes=2**50, seconds=1.5))
+    call = CALLS["metrics"]
+    assert decode_result(call, encode_result(call, snapshot)) == snapshot
+
+
+def test_loads_and_unloads_get_the_arguments_of_the_caller(tmp_path: Path) -> None:
+    bare = tmp_path / "elsewhere" / "bare"
+    content = onnx_models.write(onnx_models.add_sub(width=4), bare / "model.onnx").read_bytes()
+    repository = tmp_path / "models"
+    repository.mkdir()
+    with engine_of(repository) as engine:
+        parameters = {"config": '{"max_batch_size": 4}', "file:1/model.onnx": content}
+        assert ask(engine, "load_model", "given", parameters) is None
+        assert ask(engine, "model_spec", "given", -1).max_batch_size == 4
+        assert ask(engine, "load_directory", "shared", str(bare)) is None
+        assert ask(engine, "is_model_ready", "shared", 1) is True
+        assert ask(engine, "unload_model", "given", False, True) is None
+        with pytest.raises(ServerError, match="given"):
+            ask(engine, "model_spec", "given", -1)
+
+
+def test_keyword_only_arguments_are_passed_by_name() -> None:
+    class Recorder:
+        def unload_model(self, name: str, unload_dependents: bool, *, wait: bool = False) -> None:
+            self.seen = (name, unload_dependents, wait)
+
+    recorder: Any = Recorder()
+    call, arguments = decode_call(encode_call("unload_model", ("m", False, True)))
+    assert arguments == ["m", False, True]
+    call.ask(recorder, arguments)
+    assert recorder.seen == ("m", False, True)
+
+
+def test_large_files_and_any_text_arrive_unchanged() -> None:
+    parameters = {"config": "ü\0\ud800", "file:1/model.onnx": bytes(range(256)) * 8192}
+    _, arguments = decode_call(padded(encode_call("load_model", ("a \udcff", parameters))))
+    assert arguments == ["a \udcff", parameters]
+
+
+def test_a_name_that_is_not_unicode_does_not_break_the_index() -> None:
+    call = CALLS["repository_index"]
+    index = [IndexEntry(name="fine"), IndexEntry(name="\udcff", reason="no \udcfe")]
+    assert decode_result(call, padded(encode_result(call, index))) == index
+
+
+def test_a_call_raises_what_the_engine_raises(engine: InferenceEngine) -> None:
+    with pytest.raises(ModelNotFound, match="Request for unknown model: 'none' is not found") as found:
+        ask(engine, "model_spec", "none", -1)
+    with pytest.raises(ModelNotFound) as said:
+        engine.model_spec("none")
+    assert vars(found.value) | {"code": said.value.code} == vars(said.value) | {"code": found.value.code}
+    with pytest.raises(InvalidRequest, match="requested model 'none' is not available"):
+        ask(engine, "model_statistics", "none", -1)
+    with pytest.raises(ModelLoadFailed):
+        ask(engine, "load_model", "none", {})
+
+
+def test_a_failure_is_read_without_its_call() -> None:
+    found = decode_failure(padded(encode_failure(ModelNotFound("no", hint="h", model="m"))))
+    assert type(found) is ModelNotFound
+    assert (found.message, found.hint, found.model) == ("no", "h", "m")
+
+
+def test_an_unexpected_error_arrives_as_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(ServerError, match="its log says more") as found:
+        decode_result(CALLS["metrics"], encode_failure(KeyError("secret")))
+    assert found.value.code is ErrorCode.INTERNAL
+    assert "secret" in caplog.text
+
+
+@pytest.mark.parametrize("arguments", [(), ("m",), ("m", 1, 2)])
+def test_encoding_a_call_needs_all_arguments(arguments: Sequence[object]) -> None:
+    with pytest.raises(TypeError, match="takes 2 arguments"):
+        encode_call("model_spec", arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (["model_spec", ["m"]], "arguments of model_spec: the value is no list of 2"),
+        (["model_spec", ["m", 1, 2]], "arguments of model_spec: the value is no list of 2"),
+        (["model_spec", ["m", "1"]], r"arguments of model_spec: \[1\] is no int"),
+        (["model_spec", ["m", True]], r"arguments of model_spec: \[1\] is no int"),
+        (["model_spec", {"name": "m"}], "arguments of model_spec: the value is no list of 2"),
+        (["metrics", [1]], "arguments of metrics: the value is no list of 0"),
+        (["load_model", ["m", {"file:1/x": {"base64": "?"}}]], r"\[1\]\['file:1/x'\] is no str \| bytes"),
+        (["load_model", ["m", {"config": {}}]], r"\[1\]\['config'\] is no str \| bytes"),
+        (["submit", []], "no call 'submit'"),
+        (["finish", [0]], "no call 'finish'"),
+        (["__init__", []], "no call '__init__'"),
+        (["x" * 10_000, []], "no call 'x{60}'$"),
+        ([["model_spec"], []], "no call"),
+        ([None, []], "no call"),
+        (["metrics"], "neither a call nor a result"),
+        (["metrics", [], []], "neither a call nor a result"),
+        ({"metrics": []}, "neither a call nor a result"),
+        ("metrics", "neither a call nor a result"),
+        (None, "neither a call nor a result"),
+    ],
+)
+def test_decoding_refuses_malformed_calls(content: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode_call(orjson.dumps(content))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 16, b'["metrics", []', b"\xff", b"[" * 100_000])
+def test_decoding_refuses_malformed_json(content: bytes) -> None:
+    call = CALLS["metrics"]
+    with pytest.raises(ValueError, match=r".+"):
+        decode_call(content)
+    with pytest.raises(ValueError, match=r".+"):
+        decode_result(call, content)
+    with pytest.raises(ValueError, match=r".+"):
+        decode_failure(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ([True, {}], "result of model_spec: the value is no list of the 14 fields of ModelSpec"),
+        ([True, None], "result of model_spec: the value is no list"),
+        ([1, []], "does not say whether it is one"),
+        ([None, None], "does not say whether it is one"),
+        ([False, "text"], "no list"),
+        ([True], "neither a call nor a result"),
+    ],
+)
+def test_decoding_refuses_malformed_results(content: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode_result(CALLS["model_spec"], orjson.dumps(content))
+
+
+def test_decoding_a_failure_refuses_a_result() -> None:
+    with pytest.raises(ValueError, match="a result, not a failure"):
+        decode_failure(encode_result(CALLS["metrics"], []))
+
+
+def test_encoding_refuses_a_value_that_cannot_be_sent() -> None:
+    with pytest.raises(TypeError, match="cannot be sent"):
+        encode_result(CALLS["metrics"], {"a": object()})
+
+
+def error_over_the_wire(error: BaseException) -> ServerError:
+    return error_of(orjson.loads(orjson.dumps(error_to_plain(error))))
+
+
+def engine_errors() -> Iterator[type[ServerError]]:
+    """Every error class that the rooms of the engine define."""
+    for module in product_modules(trident.core):
+        if module.__name__.split(".")[2] in ("frontend", "http", "grpc", "remote"):
+            continue
+        for kind in vars(module).values():
+            if inspect.isclass(kind) and issubclass(kind, ServerError) and kind.__module__ == module.__name__:
+                yield kind
+
+
+@pytest.mark.parametrize("kind", sorted(set(engine_errors()), key=str))
+def test_every_error_of_the_engine_keeps_its_class(kind: type[ServerError]) -> None:
+    error: ServerError
+    if kind is InvalidModelConfig:
+        problems = [Problem("input[0].dims", "must be set", "give dims"), Problem("name", "differs")]
+        error = InvalidModelConfig(problems, model="m")
+    else:
+        error = kind("what happened", hint="what to do", model="m")
+    found = error_over_the_wire(error)
+    assert type(found) is kind
+    assert (found.message, found.hint, found.model) == (error.message, error.hint, "m")
+    assert str(found) == str(error)
+    assert found.code is kind.code
+    assert found.reason == error.reason
+    assert vars(found).get("problems") == vars(error).get("problems")
+
+
+def test_an_error_may_have_neither_hint_nor_model() -> None:
+    found = error_over_the_wire(QueueFull("full"))
+    assert (type(found), found.hint, found.model) == (QueueFull, None, None)
+
+
+def test_each_reading_makes_a_new_error() -> None:
+    plain = error_to_plain(OutOfMemory("no memory"))
+    assert error_of(plain) is not error_of(plain)
+
+
+@pytest.mark.parametrize("code", ErrorCode)
+def test_an_unknown_class_keeps_its_code(code: ErrorCode) -> None:
+    unknown = type("FromTomorrow", (ServerError,), {"code": code})
+    found = error_over_the_wire(unknown("what happened", hint="h"))
+    assert type(found) is ServerError
+    assert (found.code, found.message, found.hint) == (code, "what happened", "h")
+    assert ServerError.code is ErrorCode.UNKNOWN
+
+
+def test_the_code_wins_over_a_class_that_has_another_code() -> None:
+    plain = error_to_plain(QueueFull("full"))
+    plain[1] = ErrorCode.INTERNAL.value
+    found = error_of(plain)
+    assert (type(found), found.code) == (ServerError, ErrorCode.INTERNAL)
+
+
+@pytest.mark.parametrize("error", [KeyError("secret"), RuntimeError("secret"), MemoryError(), KeyboardInterrupt()])
+def test_an_unexpected_error_is_logged_and_hidden_from_the_client(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, "trident.engine"):
+        found = error_over_the_wire(error)
+    assert found.code is ErrorCode.INTERNAL
+    assert found.message == "unexpected error in the server, its log says more"
+    assert (found.hint, found.model) == (None, None)
+    (record,) = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+
+
+def test_a_server_error_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    error_to_plain(QueueFull("full"))
+    assert caplog.records == []
+
+
+def test_text_that_is_not_unicode_is_sent() -> None:
+    error = InvalidModelConfig([Problem("\udcff", "m \ud800 ü", "h \udc80")], model="\udcff")
+    found = error_over_the_wire(error)
+    assert isinstance(found, InvalidModelConfig)
+    assert (found.message, found.hint, found.model) == ("m ? ü", "h ?", "?")
+
+
+def test_engine_gone_is_unavailable() -> None:
+    error = EngineGone("gone")
+    assert error.code is ErrorCode.UNAVAILABLE
+    assert type(error_over_the_wire(error)) is EngineGone
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        None,
+        [],
+        {},
+        "QueueFull",
+        ["QueueFull", "Unavailable", "full", None, None],
+        ["QueueFull", "Unavailable", 1, None, None, []],
+        ["QueueFull", "no such code", "full", None, None, []],
+        ["QueueFull", None, "full", None, None, []],
+        [["QueueFull"], "Unavailable", "full", None, None, []],
+        ["InvalidModelConfig", "Invalid argument", "m", None, None, [["path"]]],
+    ],
+)
+def test_reading_refuses_malformed_errors(plain: Any) -> None:
+    with pytest.raises(ValueError, match=" is no "):
+        error_of(plain)
+
+
+@pytest.mark.parametrize("name", ["ErrorCode", "Exception", "Enum", "annotations", "__builtins__", "os.system"])
+def test_reading_finds_only_classes_of_the_table(name: str) -> None:
+    assert type(error_of([name, "Unknown", "m", None, None, []])) is ServerError
+
+
+def test_an_invalid_config_without_problems_is_still_an_error() -> None:
+    found = error_of(["InvalidModelConfig", "Invalid argument", "m", "h", None, []])
+    assert (found.code, found.message, found.hint) == (ErrorCode.INVALID_ARG, "m", "h")
+
+
+def test_every_class_of_core_errors_is_in_the_table() -> None:
+    names = {kind.__name__ for kind in engine_errors()}
+    assert {"QueueFull", "InvalidModelConfig", "RepositoryUnavailable"} <= names
+    assert all(getattr(errors, name, None) or name == "InvalidModelConfig" for name in names)

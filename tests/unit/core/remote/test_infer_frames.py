@@ -1,0 +1,580 @@
+"""Requests and responses as frames between a front end and the engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from tests.unit.packed_tensors import packed_request, packed_responses
+from trident.core.errors import DeadlineExceeded, ErrorCode
+from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor, PackedInputs
+from trident.core.inference.response import (
+    InferenceResponse,
+    OutputTensor,
+    PackedOutputs,
+    RegionInput,
+    RegionReference,
+    RegionRequest,
+)
+from trident.core.inference.tensors import BY_NAME, Array, Buffer, pack_bytes
+from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGE, BadFrame, FrameReader, frame
+from trident.core.remote.infer_frames import (
+    RequestReader,
+    RequestWriter,
+    ResponseReader,
+    ResponseWriter,
+    Share,
+    failed_response,
+)
+from trident.core.remote.wire import FINAL, REQUEST, RESPONSE, TIMED, TO_ENGINE, TO_FRONT_END, BlockReader, block_head
+
+META = b'["m",1]'
+
+
+def read_block(block: bytes, parse: Any = list) -> tuple[Any, str, tuple[int, ...], int, memoryview]:
+    """What a reader returns for a whole frame, and the frame's content."""
+    ((_, _, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
+    return (*BlockReader(parse).read(content, shared), content)
+
+
+TEXTS = (b"", b"id", "äö\udcff".encode("utf-8", "surrogatepass"), b"x" * 1000)
+
+
+# The head's length depends on offsets and text together; the tensors follow it.
+@pytest.mark.parametrize(
+    ("offsets", "text", "sizes"),
+    [
+        *((offsets, text, (16, 17, 5)) for offsets in ((), (0,), (4096, 2**64 - 1)) for text in TEXTS),
+        *(((0,), b"id", sizes) for sizes in ((), (0,), (1,), (40_000,))),
+    ],
+)
+def test_a_block_is_read_as_it_was_written(offsets: tuple[int, ...], text: bytes, sizes: tuple[int, ...]) -> None:
+    tensors = [bytes([index + 1]) * size for index, size in enumerate(sizes)]
+    block = frame(REQUEST, 9, (block_head(META, text, offsets), *tensors), flags=1, shared=len(offsets))
+    assert HEADER.unpack_from(block) == (len(block) - HEADER.size, REQUEST, 1, len(offsets), 9)
+    assert len(block) % ALIGNMENT == 0
+    meta, found_text, found_offsets, at, content = read_block(block)
+    assert (meta, found_text, found_offsets) == (["m", 1], text.decode("utf-8", "surrogatepass"), offsets)
+    assert at % ALIGNMENT == 0
+    together = b"".join(tensors)
+    assert content[at:] == together + b" " * (-len(together) % ALIGNMENT)
+
+
+@pytest.mark.parametrize(
+    ("content", "shared"),
+    [
+        (b"", 0),
+        (b"\0" * 7, 0),
+        (b"\xff\xff\xff\xff\0\0\0\0" + b" " * 8, 0),
+        (b"\0\0\0\0\xff\xff\xff\xff" + b" " * 8, 0),
+        (b"\2\0\0\0\0\0\0\0[]" + b" " * 6, 2),
+        (b"\2\0\0\0\0\0\0\0[]" + b" " * 6, 65535),
+        (b"\2\0\0\0\0\0\0\0[}" + b" " * 6, 0),
+        (b"\2\0\0\0\2\0\0\0[]\xff\xff" + b" " * 4, 0),
+        (b"\0\0\0\0\0\0\0\0" + b" " * 8, 0),
+    ],
+)
+def test_reading_refuses_malformed_blocks(content: bytes, shared: int) -> None:
+    with pytest.raises(BadFrame):
+        BlockReader(list).read(memoryview(content), shared)
+
+
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError])
+def test_reading_refuses_documents_that_parse_refuses(error: type[Exception]) -> None:
+    def parse(meta: Any) -> Any:
+        raise error("no")
+
+    with pytest.raises(BadFrame):
+        read_block(frame(REQUEST, 1, (block_head(META),)), parse)
+
+
+def test_equal_documents_are_parsed_once() -> None:
+    parsed: list[Any] = []
+    reader = BlockReader(lambda meta: parsed.append(meta) or meta)  # type: ignore[func-returns-value]
+    for text in (b"a", b"b", b"c"):
+        content = memoryview(frame(REQUEST, 1, (block_head(META, text),)))[HEADER.size :]
+        assert reader.read(content, 0)[:2] == (["m", 1], text.decode())
+    assert parsed == [["m", 1]]
+
+
+def test_the_number_of_known_documents_is_bounded() -> None:
+    """Clients choose names and shapes, so their number has no limit."""
+    reader = BlockReader(list)
+    known = reader._known
+    for number in range(5000):
+        reader.read(memoryview(block_head(b"[%d]" % number)), 0)
+        assert len(known) <= 1024
+    known.clear()
+    reader.read(memoryview(block_head(b'["%s"]' % (b"x" * 5000))), 0)
+    assert known == {}
+
+
+SHARED = bytearray(1 << 20)
+
+
+def view_of(offset: int, size: int) -> memoryview:
+    if not 0 <= offset <= offset + size <= len(SHARED):
+        raise BadFrame("outside")
+    return memoryview(SHARED)[offset : offset + size]
+
+
+def no_offset(content: Buffer) -> int | None:
+    return None
+
+
+def read_request(block: bytes, reader: RequestReader | None = None) -> InferenceRequest:
+    ((kind, flags, shared, _, content),) = FrameReader(TO_ENGINE, "peer").feed(block)
+    assert kind == REQUEST
+    return (reader or RequestReader(view_of)).read(content, shared, flags)
+
+
+def as_tuple(request: InferenceRequest) -> tuple[Any, ...]:
+    return (
+        request.model_name,
+        request.model_version,
+        request.id,
+        request.outputs,
+        request.priority,
+        request.timeout_us,
+        request.parameters,
+        request.correlation_id,
+        request.sequence_start,
+        request.sequence_end,
+    )
+
+
+def test_every_field_of_a_request_arrives() -> None:
+    request = InferenceRequest(
+        "modèle",
+        [InputTensor("IN", "INT32", (2, 1), np.array([[1], [2]], np.int32))],
+        model_version=3,
+        id="an id \udcff",
+        outputs=("A", "B"),
+        priority=2,
+        timeout_us=1000,
+    )
+    request.parameters = {"text": "x", "number": 1, "float": 0.5, "yes": True}
+    request.correlation_id = "sequence"
+    request.sequence_start = True
+    found = read_request(RequestWriter().write(request, 1, no_offset))
+    assert as_tuple(found) == as_tuple(request)
+    (tensor,) = found.inputs
+    assert (tensor.name, tensor.datatype, tensor.shape) == ("IN", "INT32", (2, 1))
+    assert bytes(tensor.data) == np.array([1, 2], "<i4").tobytes()
+
+
+def test_defaults_arrive_as_defaults() -> None:
+    found = read_request(RequestWriter().write(InferenceRequest("m", []), 1, no_offset))
+    assert as_tuple(found) == as_tuple(InferenceRequest("m", []))
+    assert list(found.inputs) == []
+
+
+@pytest.mark.parametrize(
+    ("datatype", "elements"),
+    [*((name, 5000) for name in BY_NAME if name != "BYTES"), *(("FP32", count) for count in (0, 1, 5, 20_000))],
+)
+def test_inputs_of_every_datatype_arrive(datatype: str, elements: int) -> None:
+    array = np.arange(elements).astype(BY_NAME[datatype].dtype)
+    for content in (array, array.tobytes(), array[::-1][::-1]):
+        given = memoryview(content) if isinstance(content, bytes) else content
+        request = InferenceRequest("m", [InputTensor("IN", datatype, (elements,), given)])
+        assert bytes(read_request(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == array.tobytes()
+
+
+def test_elements_of_bytes_inputs_arrive() -> None:
+    elements = [b"", b"a", b"\0\xff", "ü".encode()]
+    array = np.empty(4, object)
+    array[:] = elements
+    request = InferenceRequest("m", [InputTensor("IN", "BYTES", (4,), array)])
+    assert bytes(read_request(RequestWriter().write(request, 1, no_offset)).inputs[0].data) == pack_bytes(elements)
+
+
+def test_large_inputs_are_read_from_shared_memory() -> None:
+    offsets = iter((4096, 524288))
+
+    def put(content: Buffer) -> int:
+        offset = next(offsets)
+        SHARED[offset : offset + len(content)] = content
+        return offset
+
+    large = np.arange(LARGE // 4, dtype=np.int32)
+    inputs = [InputTensor(name, "INT32", value.shape, value) for name, value in (("A", large), ("B", large[::-1]))]
+    inputs.insert(1, InputTensor("SMALL", "INT32", (2,), np.array([7, 8], np.int32)))
+    block = RequestWriter().write(InferenceRequest("m", inputs), 1, put)
+    assert len(block) < 1000
+    found = read_request(block)
+    values = [np.frombuffer(tensor.data, np.int32) for tensor in found.inputs]
+    assert [tensor.name for tensor in found.inputs] == ["A", "SMALL", "B"]
+    for value, sent in zip(values, (large, [7, 8], large[::-1]), strict=True):
+        assert (value == sent).all()
+    SHARED[4096] = 99  # they are not copied
+    assert values[0][0] == 99
+
+
+def test_inputs_just_below_the_limit_are_in_the_frame() -> None:
+    value = np.zeros(LARGE - 1, np.uint8)
+    asked: list[Buffer] = []
+    block = RequestWriter().write(
+        InferenceRequest("m", [InputTensor("IN", "UINT8", value.shape, value)]),
+        1,
+        asked.append,  # type: ignore[arg-type]
+    )
+    assert asked == []
+    assert len(block) > LARGE
+
+
+def test_each_request_has_its_own_parameters() -> None:
+    request = InferenceRequest("m", [])
+    request.parameters = {"a": 1}
+    reader = RequestReader(view_of)
+    first, second = (read_request(RequestWriter().write(request, number, no_offset), reader) for number in (1, 2))
+    assert first.parameters is not None
+    first.parameters["b"] = 2
+    assert second.parameters == {"a": 1}
+
+
+GOOD: list[Any] = ["m", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [2], 8, False]], None]
+
+
+def with_entry(index: int, value: Any) -> list[Any]:
+    return [*GOOD[:index], value, *GOOD[index + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        None,
+        [],
+        {},
+        GOOD[:-1],
+        [*GOOD, 1],
+        with_entry(0, 1),
+        with_entry(1, "1"),
+        with_entry(1, 1.5),
+        with_entry(1, None),
+        with_entry(2, 5),
+        with_entry(3, True),
+        with_entry(4, "x"),
+        with_entry(5, None),
+        with_entry(5, [1]),
+        with_entry(8, []),
+        with_entry(9, None),
+        with_entry(9, [[]]),
+        with_entry(9, [["IN", "INT32", [2], 8]]),
+        with_entry(9, [[1, "INT32", [2], 8, False]]),
+        with_entry(9, [["IN", 5, [2], 8, False]]),
+        with_entry(9, [["IN", ["INT32"], [2], 8, False]]),
+        with_entry(9, [["IN", "INT32", 2, 8, False]]),
+        with_entry(9, [["IN", "INT32", ["2"], 8, False]]),
+        with_entry(9, [["IN", "INT32", [True], 8, False]]),
+        with_entry(9, [["IN", "INT32", [2], -8, False]]),
+        with_entry(9, [["IN", "INT32", [2], "8", False]]),
+        with_entry(9, [["IN", "INT32", [2], 8.0, False]]),
+        with_entry(9, [["IN", "INT32", [2], 8, 0]]),
+        with_entry(9, [["IN", "INT32", [2], 24, False]]),
+        with_entry(9, [["IN", "INT32", [2], 2**62, False]]),
+        with_entry(9, [["IN", "INT32", [2], 8, True]]),
+        with_entry(9, [["IN", "INT32", [2], 8, False]] * 3),
+    ],
+)
+def test_reading_refuses_malformed_requests(meta: Any) -> None:
+    block = frame(REQUEST, 1, (block_head(orjson.dumps(meta)), *[bytes(16)]))
+    with pytest.raises(BadFrame):
+        read_request(block)
+    read_request(frame(REQUEST, 1, (block_head(orjson.dumps(GOOD)), *[bytes(16)])))
+
+
+@pytest.mark.parametrize("offsets", [(), (0, 1), (2**63,), (len(SHARED) - 4,)])
+def test_reading_refuses_invalid_offsets(offsets: tuple[int, ...]) -> None:
+    meta = orjson.dumps(with_entry(9, [["IN", "INT32", [2], 8, True]]))
+    with pytest.raises(BadFrame):
+        read_request(frame(REQUEST, 1, (block_head(meta, b"", offsets),), shared=len(offsets)))
+    with pytest.raises(BadFrame):
+        read_request(frame(REQUEST, 1, (block_head(orjson.dumps(GOOD), b"", (0,)), *[bytes(16)]), shared=1))
+
+
+@pytest.mark.parametrize("size", [2, 3, 100, LARGE])
+@pytest.mark.parametrize("share", [no_offset, lambda content: 0])
+def test_the_moment_of_arrival_arrives_whatever_the_inputs_are(size: int, share: Share) -> None:
+    value = np.arange(size, dtype=np.int32)
+    request = InferenceRequest("m", [InputTensor("IN", "INT32", (size,), value)], id="i")
+    for each in (request, packed_request([1, 2, 3], 0.5)):
+        for arrived_ns in (0, 2**63):
+            each.arrived_ns = arrived_ns
+            assert read_request(RequestWriter().write(each, 1, share)).arrived_ns == arrived_ns
+
+
+def test_reading_refuses_a_timed_request_without_its_moment() -> None:
+    meta = orjson.dumps(with_entry(9, [["IN", "INT32", [4], 16, False]]))
+    with pytest.raises(BadFrame, match="shorter"):
+        read_request(frame(REQUEST, 1, (block_head(meta), *[bytes(16)]), flags=TIMED))
+
+
+def test_reading_refuses_every_truncation() -> None:
+    value = np.arange(100, dtype=np.int32)
+    whole = RequestWriter().write(
+        InferenceRequest("m", [InputTensor("IN", "INT32", (100,), value)], id="i"), 1, no_offset
+    )
+    content = memoryview(whole)[HEADER.size :]
+    for size in range(0, len(content) - 16, 16):
+        with pytest.raises(BadFrame):
+            RequestReader(view_of).read(content[:size], 0)
+
+
+def test_requests_arrive_unchanged_with_and_without_an_id() -> None:
+    writer, reader = RequestWriter(), RequestReader(lambda offset, size: memoryview(b""))
+    layouts = set()
+    for number, request_id in enumerate(("", "", "an id", "")):
+        request = packed_request([number, 2, 3], number / 2)
+        request.id = request_id
+        ((_, _, placed, got, content),) = FrameReader(TO_ENGINE, "peer").feed(writer.write(request, number, no_offset))
+        found = reader.read(content, placed)
+        assert isinstance(found.inputs, PackedInputs)
+        layouts.add(found.inputs.layout)
+        assert (got, found.id, found.model_version) == (number, request_id, -1)
+        assert [tensor.array.tolist() for tensor in found.inputs] == [[[number, 2, 3]], [[number / 2]]]
+    assert len(layouts) == 1
+
+
+def test_the_options_of_a_request_arrive() -> None:
+    writer, reader = RequestWriter(), RequestReader(lambda offset, size: memoryview(b""))
+    plain = packed_request([1, 2, 3], 0.5)
+    special = packed_request([1, 2, 3], 0.5)
+    special.parameters, special.correlation_id, special.sequence_end = {"p": 1}, 7, True
+    other = packed_request([1, 2, 3], 0.5)
+    other.priority, other.outputs, other.timeout_us = 2, ("A",), 9
+    seen = []
+    for request in (plain, special, other, plain):
+        ((_, _, placed, _, content),) = FrameReader(TO_ENGINE, "peer").feed(writer.write(request, 1, no_offset))
+        found = reader.read(content, placed)
+        seen.append(
+            (
+                found.parameters,
+                found.correlation_id,
+                found.sequence_end,
+                found.priority,
+                found.outputs,
+                found.timeout_us,
+            )
+        )
+    assert seen == [
+        (None, 0, False, 0, (), 0),
+        ({"p": 1}, 7, True, 0, (), 0),
+        (None, 0, False, 2, ("A",), 9),
+        (None, 0, False, 0, (), 0),
+    ]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_places_in_shared_memory_arrive(packed: bool) -> None:
+    place = RegionReference("größer", 2**64 - 1, 8)
+    if packed:
+        given = RegionRequest.of(packed_request([1, 2, 3], 4.0), {"OUT": place})
+    else:
+        inputs = [
+            RegionInput("A", "INT32", (2,), place),
+            InputTensor("B", "INT32", (1,), memoryview(b"abcd")),
+            InputTensor("C", "INT8", (LARGE,), memoryview(SHARED)[:LARGE]),
+        ]
+        given = RegionRequest.of(InferenceRequest("m", inputs, id="7"), {"OUT": place})
+    found = read_request(RequestWriter().write(given, 1, lambda content: 0))
+    assert isinstance(found, RegionRequest)
+    assert found.needs_regions
+    assert as_tuple(found) == as_tuple(given)
+    assert found.output_regions == {"OUT": place}
+    assert [type(tensor) for tensor in found.inputs] == [type(tensor) for tensor in given.inputs]
+    for tensor, expected in zip(found.inputs, given.inputs, strict=True):
+        assert (tensor.name, tensor.datatype, tensor.shape) == (expected.name, expected.datatype, expected.shape)
+        if isinstance(tensor, RegionInput):
+            assert isinstance(expected, RegionInput)
+            assert tensor.reference == expected.reference
+        else:
+            assert bytes(tensor.data) == bytes(expected.data)
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        ([["r", 0, 1], None], {}),
+        ([["r", 0]], {}),
+        ([[1, 0, 1]], {}),
+        ([["r", -1, 1]], {}),
+        ([["r", 0, True]], {}),
+        ([None], {"OUT": ["r", 0, "1"]}),
+        ([None], []),
+        ([None],),
+    ],
+)
+def test_wrong_places_in_shared_memory_are_refused(places: tuple[Any, ...]) -> None:
+    meta = ["m", -1, [], 0, 0, 0, False, False, None, [["A", "INT32", [1], 0, False]], None, *places]
+    with pytest.raises(BadFrame):
+        read_request(frame(REQUEST, 1, (block_head(orjson.dumps(meta)),)))
+
+
+def read_response(block: bytes, reader: ResponseReader | None = None) -> InferenceResponse:
+    ((kind, flags, shared, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(block)
+    assert kind == RESPONSE
+    return (reader or ResponseReader(view_of)).read(content, flags, shared, "the id")
+
+
+def sent(response: InferenceResponse) -> InferenceResponse:
+    return read_response(ResponseWriter(no_offset).write(response, 1))
+
+
+def output(name: str, datatype: str, array: Array) -> OutputTensor:
+    return OutputTensor(name, datatype, array.shape, array)
+
+
+def test_every_field_of_a_response_arrives() -> None:
+    outputs = [output("A", "INT32", np.array([[1, 2]], np.int32)), output("B", "FP64", np.array([0.5]))]
+    response = InferenceResponse("modèle", 3, outputs, id="not sent", parameters={"a": 1, "b": "x"}, final=False)
+    found = sent(response)
+    assert (found.model_name, found.model_version, found.id, found.final) == ("modèle", 3, "the id", False)
+    assert found.parameters == {"a": 1, "b": "x"}
+    assert found.error is None
+    assert [(each.name, each.datatype, each.shape) for each in found.outputs] == [
+        ("A", "INT32", (1, 2)),
+        ("B", "FP64", (1,)),
+    ]
+    assert found.outputs[0].array.tolist() == [[1, 2]]
+    assert found.outputs[1].array.tolist() == [0.5]
+    assert sent(InferenceResponse("m", 1, [])).final
+
+
+def test_times_arrive_whatever_the_outputs_are() -> None:
+    writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
+    for response in (*packed_responses(2), InferenceResponse("m", 1, [output("A", "INT32", np.zeros(1, np.int32))])):
+        for times in (InferenceTimes(1, 2, 3, 4, 5, CloseReason.DELAY), None, InferenceTimes(2**60, 0, 0, 0, 1)):
+            response.times = times
+            assert read_response(writer.write(response, 1), reader).times == times
+
+
+@pytest.mark.parametrize("text", [b"1 2 3 4 0", b"1 2 3 4 x 0", b"1 2 3 4 5 6 0 8", b"1 2 3 4 5 99"])
+def test_times_that_cannot_be_read_are_a_bad_frame(text: bytes) -> None:
+    head = block_head(orjson.dumps(("m", 1, None, [])), text)
+    with pytest.raises(BadFrame, match="times"):
+        read_response(frame(RESPONSE, 1, (head,), flags=FINAL))
+
+
+@pytest.mark.parametrize("datatype", [name for name in BY_NAME if name != "BYTES"])
+@pytest.mark.parametrize("elements", [0, 1, 7, 5000])
+def test_outputs_of_every_datatype_arrive(datatype: str, elements: int) -> None:
+    array = np.arange(elements).astype(BY_NAME[datatype].dtype)
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", datatype, array)])).outputs
+    assert found.array.dtype == array.dtype
+    assert (found.array == array).all()
+    assert bytes(found.content()) == array.tobytes()
+
+
+def test_elements_of_bytes_outputs_arrive() -> None:
+    array = np.empty((2, 2), object)
+    array[:] = [[b"", b"a"], [b"\0\xff", b"x" * 1000]]
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "BYTES", array)])).outputs
+    assert found.array.tolist() == array.tolist()
+
+
+def test_a_tensor_without_dimensions_arrives() -> None:
+    (found,) = sent(InferenceResponse("m", 1, [output("OUT", "FP32", np.array(1.5, np.float32))])).outputs
+    assert (found.shape, found.array.tolist()) == ((), 1.5)
+
+
+def test_large_outputs_are_read_from_shared_memory() -> None:
+    offsets = iter((4096, None, 524288))
+
+    def put(content: Buffer) -> int | None:
+        offset = next(offsets)
+        if offset is not None:
+            SHARED[offset : offset + len(content)] = content
+        return offset
+
+    arrays = [np.full(LARGE // 4, number, np.int32) for number in (1, 2, 3)]
+    outputs = [output(f"O{number}", "INT32", array) for number, array in enumerate(arrays)]
+    block = ResponseWriter(put).write(InferenceResponse("m", 1, outputs), 1)
+    assert LARGE < len(block) < 2 * LARGE
+    found = read_response(block)
+    assert [each.name for each in found.outputs] == ["O0", "O1", "O2"]
+    for each, array in zip(found.outputs, arrays, strict=True):
+        assert (each.array == array).all()
+
+
+def test_an_error_arrives_with_its_class() -> None:
+    error = DeadlineExceeded("too late", hint="more time", model="m")
+    found = sent(InferenceResponse("m", 2, [], error=error))
+    assert type(found.error) is DeadlineExceeded
+    assert (found.error.message, found.error.hint, found.error.model) == ("too late", "more time", "m")
+    assert (found.model_version, found.final, list(found.outputs)) == (2, True, [])
+
+
+def test_an_unexpected_error_hides_its_text(caplog: pytest.LogCaptureFixture) -> None:
+    found = read_response(failed_response(InferenceResponse("m", 1, [], final=False), RuntimeError("secret"), 1))
+    assert found.error is not None
+    assert found.error.code is ErrorCode.INTERNAL
+    assert "secret" not in found.error.message
+    assert not found.final
+    assert "secret" in caplog.text
+
+
+def test_similar_responses_are_told_apart() -> None:
+    """The head of the block is written once for all similar responses."""
+    writer, reader = ResponseWriter(no_offset), ResponseReader(view_of)
+    for name, array, parameters in (
+        ("A", np.arange(3), None),
+        ("A", np.arange(4), None),
+        ("B", np.arange(4), None),
+        ("A", np.arange(3), {"p": 1}),
+        ("A", np.arange(3), {"p": 2}),
+        ("A", np.arange(3)[::-1].copy(), None),
+    ):
+        response = InferenceResponse("m", 1, [output(name, "INT64", array)], parameters=parameters)
+        for final in (True, False):
+            response.final = final
+            found = read_response(writer.write(response, 1), reader)
+            assert (found.outputs[0].name, found.parameters, found.final) == (name, parameters, final)
+            assert (found.outputs[0].array == array).all()
+
+
+def test_the_memory_of_known_documents_is_bounded() -> None:
+    writer = ResponseWriter(no_offset)
+    for size in range(3000):
+        writer.write(InferenceResponse("m", 1, [output("O", "UINT8", np.zeros(size % 2000, np.uint8))]), 1)
+        assert len(writer._known) <= 1024
+
+
+@pytest.mark.parametrize(
+    "meta",
+    [
+        [],
+        {},
+        ["m", 1],
+        ["m", 1, None, [["O", "NONE", [1], 4, False]]],
+        ["m", 1, None, [["O", "INT32", [1], 4]]],
+        ["m", 1, None, [["O", "INT32", [1], 400, False]]],
+        ["m", 1, None, 5],
+    ],
+)
+def test_reading_refuses_malformed_responses(meta: Any) -> None:
+    block = frame(RESPONSE, 1, (block_head(orjson.dumps(meta)), *[bytes(4)]), flags=FINAL)
+    with pytest.raises(BadFrame):
+        read_response(block)
+
+
+def test_writing_refuses_a_parameter_that_json_cannot_hold() -> None:
+    response = InferenceResponse("m", 1, [], parameters={"p": {1, 2}})  # type: ignore[dict-item]
+    with pytest.raises(TypeError):
+        ResponseWriter(no_offset).write(response, 1)
+
+
+def test_packed_responses_arrive_unchanged() -> None:
+    writer, reader = ResponseWriter(no_offset), ResponseReader(lambda offset, size: np.zeros(0))
+    for number, response in enumerate(packed_responses(3)):
+        ((_, flags, placed, _, content),) = FrameReader(TO_FRONT_END, "peer").feed(writer.write(response, number))
+        found = reader.read(content, flags, placed, "id")
+        assert isinstance(found.outputs, PackedOutputs)
+        assert isinstance(response.outputs, PackedOutputs)
+        assert found.outputs.layout is response.outputs.layout
+        assert [output.array.tolist() for output in found.outputs] == [
+            output.array.tolist() for output in response.outputs
+        ]
