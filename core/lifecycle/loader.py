@@ -78,7 +78,7 @@ from trident.core.scheduling.scheduler import Scheduler, make_scheduler
 from trident.core.shared_memory.regions import Regions
 
 if TYPE_CHECKING:
-    from trident.core.scheduling.sequence_requests import InitialStates
+    from trident.core.scheduling.sequence_tensors import InitialStates
 
 
 class LoadSlots:
@@ -612,7 +612,7 @@ def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStat
     """`instance`, for requests that no client sent."""
     if version.spec.sequence is None:
         return instance
-    from trident.core.scheduling.sequence_requests import SequenceProbe  # for servers with such models only
+    from trident.core.scheduling.sequence_tensors import SequenceProbe  # for servers with such models only
 
     return SequenceProbe(instance, version.spec, states)
 

@@ -17,7 +17,7 @@ from trident.core.scheduling.open_requests import Again, refuse_again
 from trident.core.scheduling.rate_limiter import InstanceClaims
 
 if TYPE_CHECKING:
-    from trident.core.scheduling.sequence_requests import InitialStates
+    from trident.core.scheduling.sequence_tensors import InitialStates
 
 
 class Scheduler(Protocol):

@@ -1,6 +1,6 @@
-"""Implicit state: what a model wrote in one request of a sequence, it reads in the next one.
+"""The tensors that a request of a sequence has beside those of the client: controls and implicit states.
 
-Source: docs/spec/schedulers.md section 3.4, "Implicit state".
+Source: docs/spec/schedulers.md section 3.4, "Controls" and "Implicit state".
 """
 
 from __future__ import annotations
@@ -224,8 +224,8 @@ def _copied(name: str, output: OutputTensor) -> InputTensor:
 _LayoutKey = tuple[TensorLayout, TensorLayout | None]
 
 
-class Placing:
-    """Adds the controls and the states of one model. Inputs that are one run of bytes stay one. Any thread."""
+class RequestBuilder:
+    """Builds requests with the controls and the states of one model. Inputs that are one run of bytes stay one."""
 
     def __init__(self, spec: ModelSpec, controls: Controls, states: States | None) -> None:
         self._controls = controls
@@ -236,7 +236,7 @@ class Placing:
         self._packs = is_plain and controls.described is not None
         self._layouts: Memo[_LayoutKey, TensorLayout | None] = Memo(256)
 
-    def placed(self, sent: InferenceRequest, states: Inputs) -> InferenceRequest:
+    def built(self, sent: InferenceRequest, states: Inputs) -> InferenceRequest:
         """`sent` as the model gets it after `states`; what the client sent stays unchanged."""
         if self._adds_nothing:
             return sent
@@ -290,7 +290,7 @@ class SequenceProbe:
         assert sequence is not None
         self._instance = instance
         self._states = States(spec, initial) if sequence.states else None
-        self._placing = Placing(spec, Controls(sequence, batching=spec.max_batch_size > 0), self._states)
+        self._builder = RequestBuilder(spec, Controls(sequence, batching=spec.max_batch_size > 0), self._states)
         self._id: int | str = 1
         if sequence.correlation_id is not None and sequence.correlation_id.datatype is BYTES:
             self._id = "1"
@@ -308,7 +308,7 @@ class SequenceProbe:
         for request in requests:
             request.correlation_id, request.sequence_start, request.sequence_end = self._id, True, True
         first = states.first if states is not None else []
-        placed = [self._placing.placed(request, first) for request in requests]
+        placed = [self._builder.built(request, first) for request in requests]
         execution = self._instance.execute(placed, batch_sizes, senders)
         if states is not None:
             pairs = zip(requests, execution.outputs, strict=True)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.unit.core.scheduling.sequence.sequence_bench import CONTROLS, SUM, spec_of
+from tests.unit.core.scheduling.sequence_bench import CONTROLS, SUM, spec_of
 from trident.core.config.spec import ModelSpec
 from trident.core.inference.request import InferenceRequest, Inputs, InputTensor, PackedInputs, RequestTrace
 from trident.core.inference.response import OutputTensor, PackedOutputs
 from trident.core.inference.tensors import layout_of
-from trident.core.scheduling.sequence_requests import Controls, Placing, States
+from trident.core.scheduling.sequence_tensors import Controls, RequestBuilder, States
 
 OTHER = 'state { input_name: "N_IN" output_name: "N" data_type: TYPE_INT8 dims: [ 1 ] }'
 X = np.array([[5]], np.int32)
 INITIAL = {"SUM_IN": np.array([3], np.int32), "N_IN": np.array([4], np.int8)}
 
 
-def made(more: str = CONTROLS + SUM + OTHER) -> tuple[ModelSpec, States, Placing]:
+def made(more: str = CONTROLS + SUM + OTHER) -> tuple[ModelSpec, States, RequestBuilder]:
     spec = spec_of("oldest {} " + more)
     assert spec.sequence is not None
     states = States(spec, INITIAL)
-    return spec, states, Placing(spec, Controls(spec.sequence, batching=True), states)
+    return spec, states, RequestBuilder(spec, Controls(spec.sequence, batching=True), states)
 
 
 def as_run() -> PackedInputs:
@@ -36,10 +36,10 @@ def values(inputs: Inputs) -> dict[str, list[list[float]]]:
 
 
 def test_the_inputs_of_a_request_are_the_same_in_both_forms() -> None:
-    _, states, placing = made()
+    _, states, builder = made()
     for inputs in (as_run(), as_list()):
         sent = InferenceRequest("m", inputs, correlation_id=2**64 - 1, sequence_start=True)
-        placed = placing.placed(sent, states.first)
+        placed = builder.built(sent, states.first)
         assert (type(placed.inputs) is PackedInputs) is (type(inputs) is PackedInputs)
         assert values(placed.inputs) == {
             "X": [[5]],
@@ -73,15 +73,15 @@ def test_a_state_that_was_not_written_stays() -> None:
 
 
 def test_a_client_that_asks_for_outputs_gets_no_states() -> None:
-    _, states, placing = made()
+    _, states, builder = made()
     sent = InferenceRequest("m", as_run(), outputs=("OUT",), correlation_id=1)
-    assert placing.placed(sent, states.first).outputs == ("OUT", "SUM", "N")
+    assert builder.built(sent, states.first).outputs == ("OUT", "SUM", "N")
 
 
 def test_the_model_gets_what_belongs_to_the_request() -> None:
-    _, states, placing = made()
+    _, states, builder = made()
     sent = InferenceRequest("m", as_list(), id="a", correlation_id=1, sequence_start=True, timeout_us=7)
     sent.trace, sent.arrived_ns = RequestTrace(number=1), 5
-    placed = placing.placed(sent, states.first)
+    placed = builder.built(sent, states.first)
     assert (placed.id, placed.correlation_id, placed.timeout_us, placed.arrived_ns) == ("a", 1, 7, 5)
     assert placed.trace is sent.trace

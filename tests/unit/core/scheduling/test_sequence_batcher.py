@@ -1,0 +1,730 @@
+"""The sequence batcher: order, slots, backlog, states, direct batches, iterations, early ends, and the end."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from tests.unit.core.scheduling.later_bench import LaterStub, text
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S
+from tests.unit.core.scheduling.sequence_bench import CONTROLS, HOUR, SUM, Bench, MakeBench, Summing, benches
+from tests.waiting import until
+from trident.core.backends.backend import Execution
+from trident.core.config.placement import DeviceKind, Placement
+from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest, RequestCancelled, ServerStopping
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import Outputs, OutputTensor
+from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender, StreamedRequest
+from trident.core.inference.window_limits import DEFAULT_WINDOW
+from trident.core.observability.statistics import BatchStatistics, FailureReason
+from trident.core.scheduling.sequence_batcher import sequence_problem
+
+OLDEST = HOUR + "oldest { max_candidate_sequences: 2 } "
+DIRECT = HOUR + "direct {} "
+
+
+@pytest.fixture
+def make_bench() -> Iterator[MakeBench]:
+    with benches() as make:
+        yield make
+
+
+def test_the_model_learns_the_place_of_each_request(make_bench: MakeBench) -> None:
+    bench = make_bench(OLDEST + CONTROLS)
+    bench.scheduler.start()
+    for id, flags in (("a", "s"), ("b", ""), ("c", "e")):
+        bench.submit(id, 2**63 + 1, flags)
+    assert bench.wait(3) == ["a", "b", "c"]
+    given = [{name: array.tolist() for name, array in each.items()} for each in bench.backend.given]
+    assert [(each["START"], each["END"]) for each in given] == [([[1]], [[-1]]), ([[0]], [[-1]]), ([[0]], [[2.5]])]
+    assert all((each["READY"], each["ID"]) == ([[True]], [[2**63 + 1]]) for each in given)
+
+
+def test_the_requests_of_a_sequence_run_one_after_the_other_beside_those_of_others(make_bench: MakeBench) -> None:
+    bench = make_bench(OLDEST)
+    for id, sequence, flags in (("a1", 1, "s"), ("a2", 1, ""), ("b1", 2, "s"), ("a3", 1, "e"), ("b2", 2, "e")):
+        bench.submit(id, sequence, flags)
+    bench.scheduler.start()
+    bench.wait(5)
+    assert bench.backend.batches == [["a1", "b1"], ["a2", "b2"], ["a3"]]
+    snapshot = bench.statistics.snapshot(0)
+    assert (snapshot.inference_count, snapshot.execution_count) == (5, 3)
+
+
+def test_a_state_is_the_output_of_the_request_before(make_bench: MakeBench) -> None:
+    bench = make_bench(OLDEST + SUM)
+    bench.scheduler.start()
+    for number in range(1, 5):
+        bench.submit(f"a{number}", 1, "s" if number == 1 else "", value=number)
+        bench.submit(f"b{number}", 2, "s" if number == 1 else "", value=10 * number)
+    bench.wait(8)
+    assert bench.values() == {"a1": 1, "a2": 3, "a3": 6, "a4": 10, "b1": 10, "b2": 30, "b3": 60, "b4": 100}
+    assert {output.name for answer in bench.answers for output in answer.outputs} == {"OUT"}
+
+
+def test_a_state_survives_a_failed_execution_and_begins_anew_at_start(
+    make_bench: MakeBench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = make_bench(OLDEST + SUM)
+    bench.scheduler.start()
+    for id, flags in (("a", "s"), ("x", ""), ("b", ""), ("c", "s"), ("d", "")):
+        bench.submit(id, 1, flags)
+    bench.wait(5)
+    assert bench.answer("x").error is not None
+    del bench.answers[1]
+    assert bench.values() == {"a": 1, "b": 2, "c": 1, "d": 2}
+    assert "The previous sequence did not end before this sequence start" in caplog.text
+
+
+@pytest.mark.parametrize("strategy", [OLDEST, DIRECT], ids=["oldest", "direct"])
+def test_a_sequence_without_a_slot_waits_until_another_ends(make_bench: MakeBench, strategy: str) -> None:
+    bench = make_bench(strategy, max_batch_size=2)
+    bench.scheduler.start()
+    for sequence in (1, 2, 3):
+        bench.submit(f"{sequence}s", sequence, "s")
+        bench.submit(f"{sequence}e", sequence, "e" if sequence == 3 else "")
+    bench.wait(4)
+    assert bench.scheduler.queued == 2
+    bench.submit("end", 2, "e")
+    assert bench.wait(7)[-2:] == ["3s", "3e"]
+
+
+def test_an_id_is_free_again_when_its_end_was_queued(make_bench: MakeBench) -> None:
+    bench = make_bench(OLDEST + SUM)
+    bench.backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", 7, "s")
+    bench.submit("b", 7, "e")
+    with pytest.raises(InvalidRequest, match="for sequence 7 to model 'm' must specify the START flag"):
+        bench.submit("late", 7, "e")
+    bench.submit("c", 7, "s", value=5)
+    bench.backend.gate.set()
+    bench.wait(3)
+    assert bench.values() == {"a": 1, "b": 2, "c": 5}
+
+
+def test_an_idle_sequence_loses_its_slot(make_bench: MakeBench) -> None:
+    bench = make_bench("max_sequence_idle_microseconds: 20000 oldest { max_candidate_sequences: 1 }")
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.submit("b", 2, "s")
+    assert bench.wait(2) == ["a", "b"]
+    until(lambda: not bench.scheduler._active)
+    for sequence in (1, 2):
+        with pytest.raises(InvalidRequest, match="START flag"):
+            bench.submit("late", sequence)
+
+
+def test_a_running_request_is_not_idleness(make_bench: MakeBench) -> None:
+    bench = make_bench("max_sequence_idle_microseconds: 10000 oldest { max_candidate_sequences: 2 }")
+    bench.backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.begun()
+    first = next(iter(bench.scheduler._active))
+    began_ns = first.active_ns
+    until(lambda: first.active_ns > began_ns)  # the thread of timeouts has looked at it
+    bench.submit("b", 1, "e")
+    bench.backend.gate.set()
+    assert bench.wait(2) == ["a", "b"]
+
+
+@pytest.mark.parametrize("order", ["", "preserve_ordering: true"])
+def test_a_timeout_in_the_backlog_fails_the_whole_sequence(make_bench: MakeBench, order: str) -> None:
+    """Whatever the instance does."""
+    bench = make_bench(HOUR + f"oldest {{ max_candidate_sequences: 1 {order} }}")
+    bench.backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", 1, "s", timeout_us=1000)
+    bench.begun()
+    bench.submit("b1", 2, "s")
+    bench.submit("b2", 2, timeout_us=1000)
+    bench.submit("c", 3, "s")
+    assert bench.wait(2) == ["b1", "b2"]
+    bench.backend.gate.set()
+    bench.wait(3)
+    assert bench.answer("a").error is None
+    for id in ("b1", "b2"):
+        error = bench.answer(id).error
+        assert isinstance(error, DeadlineExceeded)
+        assert error.message == "timeout of the corresponding sequence has been expired"
+    assert bench.statistics.snapshot(0).request_failures[FailureReason.REJECTED] == 2
+    with pytest.raises(InvalidRequest, match="START flag"):
+        bench.submit("late", 2)
+    bench.submit("end", 1, "e")
+    assert bench.wait(5)[-1] == "c"
+
+
+@pytest.mark.parametrize("order", ["", "preserve_ordering: true"])
+@pytest.mark.parametrize("place", ["slot", "backlog"])
+def test_cancelling_a_waiting_request_cancels_the_whole_sequence(make_bench: MakeBench, place: str, order: str) -> None:
+    bench = make_bench(HOUR + f"oldest {{ max_candidate_sequences: 1 {order} }}")
+    bench.backend.gate.clear()
+    bench.scheduler.start()
+    sequence = 1 if place == "slot" else 2
+    bench.submit("running", 1, "s")
+    bench.begun()
+    bench.submit("a", sequence, "s")
+    bench.submit("b", sequence).cancel()
+    assert bench.wait(2) == ["a", "b"]
+    assert all(isinstance(bench.answer(id).error, RequestCancelled) for id in "ab")
+    with pytest.raises(InvalidRequest, match="START flag"):
+        bench.submit("late", sequence)
+    bench.backend.gate.set()
+    assert bench.wait(3)[-1] == "running"
+
+
+def test_responses_may_keep_the_order_of_the_requests_of_all_sequences(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 2 preserve_ordering: true }")
+    for id, sequence in (("a1", 1), ("a2", 1), ("b1", 2), ("c1", 3)):
+        bench.submit(id, sequence, "se" if sequence == 3 else "s")
+    bench.scheduler.start()
+    assert bench.wait(3) == ["a1", "a2", "b1"]
+    bench.submit("b2", 2, "e")
+    assert bench.wait(5)[3:] == ["b2", "c1"]
+
+
+@pytest.mark.parametrize("strategy", ["oldest { max_candidate_sequences: 4 }", "direct {}"])
+def test_the_first_batch_may_wait_for_requests(make_bench: MakeBench, strategy: str) -> None:
+    bench = make_bench(HOUR + strategy, delay_until=4)
+    bench.scheduler.start()
+    for sequence in (1, 2, 3):
+        bench.submit(str(sequence), sequence, "s")
+    assert bench.scheduler.queued == 3
+    bench.submit("4", 4, "s")
+    bench.wait(4)
+    assert bench.backend.batches == [["1", "2", "3", "4"]]
+
+
+def test_the_first_batch_may_wait_for_the_backlog(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "direct {}", max_batch_size=2, count=2, delay_until=6, backlog_delay_until=1)
+    bench.scheduler.start()
+    for sequence in (1, 2, 3, 4):
+        bench.submit(f"{sequence}s", sequence, "s")
+    bench.submit("1e", 1, "e")
+    bench.submit("2", 2)
+    assert bench.scheduler.queued == 6
+    bench.submit("5", 5, "s")
+    bench.wait(7)
+    # A sequence begins on the instance whose lowest free slot is lower.
+    assert bench.backends[0].batches == [["1s", "3s"], ["1e"], ["5"]]
+    assert bench.backends[1].batches == [["2s", "4s"], ["2"]]
+
+
+def test_a_version_that_is_replaced_ends_its_sequences(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
+    bench.backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.begun()
+    bench.submit("b", 1)
+    bench.submit("c", 2, "s")
+    bench.scheduler.stop()
+    with pytest.raises(ServerStopping):
+        bench.submit("late", 1)
+    bench.backend.gate.set()
+    assert bench.scheduler.drain(LIMIT_S)
+    assert bench.wait(3) == ["a", "b", "c"]
+    assert (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 0)
+
+
+def test_open_sequences_may_go_on_while_the_server_stops(make_bench: MakeBench) -> None:
+    bench = make_bench(OLDEST)
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.wait(1)
+    bench.scheduler.stop(accept_nested=True)
+    with pytest.raises(ServerStopping):
+        bench.submit("other", 2, "s")
+    bench.submit("b", 1)
+    assert bench.scheduler.drain(LIMIT_S)  # although the sequence is open
+    assert bench.wait(2) == ["a", "b"]
+
+
+def test_close_answers_what_waits(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
+    for id, sequence in (("a", 1), ("b", 1), ("c", 2)):
+        bench.submit(id, sequence, "s")
+    assert bench.scheduler.close(LIMIT_S)
+    assert sorted(bench.wait(3)) == ["a", "b", "c"]
+    assert all(isinstance(answer.error, ServerStopping) for answer in bench.answers)
+
+
+def test_a_new_instance_serves_the_backlog_and_one_that_leaves_finishes_its_sequences(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }")
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.submit("b", 2, "s")
+    assert bench.wait(1) == ["a"]
+    other = Summing(1)
+    bench.backends.append(other)
+    bench.scheduler.add(other)
+    assert bench.wait(2) == ["a", "b"]
+    assert other.batches == [["b"]]
+    bench.submit("end", 1, "e")
+    bench.wait(3)
+    bench.scheduler.remove(bench.backend)
+    bench.submit("c", 3, "s")
+    bench.submit("b2", 2, "e")
+    assert bench.wait(5)[3:] == ["b2", "c"]
+    assert other.batches == [["b"], ["b2"], ["c"]]
+    with pytest.raises(ValueError, match="last instance"):
+        bench.scheduler.remove(other)
+
+
+def test_an_instance_that_lost_its_states_ends_its_sequences(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 1 }", count=2)
+    for backend in bench.backends:
+        backend.gate.clear()
+    bench.scheduler.start()
+    bench.submit("a1", 1, "s")
+    bench.submit("b1", 2, "s")
+    bench.begun(0)
+    bench.submit("a2", 1)
+    bench.submit("c", 3, "s")
+    bench.scheduler.forget(bench.backend)
+    assert bench.wait(1) == ["a2"]
+    assert isinstance(bench.answer("a2").error, InvalidRequest)
+    with pytest.raises(InvalidRequest, match="START flag"):
+        bench.submit("a3", 1)
+    bench.submit("b2", 2)
+    for backend in bench.backends:
+        backend.gate.set()
+    assert sorted(bench.wait(5)) == ["a1", "a2", "b1", "b2", "c"]
+    assert bench.backend.batches == [["a1"], ["c"]]
+
+
+MISSING = (
+    "inference request for sequence 7 to model 'm' must specify the START flag on the first request of the sequence"
+)
+STOPPING = (
+    "[request id: <id_unknown>] Server is stopping, scheduler for model has stopped accepting new inference requests"
+)
+
+
+@pytest.mark.parametrize(
+    ("start", "is_open", "is_stopped", "problem"),
+    [
+        (True, False, False, None),
+        (True, True, False, None),
+        (False, True, False, None),
+        (False, False, False, MISSING),
+        (True, False, True, STOPPING),
+        (True, True, True, STOPPING),
+        (False, True, True, None),
+        (False, False, True, MISSING),
+    ],
+)
+def test_what_becomes_of_a_request(start: bool, is_open: bool, is_stopped: bool, problem: str | None) -> None:
+    request = InferenceRequest("m", [], correlation_id=7, sequence_start=start)
+    found = sequence_problem(PendingRequest(request, lambda _: None), is_open=is_open, is_stopped=is_stopped)
+    assert (None if found is None else found.message) == problem
+
+
+def begun(bench: Bench, *sequences: int) -> None:
+    """Begin sequences, each in the lowest free slot, and forget their first requests."""
+    for sequence in sequences:
+        bench.submit(f"{sequence}s", sequence, "s")
+        bench.wait(1)
+        bench.answers.clear()
+    bench.backend.batches.clear()
+    bench.backend.given.clear()
+
+
+def sizes(bench: Bench) -> list[int]:
+    """The batch sizes of the statistics."""
+    batches: tuple[BatchStatistics, ...] = bench.statistics.snapshot(0).batches
+    return [batch.batch_size for batch in batches for _ in range(batch.execution_count)]
+
+
+def test_a_request_is_in_the_slot_of_its_sequence(make_bench: MakeBench) -> None:
+    bench = make_bench(DIRECT + CONTROLS)
+    bench.scheduler.start()
+    begun(bench, 1, 2, 3, 4)
+    bench.submit("c", 3, value=7)
+    bench.wait(1)
+    assert bench.backend.batches == [["", "", "c"]]
+    given = [{name: array.reshape(-1)[0].item() for name, array in each.items()} for each in bench.backend.given]
+    null = {"X": 0, "START": 0, "END": -1.0, "READY": False, "ID": 0}
+    assert given == [null, null, {"X": 7, "START": 0, "END": -1.0, "READY": True, "ID": 3}]
+    assert bench.values() == {"c": 7}
+
+
+def test_null_requests_count_in_the_batch_and_nowhere_else(make_bench: MakeBench) -> None:
+    bench = make_bench(DIRECT)
+    bench.scheduler.start()
+    begun(bench, 1, 2, 3)
+    bench.submit("b", 2)
+    bench.wait(1)
+    assert sizes(bench) == [1, 2, 2, 3]
+    snapshot = bench.statistics.snapshot(0)
+    assert (snapshot.request_success, snapshot.execution_count) == (4, 4)
+
+
+def test_the_batch_is_in_the_order_of_the_slots_not_of_the_requests(make_bench: MakeBench) -> None:
+    bench = make_bench(DIRECT)
+    bench.scheduler.start()
+    begun(bench, 1, 2, 3)
+    bench.backend.gate.clear()
+    bench.submit("first", 1)
+    bench.begun()
+    for _ in range(3):
+        bench.begun()
+    bench.submit("c", 3)
+    bench.submit("a", 1)
+    bench.backend.gate.set()
+    bench.wait(3)
+    assert bench.backend.batches[1:] == [["a", "", "c"]]
+
+
+def test_requests_of_other_shapes_are_executed_apart(make_bench: MakeBench) -> None:
+    bench = make_bench(DIRECT, delay_until=4)
+    bench.scheduler.start()
+    for sequence, key in ((1, "x"), (2, "x"), (3, "y"), (4, "z")):
+        pending = bench.request(str(sequence), sequence, "s")
+        pending.batch_key = (key,)
+        bench.scheduler.submit(pending)
+    bench.wait(4)
+    assert bench.backend.batches == [["1", "2", "", ""], ["", "", "3", ""], ["", "", "", "4"]]
+
+
+def test_the_states_of_null_requests_are_zeros_and_are_not_kept(make_bench: MakeBench) -> None:
+    bench = make_bench(DIRECT + SUM)
+    bench.scheduler.start()
+    begun(bench, 1, 2)
+    bench.submit("b", 2, value=5)
+    bench.wait(1)
+    bench.submit("a", 1, value=3)
+    bench.wait(2)
+    assert bench.values() == {"b": 6, "a": 4}
+    assert bench.backend.given[0]["SUM_IN"].tolist() == [[0]]
+
+
+@pytest.mark.parametrize(("utilization", "ready"), [(0.5, 2), (0.75, 3), (1.0, 4)])
+def test_a_batch_waits_for_the_minimum_slot_utilization(make_bench: MakeBench, utilization: float, ready: int) -> None:
+    delayed = f"direct {{ minimum_slot_utilization: {utilization} max_queue_delay_microseconds: 3600000000 }}"
+    bench = make_bench(HOUR + delayed)
+    bench.scheduler.start()
+    for sequence in range(1, ready):
+        bench.submit(str(sequence), sequence, "s")
+    assert (bench.answers, bench.scheduler.queued) == ([], ready - 1)
+    bench.submit("last", ready, "s")
+    bench.wait(ready)
+    assert len(bench.backend.batches) == 1
+
+
+def test_a_batch_waits_for_others_no_longer_than_the_delay(make_bench: MakeBench) -> None:
+    bench = make_bench(HOUR + "direct { minimum_slot_utilization: 1 max_queue_delay_microseconds: 1000 }")
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    assert bench.wait(1) == ["a"]
+
+
+def test_an_instance_that_answers_later_has_null_requests_too(make_bench: MakeBench) -> None:
+    seen: list[list[str]] = []
+    stub = LaterStub(answer=lambda request, sender: text(request.id))
+    execute = stub.execute
+
+    def noting(requests, batch_sizes, senders):  # type: ignore[no-untyped-def]
+        seen.append([request.id for request in requests])
+        assert len(senders) == len(requests)
+        return execute(requests, batch_sizes, senders)
+
+    stub.execute = noting  # type: ignore[method-assign]
+    bench = make_bench(DIRECT, instances=[stub])
+    bench.scheduler.start()
+    for sequence in (1, 2):
+        bench.submit(f"{sequence}", sequence, "s")
+        bench.wait(sequence)
+    bench.submit("b", 2)
+    bench.wait(3)
+    assert seen == [["1"], ["", "2"], ["", "b"]]
+
+
+def test_a_request_that_is_answered_later_holds_back_the_next_one(make_bench: MakeBench) -> None:
+    stub = LaterStub()
+    bench = make_bench(HOUR + "oldest { max_candidate_sequences: 2 }", instances=[stub])
+    bench.scheduler.start()
+    bench.submit("a", 1, "s")
+    bench.submit("b", 1, "e")
+    sender = stub.sender("a")
+    assert bench.scheduler.queued == 1
+    sender.send(text("early"))
+    bench.wait(1)
+    assert bench.scheduler.queued == 1
+    sender.send(None, final=True)
+    stub.sender("b").send(text("late"), final=True)
+    bench.wait(3)
+    assert bench.scheduler.drain(LIMIT_S)
+
+
+ITERATIVE_OLDEST = HOUR + "iterative_sequence: true oldest { max_candidate_sequences: 2 } "
+ITERATIVE_DIRECT = HOUR + "iterative_sequence: true direct {} "
+WINDOW = DEFAULT_WINDOW.responses
+
+
+class Counting:
+    """Sends as many tokens to a request as its X says, one in each iteration. Waits for a step before each iteration.
+
+    `kept` are the senders of iterations that are over, if `keeps`.
+    """
+
+    placement = Placement("m_0_0", DeviceKind.CPU)
+    poisoned = False
+    may_run_inline = False
+    answers_later = True
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.given: list[dict[str, object]] = []
+        self.keeps = False
+        self.kept: list[ResponseSender] = []
+        self.raises = False
+        self.during: Callable[[], None] = lambda: None
+        self._left: dict[object, int] = {}
+        self._steps = threading.Semaphore(0)
+
+    def step(self, count: int = 1) -> None:
+        """Let `count` more executions begin."""
+        self._steps.release(count)
+
+    def execute(
+        self,
+        requests: Sequence[InferenceRequest],
+        batch_sizes: Sequence[int],
+        senders: Sequence[ResponseSender] = (),
+    ) -> Execution:
+        assert self._steps.acquire(timeout=LIMIT_S)
+        self.batches.append([request.id for request in requests])
+        self.during()
+        if self.raises:
+            raise RuntimeError("no more")
+        now_ns = time.monotonic_ns()
+        return Execution([self._outcome(*pair) for pair in zip(requests, senders, strict=True)], now_ns, now_ns)
+
+    def _outcome(self, request: InferenceRequest, sender: ResponseSender) -> Outputs | DeferredOutcome:
+        if not request.id:  # of an empty slot
+            return []
+        given = {tensor.name: tensor.array.reshape(-1).tolist()[0] for tensor in request.inputs}
+        self.given.append({**given, "flags": (request.sequence_start, request.sequence_end)})
+        key = request.correlation_id
+        if request.sequence_start:
+            self._left[key] = given["X"]
+        self._left[key] -= 1
+        token = np.full((1, 1), self._left[key], np.int32)
+        sender.send([OutputTensor("OUT", "INT32", token.shape, token)], final=not self._left[key])
+        if self.keeps:
+            self.kept.append(sender)
+        return AGAIN if self._left[key] else LATER
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def model() -> Iterator[Counting]:
+    """At the end it executes whatever comes."""
+    counting = Counting()
+    yield counting
+    counting.step(10_000)
+
+
+@pytest.fixture
+def bench(model: Counting, make_bench: MakeBench) -> Iterator[Bench]:
+    """With two slots."""
+    made = make_bench(ITERATIVE_OLDEST + CONTROLS, instances=[model])
+    made.scheduler.start()
+    yield made
+    model.step(10_000)
+
+
+def submit(bench: Bench, id: str, count: int) -> PendingRequest:
+    """A request for `count` tokens, without correlation id."""
+    return bench.submit(id, 0, value=count)
+
+
+def streamed(bench: Bench, id: str, count: int) -> StreamedRequest:
+    """The same, from a client that says what it has taken."""
+    plain = bench.request(id, 0, value=count)
+    pending = StreamedRequest(plain.request, plain.on_response)
+    bench.scheduler.submit(pending)
+    return pending
+
+
+def said(bench: Bench, id: str) -> list[int]:
+    return [int(answer.outputs[0].array[0, 0]) for answer in bench.answers if answer.id == id and answer.outputs]
+
+
+def test_a_request_is_executed_until_its_model_is_done(bench: Bench, model: Counting) -> None:
+    model.step(5)
+    submit(bench, "a", 3)
+    bench.wait(3)
+    submit(bench, "b", 2)
+    bench.wait(5)
+    assert (said(bench, "a"), said(bench, "b")) == ([2, 1, 0], [1, 0])
+    assert [answer.final for answer in bench.answers] == [False, False, True, False, True]
+    assert [(each["ID"], each["START"], each["flags"]) for each in model.given] == [
+        (1, 1, (True, False)),
+        (1, 0, (False, False)),
+        (1, 0, (False, False)),
+        (2, 1, (True, False)),
+        (2, 0, (False, False)),
+    ]
+    assert bench.scheduler.drain(LIMIT_S)
+    snapshot = bench.statistics.snapshot(0)
+    assert (snapshot.request_success, snapshot.inference_count, snapshot.execution_count) == (2, 2, 5)
+
+
+@pytest.mark.parametrize("strategy", [ITERATIVE_OLDEST, ITERATIVE_DIRECT])
+def test_new_requests_join_the_next_iteration(make_bench: MakeBench, model: Counting, strategy: str) -> None:
+    bench = make_bench(strategy, instances=[model], max_batch_size=2)
+    bench.scheduler.start()
+    arriving = iter([("b", 2), ("c", 1)])  # c waits in the backlog
+    model.during = lambda: [submit(bench, *each) for each in arriving]  # type: ignore[assignment, return-value]
+    model.step(4)
+    submit(bench, "a", 4)
+    bench.wait(7)
+    names = [sorted(id for id in batch if id) for batch in model.batches]
+    assert names == [["a"], ["a", "b"], ["a", "b"], ["a", "c"]]
+
+
+def test_a_text_control_gets_a_text(make_bench: MakeBench, model: Counting) -> None:
+    control = 'control_input { name: "ID" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } }'
+    bench = make_bench(ITERATIVE_OLDEST + control, instances=[model])
+    bench.scheduler.start()
+    model.step()
+    submit(bench, "a", 1)
+    bench.wait(1)
+    assert model.given[0]["ID"] == b"1"
+
+
+def test_a_client_may_name_its_request_but_must_begin_it(bench: Bench, model: Counting) -> None:
+    model.step(2)
+    bench.submit("a", 77, "s", value=2)
+    bench.wait(2)
+    assert [each["ID"] for each in model.given] == [77, 77]
+    with pytest.raises(InvalidRequest, match="START"):
+        bench.submit("b", 77)
+
+
+def test_a_cancelled_request_is_not_executed_again(bench: Bench, model: Counting) -> None:
+    pending = submit(bench, "a", 1000)
+    model.during = pending.cancel
+    model.step()
+    until(lambda: any(answer.final for answer in bench.answers))
+    assert isinstance(bench.answers[-1].error, RequestCancelled)
+    assert bench.scheduler.drain(LIMIT_S)
+    assert len(model.batches) == 1
+    assert bench.statistics.snapshot(0).request_failures[FailureReason.CANCELED] == 1
+
+
+def test_an_execution_that_fails_ends_the_request(bench: Bench, model: Counting) -> None:
+    model.step()
+    submit(bench, "a", 9)
+    bench.wait(1)
+    model.raises = True
+    model.step()
+    bench.wait(2)
+    model.raises = False
+    assert bench.answers[-1].error is not None
+    model.step()
+    submit(bench, "b", 1)
+    bench.wait(3)
+    assert said(bench, "b") == [0]
+
+
+def test_a_client_that_reads_slowly_holds_back_its_own_request_only(bench: Bench, model: Counting) -> None:
+    slow = streamed(bench, "slow", WINDOW + 2)
+    model.step(WINDOW)
+    bench.wait(WINDOW)
+    submit(bench, "other", 3)
+    model.step(5)
+    until(lambda: len(said(bench, "other")) == 3)
+    assert len(said(bench, "slow")) == WINDOW
+    until(lambda: (bench.scheduler.queued, bench.scheduler.in_flight) == (0, 1))
+    slow.take(2)
+    until(lambda: len(said(bench, "slow")) == WINDOW + 2)
+    assert bench.scheduler.drain(LIMIT_S)
+
+
+def test_a_request_that_waits_for_its_client_can_be_cancelled(bench: Bench, model: Counting) -> None:
+    slow = streamed(bench, "slow", 2 * WINDOW)
+    model.step(WINDOW)
+    bench.wait(WINDOW)
+    slow.cancel()
+    bench.wait(WINDOW + 1)
+    assert isinstance(bench.answers[-1].error, RequestCancelled)
+    assert bench.scheduler.drain(LIMIT_S)
+
+
+def test_what_was_given_back_is_lost_with_what_the_instance_knew(make_bench: MakeBench, model: Counting) -> None:
+    """One waits in the queue, one for its client, and one is executed meanwhile. A new one is executed."""
+    delay = "preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 3600000000 "
+    bench = make_bench(ITERATIVE_OLDEST.replace("}", delay + "}"), instances=[model])
+    bench.scheduler.start()
+    model.step()
+    submit(bench, "queued", 3)
+    submit(bench, "short", 1)
+    until(lambda: (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 0))
+    bench.scheduler.forget(model)
+    bench.wait(3)
+    streamed(bench, "slow", WINDOW + 2)
+    submit(bench, "beside", WINDOW + 9)
+    model.step(WINDOW)
+    until(lambda: len(said(bench, "slow")) == WINDOW)
+    until(lambda: (bench.scheduler.queued, bench.scheduler.in_flight) == (1, 1))
+    bench.scheduler.forget(model)
+    model.during = lambda: bench.scheduler.forget(model)
+    model.step()
+    submit(bench, "inside", 2)
+    submit(bench, "last", 1)
+    names = ("queued", "slow", "beside", "inside")
+    until(lambda: {answer.id for answer in bench.answers if answer.final} == {*names, "short", "last"})
+    errors = {answer.id: answer.error for answer in bench.answers if answer.final}
+    assert {id for id, error in errors.items() if error is not None} == set(names)
+    for name in names:
+        assert isinstance(errors[name], BackendFailed)
+        assert "between two iterations of the request" in str(errors[name])
+    assert bench.scheduler.drain(LIMIT_S)
+
+
+def test_a_scheduler_that_closes_answers_what_was_given_back(bench: Bench, model: Counting) -> None:
+    """One waits for its client, another one for its next iteration."""
+    streamed(bench, "slow", 2 * WINDOW)
+    model.step(WINDOW)
+    bench.wait(WINDOW)
+    submit(bench, "other", 9)
+    closing = threading.Thread(target=bench.scheduler.close)
+
+    def close() -> None:
+        closing.start()
+        until(lambda: len(bench.answers) > WINDOW)
+
+    model.during = close
+    model.step()
+    until(lambda: closing.ident is not None)
+    closing.join(LIMIT_S)
+    assert not closing.is_alive()
+    ends = {answer.id: answer.error for answer in bench.answers if answer.final}
+    assert {id: type(error) for id, error in ends.items()} == {"slow": ServerStopping, "other": ServerStopping}
+
+
+def test_the_sender_of_an_iteration_that_is_over_says_nothing(bench: Bench, model: Counting) -> None:
+    model.keeps = True
+    model.step()
+    submit(bench, "a", 2)
+    bench.wait(1)
+    until(lambda: bench.scheduler.queued + bench.scheduler.in_flight == 1)
+    model.kept[0].send(None, final=True)
+    model.keeps = False
+    model.kept.clear()
+    gc.collect()
+    model.step()
+    bench.wait(2)
+    assert said(bench, "a") == [1, 0]
+    assert len(bench.answers) == 2
