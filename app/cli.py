@@ -67,10 +67,10 @@ def main(argv: Sequence[str] | None = None, *, serve: Serve = serve) -> int:
     Returns the exit status: 0, or 1 with the reason on stderr.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments:
-        _print_usage("", sys.stderr)
-        return _FAILED
     try:
+        if not arguments:
+            _print_usage("", sys.stderr)
+            return _FAILED
         return _run(arguments[0], arguments[1:], serve, is_whole_process=argv is None)
     except BadOption as error:
         print(error, file=sys.stderr)

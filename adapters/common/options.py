@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from enum import Enum, StrEnum
+from enum import Enum
 from typing import Any, Generic, NamedTuple, TypeVar, cast, dataclass_transform
 
 T_co = TypeVar("T_co", covariant=True)
@@ -104,6 +104,16 @@ def choice(flag: str, *values: str) -> Kind[str]:
         return value
 
     return Kind("|".join(values), parse, values)
+
+
+def checked(name: str, check: Callable[[str], object]) -> Kind[str]:
+    """Texts for which `check` does not raise BadValue; the value is the text itself."""
+
+    def parse(text: str) -> str:
+        check(text)
+        return text
+
+    return Kind(name, parse)
 
 
 def setting(flag: str, owner: str) -> Kind[str]:
@@ -296,6 +306,31 @@ def options_by_field(settings: Any) -> dict[str, Option]:
     return {each.name: each.metadata[_METADATA] for each in fields(settings) if _METADATA in each.metadata}
 
 
+@dataclass(slots=True)
+class OptionValues:
+    """The values that were given to `options`, and the source of each, by the names of fields.
+
+    `without_effect` are the flags and variables that were given and have no effect.
+    """
+
+    options: Mapping[str, Option]
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    without_effect: tuple[str, ...] = ()
+
+    def set(self, name: str, value: Any, source: str) -> None:
+        self.values[name] = value
+        self.sources[name] = source
+
+    def value(self, name: str) -> Any:
+        """The given value, or the default."""
+        return self.values.get(name, self.options[name].default)
+
+    def of(self, rows: type[C]) -> C:
+        """The values of one `group`."""
+        return rows(**{name: self.value(name) for name in options_by_field(rows)})
+
+
 class OptionText(NamedTuple):
     """The flag of the option, the text of its value, and the source: a variable's name, or `platform` for a default."""
 
@@ -310,27 +345,6 @@ class SettingRow(NamedTuple):
     name: str
     value: str
     source: str
-
-
-class Service(StrEnum):
-    GRPC = "GRPC"
-    HTTP = "HTTP"
-    SAGEMAKER = "SageMaker"
-    VERTEX_AI = "Vertex AI"
-    METRICS = "metrics"
-
-    def option(self, address: str) -> str:
-        """The option that moves the service away from where it listens."""
-        return "--grpc-address" if is_unix(address) else _PORT_OPTIONS[self]
-
-
-_PORT_OPTIONS = {
-    Service.GRPC: "--grpc-port",
-    Service.HTTP: "--http-port",
-    Service.SAGEMAKER: "--sagemaker-port",
-    Service.VERTEX_AI: "--vertex-ai-port",
-    Service.METRICS: "--metrics-port",
-}
 
 
 def spell_endpoint(address: str, port: int) -> str:

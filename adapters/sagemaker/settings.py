@@ -1,6 +1,5 @@
-"""The settings of the adapter, which the platform passes to its container in environment variables.
+"""The settings of the adapter, and the options of the server, that the platform's environment variables set.
 
-The variables that set options of the server (ports, logging, limits) are in adapters/sagemaker/settings.py.
 Source: docs/spec/sagemaker.md sections A1 and A6, B1, C.
 """
 
@@ -9,10 +8,11 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from trident.adapters.common.options import OptionText, SettingRow
+from trident.adapters.common.platform import PLATFORM, PlatformSettings
 from trident.core.errors import ConfigInvalid
 
 PREFIX = "SAGEMAKER_"
@@ -80,16 +80,9 @@ class BatchStrategy(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SageMakerSettings:
-    """`default_model` is "" for the only loaded model. `max_payload_mb` 0 means bodies of any size, in chunks.
+class SageMakerSettings(PlatformSettings):
+    """`max_payload_mb` 0 means bodies of any size, in chunks; `memory_limit_mb` 0 means the container's memory."""
 
-    `sources` gives the source of each field that does not have its default value.
-    """
-
-    port: int = 8080
-    safe_port_range: tuple[int, int] | None = None
-    multi_model: bool = False
-    default_model: str = ""
     inference_type: InferenceType = InferenceType.INFER
     ping_mode: PingMode = PingMode.READY
     batch: bool = False
@@ -99,7 +92,7 @@ class SageMakerSettings:
     default_accept: str = "application/json"
     model_root: str = "/opt/ml/model"
     models_root: str = "/opt/ml/models"
-    sources: Mapping[str, str] = field(default_factory=dict)
+    memory_limit_mb: int = 0
 
     def describe(self) -> list[SettingRow]:
         """The rows of the table at the start; ports and folders are in the table of the server's options."""
@@ -254,7 +247,6 @@ def _shown(value: bool) -> str:
 # Source: docs/spec/sagemaker.md sections A2 and A6, B1, C "Tunables".
 
 
-PLATFORM = "platform"
 ADDITIONAL_ARGS = "SAGEMAKER_TRITON_ADDITIONAL_ARGS"
 _DISABLE_NAMESPACING = "SAGEMAKER_TRITON_DISABLE_MODEL_NAMESPACING"
 _MAX_REQUEST_SIZE = "SAGEMAKER_MAX_REQUEST_SIZE"

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 from trident.adapters.common.options import OptionText, SettingRow
+from trident.adapters.common.platform import PlatformSettings
 from trident.core.errors import ConfigInvalid
 
 MODE = "AIP_MODE"
@@ -42,25 +43,21 @@ class PayloadKind(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class VertexSettings:
+class VertexSettings(PlatformSettings):
     """`mode` is "" outside of the platform. The paths of routes are compared as sent, character by character.
 
-    `default_model` is "" for the only loaded model. `key_field` is the member of an object instance that is not an
-    input. Sizes are in bytes and times in seconds, 0 for no limit. `public_groups` names the groups of v2 routes that
-    are served beside the platform's own, by the names of the restricted APIs, and `metrics`.
+    `key_field` is the member of an object instance that is not an input. Sizes are in bytes and times in seconds, 0 for
+    no limit. `public_groups` has the names of the restricted APIs, and `metrics`.
     """
 
     mode: str = ""
     predict_route: str
     health_route: str
-    default_model: str = ""
     payload: PayloadKind = PayloadKind.AUTO
     key_field: str = KEY_FIELD
     max_request_size: int = 0
     max_response_size: int = 0
     timeout_s: float = 0.0
-    public_groups: tuple[str, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[SettingRow]:
         """The rows of the table at the start; options of the server are in the server's table."""

@@ -22,13 +22,13 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener, urlopen
 
-from trident.adapters.common.options import FLAG, Option, Service, is_unix, spell_endpoint
+from trident.adapters.common.options import FLAG, Option, is_unix, spell_endpoint
 from trident.app.commands.validate import ValidateOptions, examine, make_check
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, connection_places, temporary_directory
 from trident.app.process.port_owner import owner_of
 from trident.app.settings.reading import read_settings, with_repositories
-from trident.app.settings.server import ServerSettings
+from trident.app.settings.server import HTTP, ServerSettings, Service
 from trident.app.supervisor.start import Topology, choose_topology
 from trident.app.version import VERSION
 from trident.app.worker.listening_sockets import BindFailed, close_listener, open_listener
@@ -785,7 +785,7 @@ class PortReading:
     """`failure` is the message of the failed attempt to open the port, empty if it opened.
 
     `owner` is the process that has the port, empty if it is unknown; `server` is the name and version of a server that
-    speaks Triton's protocol and has it.
+    speaks Triton's protocol and has it. `option` moves the service to another port.
     """
 
     service: str
@@ -794,23 +794,22 @@ class PortReading:
     failure: str = ""
     owner: str = ""
     server: str = ""
+    option: str = ""
 
 
-def read_ports(
-    services: Mapping[Service, tuple[str, int]], reuses_port: Callable[[Service], bool] = lambda service: False
-) -> list[PortReading]:
+def read_ports(services: Mapping[str, Service]) -> list[PortReading]:
     """Open each port for a moment, as the server would, and ask a server that has it who it is."""
     readings: list[PortReading] = []
-    for service, (address, port) in services.items():
+    for name, (address, port, option, _, reuses_port) in services.items():
         failure = owner = server = ""
         try:
-            close_listener(open_listener(address, port, reuse_port=reuses_port(service)))
+            close_listener(open_listener(address, port, reuse_port=reuses_port))
         except BindFailed as error:
             failure = error.message.strip()
             owner = "" if is_unix(address) else owner_of(port)
-            if service is Service.HTTP:
+            if name == HTTP:
                 server = running_server(f"http://{_reachable(address)}:{port}")
-        readings.append(PortReading(service, address, port, failure, owner, server))
+        readings.append(PortReading(name, address, port, failure, owner, server, option))
     running = next((each for each in readings if each.server), None)
     if running is None or not running.owner:
         return readings
@@ -831,14 +830,17 @@ def _line(reading: PortReading) -> Line:
     where = spell_endpoint(reading.address, reading.port)
     if not reading.failure:
         return Line(_PORTS_AREA, check, Level.OK, f"{where} is free")
-    option = Service(reading.service).option(reading.address)
     if reading.server:
         text = f"{where} is that of a running server, {reading.server} ({reading.owner or 'of another user'})"
         return Line(
-            _PORTS_AREA, check, Level.WARNING, text, f"`trident doctor URL` asks it; a second server needs {option}"
+            _PORTS_AREA,
+            check,
+            Level.WARNING,
+            text,
+            f"`trident doctor URL` asks it; a second server needs {reading.option}",
         )
     text = reading.failure + (f", by {reading.owner}" if reading.owner else "")
-    return Line(_PORTS_AREA, check, Level.FAILED, text, f"stop the process that has the port, or set {option}")
+    return Line(_PORTS_AREA, check, Level.FAILED, text, f"stop the process that has the port, or set {reading.option}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1099,7 +1101,7 @@ def examine_machine(settings: ServerSettings) -> list[Line]:
         *(line for reading in repositories for line in repository_lines(reading)),
         *_room_lines(repositories, free_memory, settings),
         *limit_lines(limits, sum(len(reading.models) for reading in repositories)),
-        *port_lines(read_ports(settings.services(), settings.reuses_port)),
+        *port_lines(read_ports(settings.services())),
         *gpu_lines(read_gpu(settings), asked_by),
     ]
 

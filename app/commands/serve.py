@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trident.adapters.common.options import Service
 from trident.app.process.environment import announce_metrics_directory
-from trident.app.settings.server import ServerSettings
+from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
 from trident.app.sites.credentials import Credentials
 from trident.app.supervisor.configuration import ServerConfiguration
 from trident.app.supervisor.engine_child import EngineChild
@@ -48,10 +47,8 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     directory = PrivateDirectory.make() if topology.http_workers else None
     note = FailureNote()
     return ServerConfiguration(
-        addresses=tuple(
-            Bind(*place, settings.reuses_port(service), service.option(place[0])) for service, place in services.items()
-        ),
-        last_ports=frozenset(port for service, (_, port) in services.items() if service is Service.METRICS),
+        addresses=tuple(Bind(each.address, each.port, each.reuses_port, each.option) for each in services.values()),
+        last_ports=frozenset(each.port for name, each in services.items() if name == METRICS),
         begin=partial(_begin, settings, directory),
         make_site=partial(_make_site, settings, Credentials(settings), directory, topology.engines),
         drain_grace_s=settings.shutdown_grace_secs,
@@ -65,10 +62,10 @@ def server_configuration(settings: ServerSettings) -> ServerConfiguration:
     )
 
 
-def _shared_modules(topology: Topology, services: Mapping[Service, tuple[str, int]]) -> tuple[str, ...]:
+def _shared_modules(topology: Topology, services: Mapping[str, Service]) -> tuple[str, ...]:
     if topology.http_workers < 2:
         return ()
-    return _FRONT_END_MODULES + (_GRPC_MODULES if Service.GRPC in services else ())
+    return _FRONT_END_MODULES + (_GRPC_MODULES if GRPC in services else ())
 
 
 def _begin(settings: ServerSettings, directory: PrivateDirectory | None) -> EngineStart | None:

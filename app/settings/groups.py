@@ -9,7 +9,7 @@ docs/spec/grpc.md section 6, docs/spec/metrics-log.md.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from trident.adapters.common.options import (
     Kind,
     Option,
     at_least,
+    checked,
     choice,
     group,
     integer,
@@ -40,8 +41,8 @@ from trident.adapters.common.options import (
     repeated,
     setting,
 )
-from trident.adapters.sagemaker.settings import parse_port_range
-from trident.adapters.vertex.settings import KEY_FIELD, PayloadKind
+from trident.adapters.platforms import VARIABLE, platforms
+from trident.app.process.environment import process_environment
 from trident.core.inference.window_limits import DEFAULT_WINDOW
 from trident.core.response_cache.redis_options import RedisOptions
 from trident.core.scheduling.resource_limit import ResourceLimit
@@ -49,16 +50,6 @@ from trident.core.scheduling.resource_limit import ResourceLimit
 if TYPE_CHECKING:
     from trident.core.observability.log import LogOptions
     from trident.core.observability.tracing.settings import TraceOptions
-
-
-def _checked(name: str, check: Callable[[str], object]) -> Kind[str]:
-    """Texts for which `check` does not raise BadValue; the value is the text itself."""
-
-    def parse(text: str) -> str:
-        check(text)
-        return text
-
-    return Kind(name, parse)
 
 
 def _engines(text: str) -> str:
@@ -96,38 +87,6 @@ _THREADS = Kind("integer", _threads)
 _COMPRESSION = choice("grpc_infer_response_compression_level", "none", "low", "medium", "high")
 
 
-def _check_port_range(text: str) -> None:
-    try:
-        parse_port_range(text)
-    except ValueError as error:
-        raise BadValue(f"--sagemaker-safe-port-range: {error}") from None
-
-
-_NO_ROUTES = "none"
-# The groups that infer or read; not those that change the server or show its configuration.
-_PUBLIC = "health,metadata,inference,model-config,statistics,metrics"
-
-
-def _check_routes(text: str) -> None:
-    from trident.core.frontend.access import GROUPS
-
-    for name in text.split(",") if text != _NO_ROUTES else ():
-        if name not in (*GROUPS, "metrics"):
-            known = ", ".join((*GROUPS, "metrics"))
-            raise BadValue(
-                f"--public-routes: '{name}' is not a group of routes; the groups are {known}; or {_NO_ROUTES}"
-            )
-
-
-def split_groups(public_routes: str) -> tuple[str, ...]:
-    """The groups in a value of --public-routes."""
-    return () if public_routes == _NO_ROUTES else tuple(dict.fromkeys(public_routes.split(",")))
-
-
-_PORT_RANGE = _checked("<low>-<high>", _check_port_range)
-_ROUTE_GROUPS = _checked("<group>[,<group>...]", _check_routes)
-
-
 def split_metrics_settings(texts: Iterable[str]) -> dict[str, str]:
     """Values of `<name>=<value>` by name; the last of several values for one name counts."""
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
@@ -151,7 +110,7 @@ def split_backend_settings(texts: Iterable[str]) -> dict[str, dict[str, str]]:
     return settings
 
 
-BACKEND_SETTING = _checked("[<backend>,]<setting>=<value>", split_backend_setting)
+BACKEND_SETTING = checked("[<backend>,]<setting>=<value>", split_backend_setting)
 
 
 def resource_limit(text: str) -> ResourceLimit:
@@ -166,7 +125,7 @@ def resource_limit(text: str) -> ResourceLimit:
     return ResourceLimit(name, count, device[0] if device else None)
 
 
-_RESOURCE = _checked("<resource name>:<count>[:<device>]", resource_limit)
+_RESOURCE = checked("<resource name>:<count>[:<device>]", resource_limit)
 
 
 _CACHE_FORM = "<cache name>,<setting>=<value>"
@@ -234,8 +193,12 @@ def _redis(name: str, value: str) -> tuple[str, Any]:
         raise BadValue(f"the setting '{name}' of the response cache 'redis': {error}") from None
 
 
-_CACHE = _checked(_CACHE_FORM, split_cache_setting)
+_CACHE = checked(_CACHE_FORM, split_cache_setting)
 
+
+PLAIN = "plain"
+PLATFORMS = platforms(process_environment().get(VARIABLE, ""))
+_SHOWN_BY = "; ".join(f"{each.name} if {each.shown_by}" for each in PLATFORMS)
 
 # A row is an option in as few lines as it needs; the formatter would give each argument a line of its own.
 # fmt: off
@@ -290,47 +253,13 @@ class RepositorySettings:
 
 
 @group("Platform")
-class PlatformSettings:
-    """Part of ServerSettings. The platforms' own variables are in `ServerSettings.sagemaker` and `.vertex`."""
+class PlatformChoice:
+    """Part of ServerSettings. The options of each platform are in its row."""
 
-    platform: str = option("auto", choice("platform", "auto", "plain", "sagemaker", "vertex"),
-        "The platform whose container this is. auto is vertex if AIP_MODE is set, sagemaker if a SAGEMAKER_* variable "
-        "is set, or if no model repository is given and one of SageMaker's directories exists; otherwise plain.",
-        own=True)
-    allow_sagemaker: bool = option(False, BOOLEAN, "Whether SageMaker's port is opened.")
-    sagemaker_port: int = option(8080, PORT, "SageMaker's port, at the address of --http-address.")
-    sagemaker_safe_port_range: str = option("", _PORT_RANGE, "Range in which all other ports must lie.")
-    sagemaker_thread_count: int = option(8, integer(1), "As --http-thread-count, for SageMaker's port.")
-    sagemaker_model_root: str = option("/opt/ml/model", FOLDER,
-        "Directory into which SageMaker unpacks the model of an endpoint.", own=True)
-    sagemaker_models_root: str = option("/opt/ml/models", FOLDER,
-        "Directory into which SageMaker unpacks the models of a multi-model endpoint.", own=True)
-    sagemaker_memory_limit_mb: int = option(0, integer(0),
-        "Memory limit, in megabytes, of the server with the models of a multi-model endpoint, if it is lower than the "
-        "container's; 0: the container's limit.", own=True)
-    allow_vertex_ai: bool = option(False, BOOLEAN, "Whether Vertex AI's port is opened.")
-    vertex_ai_port: int = option(8080, PORT, "Vertex AI's port, at the address of --http-address.")
-    vertex_ai_thread_count: int = option(8, integer(1), "As --http-thread-count, for Vertex AI's port.")
-    vertex_ai_default_model: str = option("", TEXT,
-        "The model of requests to Vertex AI's predict route.", shown_default="the only model")
-    vertex_ai_payload: str = option("auto", choice("vertex-ai-payload", *PayloadKind),
-        "Form of a JSON body on the predict route: instances, a request of the v2 protocol, an object for generate, or "
-        "with auto the one that it looks like.", own=True)
-    vertex_ai_key_field: str = option(KEY_FIELD, TEXT,
-        "Member of object instances that is not an input of the model but the key by which a batch job identifies "
-        "them.", own=True)
-    vertex_ai_max_request_size: int = option(0, integer(0),
-        "Maximum size of a request body on the predict route, in bytes; 0: only --http-max-input-size applies.",
-        own=True)
-    vertex_ai_max_response_size: int = option(0, integer(0),
-        "Maximum size of a response body of the predict route, in bytes; 0: no limit.", own=True)
-    vertex_ai_timeout_secs: float = option(0.0, number(0),
-        "Seconds after which a request to the predict route is answered with 503, and does not run if it is still "
-        "queued; 0: no timeout.", own=True)
-    public_routes: str = option(_PUBLIC, _ROUTE_GROUPS,
-        "Groups of the v2 protocol's routes, named as for --http-restricted-api, and metrics, that Vertex AI's port "
-        "serves besides the platform's own, or none. With an invoke route prefix everyone who may call the endpoint "
-        "may call them.", own=True)
+    platform: str = option("auto", choice("platform", "auto", PLAIN, *(each.name for each in PLATFORMS)),
+        f"The platform whose container this is. auto is {_SHOWN_BY}; otherwise {PLAIN}.", own=True)
+    platforms: str = option("", TEXT,
+        "Further platforms, as module:ATTRIBUTE, separated by commas. Each has options of its own.", variable=VARIABLE)
 
 
 @group("Server")
@@ -357,9 +286,9 @@ class GeneralSettings:
         "Trident-Hint and the metadata trident-hint, so that the text is Triton's. off: not at all.",
         own=True, shown_default="text if stdout is a terminal, otherwise field")
     response_timing: bool = option(False, BOOLEAN,
-        "Whether every answer carries its queue and compute times and its batch size: in the header Server-Timing, on "
-        "SageMaker also in its custom attributes, and as response parameters if a request has the parameter 'timing': "
-        "true.", own=True)
+        "Whether every answer carries its queue and compute times and its batch size: in the header Server-Timing, in "
+        "the custom attributes of a platform that has them, and as response parameters if a request has the parameter "
+        "'timing': true.", own=True)
     allow_client_shm: bool = option(False, BOOLEAN,
         "Whether clients may register regions of shared memory, in which inputs and outputs of their requests lie.")
     client_shm_map_bytes: int = option(0, integer(0, INT64_MAX),

@@ -1,7 +1,7 @@
 """Reads the settings of a server from its command line, its environment and its platform.
 
-The command line overrides the environment, which overrides the platform (app/platforms/detect.py), which overrides the
-defaults.
+The command line overrides the environment, which overrides the platform's variables and then its defaults. Everything
+that is special about a platform comes from its row (adapters/common/platform.py).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trident.adapters.common.options import BadOption, BadValue
-from trident.app.platforms.detect import find_platform
+from trident.adapters.common.options import BadOption, BadValue, OptionValues
+from trident.adapters.common.platform import PLATFORM, Platform, PlatformSettings
 from trident.app.process.environment import process_environment
-from trident.app.settings.groups import UNUSED_OPTIONS
+from trident.app.settings.groups import PLAIN, PLATFORMS, UNUSED_OPTIONS
 from trident.app.settings.rules import check, deprecations, overridden_trace_options, without_tls, without_tokens
-from trident.app.settings.server import SERVER_OPTIONS, ServerSettings, cache_directory
-from trident.app.settings.sources import CommandLine
+from trident.app.settings.server import PLATFORM_OPTIONS, SERVER_OPTIONS, ServerSettings, cache_directory
+from trident.app.settings.sources import CommandLine, PlatformText, collect, parse_arguments
+from trident.core.errors import ServerError
 
 if TYPE_CHECKING:
     from trident.core.repository.sources import SourceOpener
@@ -86,17 +87,68 @@ def read_settings(
     With `needs_repository` a missing model repository is an error. Raises BadOption with the text for the person who
     starts the server.
     """
-    found = find_platform(SERVER_OPTIONS, arguments, process_environment() if environ is None else environ)
-    given = found.given
+    variables = process_environment() if environ is None else environ
+    try:
+        given, platforms, warnings, any_layout = _with_platforms(arguments, variables)
+    except ServerError as error:
+        raise BadOption(f"{error.message}\n{error.hint}" if error.hint else error.message) from None
     settings = ServerSettings(
-        **given.values,
+        **{name: value for name, value in given.values.items() if name not in PLATFORM_OPTIONS},
+        platform_values={name: given.value(name) for name in PLATFORM_OPTIONS},
+        open_platforms=platforms,
         sources=given.sources,
-        warnings=(*found.warnings, *deprecations(given.values), *without_tls(given.values)),
+        warnings=(*warnings, *deprecations(given.values), *without_tls(given.values)),
         without_effect=given.without_effect,
-        sagemaker=found.sagemaker,
-        vertex=found.vertex,
-        any_layout=found.any_layout or bool(given.values.get("single_model")),
+        any_layout=any_layout or bool(given.values.get("single_model")),
     )
     check(settings, needs_repository=needs_repository)
     late = (*without_tokens(settings), *overridden_trace_options(settings))
     return replace(settings, warnings=(*settings.warnings, *late))
+
+
+def _with_platforms(
+    arguments: Sequence[str], environ: Mapping[str, str]
+) -> tuple[OptionValues, dict[Platform, PlatformSettings], list[str], bool]:
+    """The values of all sources, the settings of the platforms whose ports are open, the warnings of their rows, and
+    whether the repository is a platform's. Raises BadOption, and ServerError for what a platform's row refuses.
+    """
+    given = collect(SERVER_OPTIONS, arguments, environ)
+    chosen = given.value("platform")
+    detected, evidence = next(((each, "") for each in PLATFORMS if each.name == chosen), (None, ""))
+    if chosen == "auto":
+        detected, evidence = _detected(given, environ)
+    if detected is not None:
+        readers = [detected]
+    else:
+        readers = [each for each in PLATFORMS if chosen != PLAIN or given.value(each.switch)]
+    found = [each.texts(environ, on_platform=each is detected) for each in readers]
+    by_flag = {each.flag: each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag}
+    texts = [PlatformText(by_flag[flag], text, source) for each in found for flag, text, source in each.options]
+    for line in (line for each in found for line in each.arguments):
+        texts += parse_arguments(by_flag.values(), line.arguments, line.source)
+    given = collect(SERVER_OPTIONS, arguments, environ, platform=texts)
+    if detected is not None and evidence:
+        given.set("platform", detected.name, evidence)
+    given.without_effect = (*given.without_effect, *(name for each in found for name in each.without_effect))
+    open_platforms = {}
+    for each in PLATFORMS:
+        if each is detected or given.value(each.switch):
+            settings = each.settings(given, environ, on_platform=each is detected)
+            if given.value(each.switch):
+                open_platforms[each] = settings
+    sources = {PLATFORM, *(text.source for each in found for text in each.options)}
+    any_layout = given.sources.get("model_repository") in sources
+    return given, open_platforms, [text for each in found for text in each.warnings], any_layout
+
+
+def _detected(given: OptionValues, environ: Mapping[str, str]) -> tuple[Platform | None, str]:
+    """The platform, and the variable or directory that shows it; (None, "") without one. Raises BadOption for two."""
+    found = [(each, evidence) for each in PLATFORMS if (evidence := each.evidence(environ, given)) is not None]
+    sure = [(each, evidence) for each, evidence in found if not evidence.may_be_chance]
+    if len(sure) > 1:
+        shown = ", and ".join(f"{evidence.source}, which shows {each.title}" for each, evidence in sure)
+        choices = " or ".join(f"--platform={each.name}" for each, _ in sure)
+        raise BadOption(f"the environment has {shown}: choose one with {choices}")
+    for each, evidence in (*sure, *found):
+        return each, evidence.source
+    return None, ""

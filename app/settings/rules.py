@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trident.adapters.common.options import BadOption, Service, is_unix, spell_endpoint
+from trident.adapters.common.options import BadOption, is_unix, spell_endpoint
+from trident.app.settings.groups import PLATFORMS
 from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.settings.sources import ENVIRONMENT, FLAG
 from trident.core.errors import ConfigInvalid
@@ -75,10 +76,9 @@ def without_tls(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 def without_tokens(settings: ServerSettings) -> tuple[str, ...]:
     """A warning if tokens are asked for and a port is open that does not ask for them."""
-    platforms = [service for service in settings.services() if service in (Service.SAGEMAKER, Service.VERTEX_AI)]
-    if not settings.auth_token_file or not platforms:
+    if not settings.auth_token_file or not settings.open_platforms:
         return ()
-    names = " and ".join(platforms)
+    names = " and ".join(each.title for each in settings.open_platforms)
     return (f"--auth-token-file is for the HTTP and gRPC ports: on the port of {names} the platform says who may call",)
 
 
@@ -303,43 +303,34 @@ def _check_ports(settings: ServerSettings) -> None:
             "Error: --allow-http=false, --allow-grpc=false and --allow-metrics=false leave nothing to serve."
         )
     _check_named_ports(settings)
-    taken: dict[tuple[str, int], Service] = {}
-    for service, (address, port) in services.items():
-        other = taken.setdefault((address, port), service)
+    taken: dict[tuple[str, int], str] = {}
+    for name, service in services.items():
+        address, port = service.address, service.port
+        other = taken.setdefault((address, port), name)
         if not port and not is_unix(address):
+            raise BadOption(f"The server cannot listen to {name} requests at port 0: choose the port that clients use")
+        if other != name:
             raise BadOption(
-                f"The server cannot listen to {service} requests at port 0: choose the port that clients use"
-            )
-        if other != service:
-            raise BadOption(
-                f"The server cannot listen to {other} requests and {service} requests at the same address and port "
+                f"The server cannot listen to {other} requests and {name} requests at the same address and port "
                 f"{spell_endpoint(address, port)}"
             )
-    _check_safe_ports(settings, services)
-
-
-# The ports that are closed by default, and the options that open them.
-_CLOSED_PORTS = {"sagemaker_port": "allow_sagemaker", "vertex_ai_port": "allow_vertex_ai"}
+    for platform, own in settings.open_platforms.items():
+        if own.safe_port_range is None:
+            continue
+        low, high = own.safe_port_range
+        for name, service in services.items():
+            if name != platform.title and not is_unix(service.address) and not low <= service.port <= high:
+                raise BadOption(
+                    f"The server cannot listen to {name} requests at port {service.port}, allowed port range is "
+                    f"[{low}, {high}]"
+                )
 
 
 def _check_named_ports(settings: ServerSettings) -> None:
     """Raise BadOption for a port that a person named and that is closed only because nothing switches it on or off."""
-    for port, switch in _CLOSED_PORTS.items():
-        source = settings.sources.get(port)
-        if source in (FLAG, ENVIRONMENT) and switch not in settings.sources:
-            option, flag = SERVER_OPTIONS[port], SERVER_OPTIONS[switch].flag
+    for platform in PLATFORMS:
+        source = settings.sources.get(platform.port)
+        if source in (FLAG, ENVIRONMENT) and platform.switch not in settings.sources:
+            option, flag = SERVER_OPTIONS[platform.port], SERVER_OPTIONS[platform.switch].flag
             spelled = f"--{option.flag}" if source == FLAG else option.variable
             raise BadOption.of(spelled, f"this port is closed: add --{flag}=true to open it, or --{flag}=false")
-
-
-def _check_safe_ports(settings: ServerSettings, services: Mapping[Service, tuple[str, int]]) -> None:
-    """Outside the range other containers of the platform listen."""
-    safe = settings.sagemaker.safe_port_range if settings.sagemaker and settings.allow_sagemaker else None
-    for service, (address, port) in services.items():
-        if is_unix(address):
-            continue
-        if safe and service != Service.SAGEMAKER and not safe[0] <= port <= safe[1]:
-            raise BadOption(
-                f"The server cannot listen to {service} requests at port {port}, allowed port range is "
-                f"[{safe[0]}, {safe[1]}]"
-            )

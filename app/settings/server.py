@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from trident.adapters.common.options import Option, Service, SettingRow, is_unix, options_by_field
-from trident.adapters.sagemaker.settings import SageMakerSettings
-from trident.adapters.vertex.settings import VertexSettings
+from trident.adapters.common.options import Option, SettingRow, is_unix, options_by_field
+from trident.adapters.common.platform import Platform, PlatformSettings
 from trident.app.process.files import temporary_directory
 from trident.app.settings.groups import (
+    PLATFORMS,
     AccessSettings,
     BackendSettings,
     GeneralSettings,
@@ -24,7 +24,7 @@ from trident.app.settings.groups import (
     HttpSettings,
     LoggingSettings,
     MetricsSettings,
-    PlatformSettings,
+    PlatformChoice,
     RateLimiterSettings,
     RepositorySettings,
     ResponseCacheSettings,
@@ -39,6 +39,20 @@ if TYPE_CHECKING:
 
 
 _NAME = "trident"
+# The names of the services that no platform brings.
+GRPC, HTTP, METRICS = "GRPC", "HTTP", "metrics"
+
+
+class Service(NamedTuple):
+    """Where a service listens; the port of a Unix socket is 0. `option` moves it elsewhere, `started` is Triton's name
+    for it in the log, and with `reuses_port` other servers may listen on the same port.
+    """
+
+    address: str
+    port: int
+    option: str
+    started: str
+    reuses_port: bool
 
 
 def cache_directory(mount: str) -> str:
@@ -75,21 +89,22 @@ class ServerSettings(
     GrpcSettings,
     HttpSettings,
     GeneralSettings,
-    PlatformSettings,
+    PlatformChoice,
     RepositorySettings,
 ):
     """Every option that has an effect, under its name with underscores.
 
     `sources` gives the source of each field that is not at its default. `warnings` are for the person who starts the
-    server; `without_effect` names the given options that change nothing here. `sagemaker` and `vertex` are set where
-    their routes may be served. With `any_layout` the repository may be a single model.
+    server; `without_effect` names the given options that change nothing here. `platform_values` are the values of the
+    platforms' own options; `open_platforms` are the platforms whose ports are open. With `any_layout` the repository
+    may be a single model.
     """
 
     sources: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     without_effect: tuple[str, ...] = ()
-    sagemaker: SageMakerSettings | None = None
-    vertex: VertexSettings | None = None
+    platform_values: Mapping[str, Any] = field(default_factory=dict)
+    open_platforms: Mapping[Platform, PlatformSettings] = field(default_factory=dict)
     any_layout: bool = False
 
     @property
@@ -110,43 +125,64 @@ class ServerSettings(
 
     @property
     def multi_model(self) -> bool:
-        """Whether SageMaker says at run time which models to load."""
-        return self.allow_sagemaker and self.sagemaker is not None and self.sagemaker.multi_model
+        """Whether a platform says at run time which models to load."""
+        return any(each.multi_model for each in self.open_platforms.values())
 
-    def services(self) -> dict[Service, tuple[str, int]]:
-        """The services to open, each with its (address, port); the port of a Unix socket is 0."""
+    def value(self, name: str) -> Any:
+        """The value of any option, also of a platform's own, by the name of its field."""
+        if name in PLATFORM_OPTIONS:
+            return self.platform_values.get(name, PLATFORM_OPTIONS[name].default)
+        return getattr(self, name)
+
+    def services(self) -> dict[str, Service]:
+        """The services to open, by their names."""
         services = {}
         if self.allow_grpc:
-            services[Service.GRPC] = (self.grpc_address, 0 if is_unix(self.grpc_address) else self.grpc_port)
+            grpc, reused = self.grpc_address, self.reuse_grpc_port
+            if is_unix(grpc):
+                services[GRPC] = Service(grpc, 0, "--grpc-address", "GRPCInferenceService", reused)
+            else:
+                services[GRPC] = Service(grpc, self.grpc_port, "--grpc-port", "GRPCInferenceService", reused)
         if self.allow_http:
-            services[Service.HTTP] = (self.http_address, self.http_port)
-        if self.allow_sagemaker:
-            services[Service.SAGEMAKER] = (self.http_address, self.sagemaker_port)
-        if self.allow_vertex_ai:
-            services[Service.VERTEX_AI] = (self.http_address, self.vertex_ai_port)
+            services[HTTP] = Service(
+                self.http_address, self.http_port, "--http-port", "HTTPService", self.reuse_http_port
+            )
+        for platform, own in self.open_platforms.items():
+            option = f"--{PLATFORM_OPTIONS[platform.port].flag}"
+            services[platform.title] = Service(
+                self.http_address, own.port, option, platform.service, self.reuse_http_port
+            )
         if self.allow_metrics:
-            services[Service.METRICS] = (self.metrics_address, self.metrics_port)
+            services[METRICS] = Service(
+                self.metrics_address, self.metrics_port, "--metrics-port", "Metrics Service", self.reuse_http_port
+            )
         return services
-
-    def reuses_port(self, service: Service) -> bool:
-        """Whether other servers may listen on the same port."""
-        return self.reuse_grpc_port if service is Service.GRPC else self.reuse_http_port
 
     def describe(self) -> list[SettingRow]:
         """Every setting in force, with secrets masked, in the order of the help text."""
         return [
-            SettingRow(each.flag or each.variable, each.show(getattr(self, name)), self.sources.get(name, DEFAULT))
+            SettingRow(each.flag or each.variable, each.show(self.value(name)), self.sources.get(name, DEFAULT))
             for name, each in SERVER_OPTIONS.items()
         ]
 
     def __repr__(self) -> str:
         shown = {each.name: repr(getattr(self, each.name)) for each in fields(self)}
-        shown.update({name: each.show(getattr(self, name)) for name, each in SERVER_OPTIONS.items() if each.secret})
+        shown.update({name: each.show(self.value(name)) for name, each in SERVER_OPTIONS.items() if each.secret})
         return f"ServerSettings({', '.join(f'{name}={text}' for name, text in shown.items())})"
+
+
+def _in_order() -> dict[str, Option]:
+    """Every option by the name of its field, in the order of the help text: the platforms' after the choice of one."""
+    before, after = (
+        options_by_field(RepositorySettings) | options_by_field(PlatformChoice),
+        options_by_field(ServerSettings),
+    )
+    return {**before, **PLATFORM_OPTIONS, **after}
 
 
 def _is_on_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
 
 
-SERVER_OPTIONS: dict[str, Option] = options_by_field(ServerSettings)
+PLATFORM_OPTIONS = {name: each for platform in PLATFORMS for name, each in options_by_field(platform.options).items()}
+SERVER_OPTIONS = _in_order()

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from trident.adapters.common.options import PREFIX, BadOption, BadValue, Option
+from trident.adapters.common.options import PREFIX, BadOption, BadValue, Option, OptionValues
 from trident.app.settings.groups import UNUSED_OPTIONS
 
 # Kubernetes sets these in every pod in the namespace of a service named `trident` or `trident-…`. They are no settings.
@@ -124,26 +123,13 @@ class PlatformText(NamedTuple):
     source: str
 
 
-@dataclass(slots=True)
-class Given:
-    """The values and sources of the given fields; `without_effect` are the flags and variables that have no effect."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, str] = field(default_factory=dict)
-    without_effect: tuple[str, ...] = ()
-
-    def set(self, name: str, value: Any, source: str) -> None:
-        self.values[name] = value
-        self.sources[name] = source
-
-
 def collect(
     options: Mapping[str, Option],
     arguments: Sequence[str],
     environ: Mapping[str, str],
     *,
     platform: Iterable[PlatformText] = (),
-) -> Given:
+) -> OptionValues:
     """The values that `arguments`, `environ` and `platform` give to `options` (by field). Raises BadOption.
 
     `arguments` override `environ`, which overrides `platform`; within `platform` the last text counts. The values of a
@@ -151,7 +137,7 @@ def collect(
     """
     everything = (*options.values(), *UNUSED_OPTIONS)
     field_of = {id(each): name for name, each in options.items()}
-    given = Given()
+    given = OptionValues(options)
     unused: list[str] = []
 
     def take(option: Option, spelled: str, source: str, texts: list[str]) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
 
 import gevent
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from trident.adapters.common.options import Service
+from trident.adapters.common.platform import Host, Platform, PlatformSettings
+from trident.app.settings.server import GRPC as GRPC_SERVICE
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.bridges import MakeBridge
 from trident.app.sites.credentials import Credentials
 from trident.app.sites.site import Http2Port
-from trident.app.supervisor.private_directory import PrivateDirectory
 from trident.app.worker.http2.frames import Http2Limits
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
@@ -31,15 +33,15 @@ from trident.core.observability.metrics.families import log_family, metric_famil
 from trident.core.observability.metrics.snapshot import MetricsOptions
 
 if TYPE_CHECKING:
-    from trident.adapters.sagemaker.memory import MemoryBudget
-    from trident.adapters.sagemaker.model_states import ModelStates
+    from trident.core.backends.registry import BackendRegistry
     from trident.core.grpc.application import GrpcOptions
-    from trident.core.remote.engine_client import RemoteEngine
-    from trident.core.remote.pool import EnginePool
 
 
 class Applications:
-    """The applications of one process. With `request_counts` all pages show these, otherwise each those of its own."""
+    """The applications of one process. With `request_counts` all pages show these, otherwise each those of its own.
+
+    The front ends of a server share `folder`, and `process_ids` returns the processes of their engines.
+    """
 
     def __init__(
         self,
@@ -48,12 +50,14 @@ class Applications:
         make_bridge: MakeBridge,
         request_counts: CollectorRegistry | None = None,
         tokens: AuthTokens | None = None,
-        multi_model: MultiModel | None = None,
+        folder: Path | None = None,
+        process_ids: Callable[[], Sequence[int]] | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._make_bridge = make_bridge
-        self._multi_model = multi_model
+        self._folder = folder
+        self._process_ids = process_ids
         self._request_counts = request_counts
         self._metrics_options = MetricsOptions(
             gpu=settings.allow_gpu_metrics,
@@ -62,10 +66,8 @@ class Applications:
             config=settings.metrics_settings,
         )
         self._v2 = V2Application(engine, http_options(settings, tokens), make_bridge(settings.http_thread_count))
-        self._sagemaker = self._sagemaker_application()
-        self._vertex = self._vertex_application()
-        made = (self._v2, self._sagemaker, self._vertex)
-        self._made = [application for application in made if application is not None]
+        self._of_platforms = {own.port: self._made_for(each, own) for each, own in settings.open_platforms.items()}
+        self._made = [self._v2, *self._of_platforms.values()]
 
     def show(self, collector: Collector) -> None:
         """Have all pages show the metrics of another front end of this process."""
@@ -77,47 +79,34 @@ class Applications:
         applications: dict[int, Any] = {}
         if settings.allow_http:
             applications[settings.http_port] = self._v2
-        if self._sagemaker is not None:
-            applications[settings.sagemaker_port] = self._sagemaker
-        if self._vertex is not None:
-            applications[settings.vertex_ai_port] = self._vertex
+        applications.update(self._of_platforms)
         if settings.allow_metrics:
             # The page shows the requests of the plain v2 port; the platforms' ports have their own pages.
-            front_end = self._v2 if settings.allow_http else self._sagemaker or self._vertex or self._v2
+            front_end = self._v2 if settings.allow_http else next(iter(self._of_platforms.values()), self._v2)
             applications[settings.metrics_port] = MetricsApplication(self._metrics_page(lambda: front_end))
         return applications
 
-    def _sagemaker_application(self) -> V2Application | None:
+    @cached_property
+    def _backends(self) -> BackendRegistry:
+        from trident.core.backends.registry import BackendRegistry
+        from trident.core.cuda.driver import gpu_ids
+
         settings = self._settings
-        if settings.sagemaker is None or not settings.allow_sagemaker:
-            return None
-        from trident.adapters.sagemaker.application import SageMakerApplication
+        return BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
 
-        models = self._multi_model
-        application: V2Application = SageMakerApplication(
-            self._engine,
-            http_options(settings),
-            self._make_bridge(settings.sagemaker_thread_count),
-            settings.sagemaker,
-            self._metrics_page(lambda: application),
-            memory=models.memory if models is not None else None,
-            states=models.states if models is not None else None,
-        )
-        return application
-
-    def _vertex_application(self) -> V2Application | None:
+    def _made_for(self, platform: Platform, own: PlatformSettings) -> V2Application:
         settings = self._settings
-        if settings.vertex is None:
-            return None
-        from trident.adapters.vertex.application import VertexApplication
-
-        application: V2Application = VertexApplication(
-            self._engine,
-            http_options(settings),
-            self._make_bridge(settings.vertex_ai_thread_count),
-            settings.vertex,
-            self._metrics_page(lambda: application),
+        host = Host(
+            engine=self._engine,
+            bridge=self._make_bridge(own.thread_count),
+            options=http_options(settings),
+            metrics_page=self._metrics_page(lambda: application),
+            gpu_ids=lambda config: self._backends.gpu_ids(config),
+            visible_gpus=settings.visible_gpus,
+            folder=self._folder,
+            process_ids=self._process_ids,
         )
+        application = platform.application(own, host)
         return application
 
     def _metrics_page(self, front_end: Callable[[], V2Application]) -> MetricsPage:
@@ -160,7 +149,7 @@ def grpc_ports(
     `allocate` gives memory for large messages that is shared with the engine. `show` gets the counts of calls, unless
     the pages of metrics show them anyway.
     """
-    place = settings.services().get(Service.GRPC)
+    place = settings.services().get(GRPC_SERVICE)
     bridge = make_bridge(settings.grpc_infer_thread_count) if place is not None else None
     if place is None or not isinstance(bridge, GeventBridge):
         return {}
@@ -177,7 +166,7 @@ def grpc_ports(
         age_grace_s=_seconds(settings.grpc_max_connection_age_grace),
         shares_memory=allocate is not None,
     )
-    return {place[1]: port}
+    return {place.port: port}
 
 
 def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
@@ -214,40 +203,3 @@ def http2_limits(settings: ServerSettings) -> Http2Limits:
 def _seconds(milliseconds: int) -> float:
     """0 is never."""
     return milliseconds / 1000 if milliseconds else math.inf
-
-
-class MultiModel(NamedTuple):
-    memory: MemoryBudget
-    states: ModelStates | None = None
-
-
-def own_models(settings: ServerSettings) -> MultiModel:
-    """For the one process of a server that has no front ends."""
-    from trident.adapters.sagemaker.memory import MemoryBudget
-    from trident.core.backends.registry import BackendRegistry
-    from trident.core.cuda.driver import gpu_ids
-
-    backends = BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
-    memory = MemoryBudget.of_machine(
-        gpu_ids=backends.gpu_ids, visible_gpus=settings.visible_gpus, limit=_limit(settings)
-    )
-    return MultiModel(memory)
-
-
-def shared_models(
-    settings: ServerSettings, engine: RemoteEngine | EnginePool, directory: PrivateDirectory
-) -> MultiModel:
-    """For a front end, which shares them with the others through `directory`."""
-    from trident.adapters.sagemaker.memory import MemoryBudget, SharedReservations
-    from trident.adapters.sagemaker.model_states import ModelStates
-    from trident.core.observability.hardware import resident_bytes
-
-    def resident() -> int:
-        return sum(map(resident_bytes, engine.process_ids()))
-
-    memory = MemoryBudget.of_engines(resident, SharedReservations(directory.loads), limit=_limit(settings))
-    return MultiModel(memory, ModelStates(engine, directory.models))
-
-
-def _limit(settings: ServerSettings) -> int | None:
-    return settings.sagemaker_memory_limit_mb * 1_000_000 or None

@@ -82,7 +82,7 @@ def _has_metrics(settings: ServerSettings) -> bool:
 
 
 def _has_page(settings: ServerSettings) -> bool:
-    return settings.allow_metrics or settings.allow_sagemaker or settings.allow_vertex_ai
+    return settings.allow_metrics or bool(settings.open_platforms)
 
 
 # Longer than the imports of a storage's client and a listing take; a slow storage is better waited for with imports.

@@ -8,7 +8,7 @@ from wsgiref.types import WSGIApplication
 
 from trident.app.process.heap import settle_collector
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.applications import Applications, grpc_ports, shared_models
+from trident.app.sites.applications import Applications, grpc_ports
 from trident.app.sites.bridges import MakeBridge
 from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.site import Http2Port
@@ -48,7 +48,8 @@ class FrontEndSite:
             make_bridge,
             request_counts,
             credentials.tokens,
-            shared_models(settings, self._engine, directory) if settings.multi_model else None,
+            directory.path,
+            self._engine.process_ids,
         )
         self.applications: Mapping[int, WSGIApplication] = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(

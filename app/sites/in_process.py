@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from wsgiref.types import WSGIApplication
 
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.applications import Applications, grpc_ports, own_models
+from trident.app.sites.applications import Applications, grpc_ports
 from trident.app.sites.bridges import MakeBridge
 from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.engine_start import EngineStart
@@ -29,13 +29,7 @@ class InProcessSite:
         self.tls = http_tls(settings, credentials)
         self._started = started
         self._engine = started.engine
-        applications = Applications(
-            settings,
-            self._engine,
-            make_bridge,
-            tokens=credentials.tokens,
-            multi_model=own_models(settings) if settings.multi_model else None,
-        )
+        applications = Applications(settings, self._engine, make_bridge, tokens=credentials.tokens)
         self._applications = applications.by_port()
         self.http2_ports: Mapping[int, Http2Port] = grpc_ports(
             settings, self._engine, make_bridge, credentials, show=applications.show

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from trident.app.process.heap import settle_collector
-from trident.app.settings.server import ServerSettings
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
 from trident.app.terminal.downloads import ProgressBar
 from trident.app.terminal.report import ModelRow, log_first_request, log_models, log_services, log_settings, model_row
 from trident.core.config.spec import ModelSpec
@@ -31,20 +31,21 @@ def start_failure(settings: ServerSettings, phase: ServingPhase, rows: Sequence[
 
 
 def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) -> str:
-    """Why Vertex AI's default model will never be ready, given the `rows` of models after startup; "" if it may be.
+    """Why a platform's default model will never be ready, given the `rows` of models after startup; "" if it may be.
 
     The health probe asks for that model, so the server would stay unhealthy.
     """
-    vertex = settings.vertex
-    if vertex is None or not vertex.default_model:
-        return ""
     loaded = sorted({row.model for row in rows if row.state == ModelState.READY.value})
-    changes = settings.allow_http or _CONTROL in vertex.public_groups
-    may_be_loaded = settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes)
-    if vertex.default_model in loaded or may_be_loaded:
-        return ""
-    listed = ", ".join(loaded[:_MAX_SHOWN]) + (" …" if loaded[_MAX_SHOWN:] else "")
-    return f"--vertex-ai-default-model is '{vertex.default_model}', which is not among the loaded models: {listed}"
+    for platform, own in settings.open_platforms.items():
+        if not platform.required_model or not own.default_model or own.default_model in loaded:
+            continue
+        changes = settings.allow_http or _CONTROL in own.public_groups
+        if settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes):
+            continue
+        listed = ", ".join(loaded[:_MAX_SHOWN]) + (" …" if loaded[_MAX_SHOWN:] else "")
+        flag = SERVER_OPTIONS[platform.required_model].flag
+        return f"--{flag} is '{own.default_model}', which is not among the loaded models: {listed}"
+    return ""
 
 
 def _reasons(failures: Mapping[str, str]) -> str:

@@ -5,8 +5,7 @@ changes/      what clients have changed by request, for a restarted engine
 files/        the files that the engine unpacks, until it ends; files-1 and so on for those after the first
 served-0      an empty file: the first engine has served; served-1 and so on for those after the first
 metrics/      the front ends' counters of requests
-models/       the models of a SageMaker multi-model endpoint, as its front ends know them
-loads/        the memory that their loads have reserved
+and folders of the platforms' applications, such as for the models that a platform loads
 
 All processes of the server hold a lock on the directory, which the kernel releases when the last of them has ended. A
 directory without a lock is abandoned, and the next server removes it. A pid would not do: pids are reused, and every
@@ -43,8 +42,6 @@ class PrivateDirectory:
         self.socket = self.socket_of(0)
         self.changes = path / "changes"
         self.metrics = path / "metrics"
-        self.models = path / "models"
-        self.loads = path / "loads"
         self._owner = os.getpid()
 
     @classmethod

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
-from trident.adapters.common.options import Service, spell_endpoint
+from trident.adapters.common.options import spell_endpoint
 from trident.app.settings.server import ServerSettings
 from trident.app.settings.sources import DEFAULT
 from trident.core.config.spec import ModelSpec
@@ -102,16 +102,6 @@ def _row(cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:
 
 _log = logging.getLogger("trident.server")
 
-# Triton's names of the services, for the lines that tools wait for.
-_STARTED = {
-    Service.GRPC: "GRPCInferenceService",
-    Service.HTTP: "HTTPService",
-    Service.SAGEMAKER: "Sagemaker HTTPService",
-    Service.VERTEX_AI: "Vertex AI HTTPService",
-    Service.METRICS: "Metrics Service",
-}
-
-
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
 _LONGEST_BODY = 1000
 _MOST_ELEMENTS = 256
@@ -124,10 +114,9 @@ def log_settings(settings: ServerSettings) -> None:
     """Log the options that are not at their defaults, and the settings of the platforms."""
     given = [row for row in settings.describe() if row.source != DEFAULT]
     log_table(_log, "options that are not at their defaults", options_table(given))
-    if settings.allow_sagemaker and settings.sagemaker is not None:
-        log_table(_log, "SageMaker's settings", options_table(settings.sagemaker.describe()))
-    if settings.vertex is not None:
-        log_table(_log, "Vertex AI's settings", options_table(settings.vertex.describe()))
+    for platform, own in settings.open_platforms.items():
+        if rows := own.describe():
+            log_table(_log, f"{platform.title}'s settings", options_table(rows))
 
 
 def log_models(rows: Sequence[ModelRow]) -> None:
@@ -137,10 +126,10 @@ def log_models(rows: Sequence[ModelRow]) -> None:
 def log_services(settings: ServerSettings) -> None:
     """Log the addresses of the services that have started."""
     services = settings.services()
-    addresses = [(name[0].upper() + name[1:], spell_endpoint(*place)) for name, place in services.items()]
+    addresses = [(name[0].upper() + name[1:], spell_endpoint(*each[:2])) for name, each in services.items()]
     log_table(_log, "addresses", addresses_table(addresses))
-    for service, place in services.items():
-        _log.info("Started %s at %s", _STARTED[service], spell_endpoint(*place))
+    for each in services.values():
+        _log.info("Started %s at %s", each.started, spell_endpoint(each.address, each.port))
 
 
 def log_first_request(settings: ServerSettings, specs: Iterable[ModelSpec]) -> None:

@@ -119,8 +119,9 @@ def _check_server(options: Namespace, variables: Mapping[str, str]) -> None:
         health_route=options.health_route,
         storage_uri=options.artifact_uri,
     )
-    if settings.vertex_ai_port != options.port:
-        raise BadOption.of("--port", f"it is {options.port}, but the server opens {settings.vertex_ai_port}")
+    opened = settings.value("vertex_ai_port")
+    if opened != options.port:
+        raise BadOption.of("--port", f"it is {options.port}, but the server opens {opened}")
 
 
 def _check_names(variables: Mapping[str, str]) -> None:

@@ -77,6 +77,12 @@ ENVIRONMENT_READERS = (
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 
 
+# Only the platforms' rows say what is special about them; the server's own code treats all alike. The emulators and
+# their commands are each about one platform, and the generators in app/docs contain prose.
+PLATFORM_NAMES = ("sagemaker", "vertex")
+ABOUT_PLATFORMS = ("app/emulators/", "app/commands/emulate*.py", "app/commands/completion.py", "app/docs/")
+
+
 def sources(*folders: str) -> Iterator[tuple[str, str]]:
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -213,6 +219,17 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+
+
+def test_no_platform_is_named_outside_its_row() -> None:
+    found = [
+        f"{path}:{number}: {line.strip()}"
+        for path, source in sources("app")
+        if not within(path, ABOUT_PLATFORMS)
+        for number, line in enumerate(source.splitlines(), 1)
+        if any(name in line.lower() for name in PLATFORM_NAMES)
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("package", IN_ONE_MODULE)

@@ -106,7 +106,7 @@ def test_model_in_the_predict_route_becomes_the_default(tmp_path: Path) -> None:
     [
         ({"AIP_PREDICT_ROUTE": "predict"}, "the variable AIP_PREDICT_ROUTE is 'predict'"),
         ({"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
-        ({"SAGEMAKER_REGION": "x"}, "--platform=vertex or --platform=sagemaker"),
+        ({"SAGEMAKER_REGION": "x"}, "--platform=sagemaker or --platform=vertex"),
     ],
 )
 def test_bad_variable_ends_the_start(tmp_path: Path, variables: dict[str, str], text: str) -> None:

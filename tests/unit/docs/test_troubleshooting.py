@@ -37,7 +37,7 @@ ONLY_IN_SOURCE = {
     "the directory that HTTP workers and engine share …",
     "cannot share … bytes of memory with the engine: …",
     "Internal - failed to load all models",
-    "--vertex-ai-default-model is '…', which is not among the loaded models: …",
+    "… is '…', which is not among the loaded models: …",
     "failed to read repository …",
     "failed to read model '…': …",
     "the server could not be created",

@@ -11,9 +11,10 @@ from tests.project import ROOT
 from tests.unit.adapters.vertex.vertex_bench import VertexBench
 from trident.adapters.vertex import settings as variables
 from trident.adapters.vertex.application import HEADER
+from trident.adapters.vertex.platform import split_groups
 from trident.adapters.vertex.predict import BINARY, Target
 from trident.adapters.vertex.settings import PayloadKind, VertexSettings, server_options
-from trident.app.settings.groups import UNUSED_OPTIONS, split_groups
+from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.core.frontend.access import GROUPS
 

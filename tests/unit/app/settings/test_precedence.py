@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from trident.adapters.common.options import BadOption
+from trident.adapters.common.options import BadOption, OptionValues
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.sources import ENVIRONMENT, FLAG, Given, PlatformText, collect, parse_arguments
+from trident.app.settings.sources import ENVIRONMENT, FLAG, PlatformText, collect, parse_arguments
 
 
-def given(*arguments: str, **environ: str) -> Given:
+def given(*arguments: str, **environ: str) -> OptionValues:
     return collect(SERVER_OPTIONS, arguments, environ)
 
 

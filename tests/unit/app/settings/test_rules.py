@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.adapters.common.options import BadOption, Service
+from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.rules import deprecations, tls_files
 
@@ -138,11 +138,11 @@ def test_invalid_settings_end_the_start(arguments: list[str], text: str) -> None
 def test_ports_within_the_safe_range_pass() -> None:
     arguments = ["--allow-sagemaker=true", "--sagemaker-safe-port-range=8000-8002", "--sagemaker-port=9"]
     found = read_settings([REPOSITORY, *arguments], {})
-    assert found.services() == {
-        "GRPC": ("0.0.0.0", 8001),
-        "HTTP": ("0.0.0.0", 8000),
-        "SageMaker": ("0.0.0.0", 9),
-        "metrics": ("0.0.0.0", 8002),
+    assert {name: each.port for name, each in found.services().items()} == {
+        "GRPC": 8001,
+        "HTTP": 8000,
+        "SageMaker": 9,
+        "metrics": 8002,
     }
 
 
@@ -214,7 +214,7 @@ def test_a_port_that_the_platform_closes_may_be_named() -> None:
 
 def test_a_unix_socket_has_no_port() -> None:
     settings = read_settings([REPOSITORY, "--grpc-address=unix:/run/grpc", "--http-port=8001"], {})
-    assert settings.services()[Service.GRPC] == ("unix:/run/grpc", 0)
+    assert settings.services()["GRPC"][:3] == ("unix:/run/grpc", 0, "--grpc-address")
 
 
 @pytest.mark.parametrize(("port", "word"), [("grpc", "gRPC"), ("http", "HTTP")])

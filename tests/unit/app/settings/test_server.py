@@ -105,7 +105,7 @@ def test_every_option_can_be_set_by_flag_and_by_variable(
     text = sample(name, each.default)
     by_flag = settings(f"--{each.flag}={text}" if each.takes_value else f"--{each.flag}", *opened)
     by_variable = settings(*opened, **{each.variable: text})
-    assert getattr(by_flag, name) == getattr(by_variable, name) != each.default
+    assert by_flag.value(name) == by_variable.value(name) != each.default
     assert (by_flag.sources[name], by_variable.sources[name]) == ("flag", "environment")
 
 
@@ -115,7 +115,7 @@ def test_the_model_repository_can_be_set_by_variable() -> None:
 
 def test_every_field_except_the_sources_is_an_option_with_a_help_text() -> None:
     without = [each.name for each in fields(ServerSettings) if each.name not in SERVER_OPTIONS]
-    assert without == ["sources", "warnings", "without_effect", "sagemaker", "vertex", "any_layout"]
+    assert without == ["sources", "warnings", "without_effect", "platform_values", "open_platforms", "any_layout"]
     assert all(each.help.endswith(".") and each.section for each in SERVER_OPTIONS.values())
 
 

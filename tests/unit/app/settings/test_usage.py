@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 
 from trident.adapters.common.options import BadOption
+from trident.app.emulators.usage import EMULATE_USAGE
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.usage import EMULATE_USAGE, HELP_TOPIC, USAGE, serve_usage
+from trident.app.settings.usage import HELP_TOPIC, USAGE, serve_usage
 
 
 def test_every_option_is_in_the_help_text() -> None:

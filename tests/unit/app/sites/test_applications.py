@@ -6,7 +6,6 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from werkzeug.test import Client
 
 from tests.unit.fake_engine import FakeEngine
-from trident.adapters.common.options import Service
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
 from trident.app.sites.applications import Applications
@@ -58,7 +57,7 @@ def statuses(clients: dict[int, Client], path: str) -> dict[int, int]:
 def test_each_allowed_port_has_an_application(arguments: tuple[str, ...], ports: set[int]) -> None:
     assert by_port(*arguments).keys() == ports
     services = settings(*arguments).services()
-    assert {port for service, (_, port) in services.items() if service is not Service.GRPC} == ports
+    assert {each.port for name, each in services.items() if name != "GRPC"} == ports
 
 
 def test_each_port_has_its_own_routes() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trident.adapters.common.options import Service
 from trident.app.commands.doctor import Level, PortReading, port_lines, read_ports
+from trident.app.settings.server import Service
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def taken() -> Iterator[int]:
 
 
 def test_a_taken_port_is_read_with_its_owner(taken: int) -> None:
-    (reading,) = read_ports({Service.HTTP: ("127.0.0.1", taken)})
+    (reading,) = read_ports({"HTTP": Service("127.0.0.1", taken, "--http-port", "HTTPService", False)})
     assert reading.failure == f"Socket '127.0.0.1:{taken}' already in use"
     assert reading.owner.endswith(f"(pid {os.getpid()})")
 
@@ -26,12 +26,15 @@ def test_a_free_port_is_read_and_left_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     for _ in range(2):
-        assert read_ports({Service.METRICS: ("127.0.0.1", port)}) == [PortReading("metrics", "127.0.0.1", port)]
+        service = Service("127.0.0.1", port, "--metrics-port", "Metrics Service", False)
+        assert read_ports({"metrics": service}) == [PortReading("metrics", "127.0.0.1", port, option=service.option)]
 
 
 def test_a_taken_port_fails_and_its_option_is_named() -> None:
     free = PortReading("HTTP", "0.0.0.0", 8000)
-    used = PortReading("metrics", "0.0.0.0", 8002, "Socket '0.0.0.0:8002' already in use", "nginx (pid 9)")
+    used = PortReading(
+        "metrics", "0.0.0.0", 8002, "Socket '0.0.0.0:8002' already in use", "nginx (pid 9)", "", "--metrics-port"
+    )
     lines = port_lines([free, used])
     assert (lines[0].check, lines[0].level, lines[0].text) == ("HTTP", Level.OK, "0.0.0.0:8000 is free")
     assert (lines[1].check, lines[1].level) == ("Metrics", Level.FAILED)
@@ -40,7 +43,9 @@ def test_a_taken_port_fails_and_its_option_is_named() -> None:
 
 
 def test_a_running_server_is_recognised_and_is_no_failure() -> None:
-    used = PortReading("HTTP", "0.0.0.0", 8000, "already in use", "trident serve models (pid 9)", "triton 0.1.0")
+    used = PortReading(
+        "HTTP", "0.0.0.0", 8000, "already in use", "trident serve models (pid 9)", "triton 0.1.0", "--http-port"
+    )
     (line,) = port_lines([used])
     assert line.level is Level.WARNING
     assert line.text == "0.0.0.0:8000 is that of a running server, triton 0.1.0 (trident serve models (pid 9))"

@@ -1,0 +1,135 @@
+"""A platform, as one row of the registry: what shows that a container runs on it, what it sets, and what it serves.
+
+A new platform is a subclass of `Platform` in one module: adapters/platforms.py has those of this project, and the
+variable TRIDENT_PLATFORMS names others. The server reads everything that is special about a platform from its row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from trident.adapters.common.options import OptionText, OptionValues, SettingRow
+
+if TYPE_CHECKING:  # The modules that serve are heavy, and the help text needs the rows.
+    from trident.core.config.autocomplete import GpuIds
+    from trident.core.config.schema import ModelConfig
+    from trident.core.engine.protocol import Engine
+    from trident.core.frontend.bridge import Bridge
+    from trident.core.http.application import V2Application
+    from trident.core.http.front_end import HttpOptions
+    from trident.core.http.metrics import MetricsPage
+
+PLATFORM = "platform"
+"""The source of a value that a platform gives by default, and not in a variable."""
+
+
+class Evidence(NamedTuple):
+    """The variable or directory that shows the platform. A directory may exist by chance, which a variable does not."""
+
+    source: str
+    may_be_chance: bool = False
+
+
+class CommandLineText(NamedTuple):
+    """Arguments in the environment, and the variable that contains them."""
+
+    arguments: Sequence[str]
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformTexts:
+    """What the environment of a container sets: options, then whole arguments, of which later ones win.
+
+    A model repository that one of the `options` sets may be a single model. `without_effect` are variables that change
+    nothing here; `warnings` are for the log.
+    """
+
+    options: Sequence[OptionText] = ()
+    arguments: Sequence[CommandLineText] = ()
+    without_effect: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlatformSettings:
+    """The settings of a platform whose port is open: what the server itself needs to know of them.
+
+    `thread_count` is as --http-thread-count. `default_model` is "" for the only loaded model. With `multi_model` the
+    platform says at run time which models to load. All other ports must lie in `safe_port_range`, if there is one.
+    `public_groups` are the groups of v2 routes that the port serves as well. `sources` gives the source of each setting
+    that does not have its default value.
+    """
+
+    port: int = 8080
+    thread_count: int = 8
+    default_model: str = ""
+    multi_model: bool = False
+    safe_port_range: tuple[int, int] | None = None
+    public_groups: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def describe(self) -> list[SettingRow]:
+        """The rows of a table at the start, of settings that are not options of the server."""
+        return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the server gives to the application of a platform.
+
+    `gpu_ids` returns the GPUs that a model may use. With HTTP workers, the models run in the processes that
+    `process_ids` returns, and the workers share `folder`; in one process both are None.
+    """
+
+    engine: Engine
+    bridge: Bridge
+    options: HttpOptions
+    metrics_page: MetricsPage
+    gpu_ids: Callable[[ModelConfig], GpuIds]
+    visible_gpus: str | None = None
+    folder: Path | None = None
+    process_ids: Callable[[], Sequence[int]] | None = None
+
+
+class Platform:
+    """One platform. A subclass sets the attributes and overrides what is different there.
+
+    `name` is the value of --platform, `title` what people call it, `service` Triton's name of its service in the log.
+    `options` is a `group` of the options that only this platform has; of their fields `switch` opens its port, and
+    `port` is its number. `shown_by` completes "auto is NAME if ..." in the help of --platform, and `help` is a sentence
+    for the help of serve. `required_model` is the option with the default model, if the container is not healthy
+    without that.
+    """
+
+    name: str
+    title: str
+    service: str
+    options: type[Any]
+    switch: str
+    port: str
+    shown_by: str
+    help: str = ""
+    required_model: str = ""
+
+    def evidence(self, environ: Mapping[str, str], given: OptionValues) -> Evidence | None:
+        """What shows that this is a container of the platform; None without anything."""
+        raise NotImplementedError
+
+    def texts(self, environ: Mapping[str, str], *, on_platform: bool) -> PlatformTexts:
+        """What `environ` sets; `on_platform` in a container of the platform. Raises ConfigInvalid."""
+        return PlatformTexts()
+
+    def settings(self, given: OptionValues, environ: Mapping[str, str], *, on_platform: bool) -> PlatformSettings:
+        """The settings, once all sources of options have been read. May set further options in `given`.
+
+        Raises ConfigInvalid.
+        """
+        raise NotImplementedError
+
+    def application(self, settings: Any, host: Host) -> V2Application:
+        """The application of the platform's port, with what `settings` returned."""
+        raise NotImplementedError

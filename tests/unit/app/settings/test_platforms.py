@@ -1,0 +1,368 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trident.adapters.common.options import BadOption, BadValue, SettingRow
+from trident.adapters.sagemaker.settings import SageMakerSettings
+from trident.adapters.vertex.platform import split_groups
+from trident.adapters.vertex.settings import VertexSettings
+from trident.app.settings.reading import read_settings
+from trident.app.settings.server import SERVER_OPTIONS, ServerSettings
+
+
+def opened(found: ServerSettings, name: str) -> object:
+    """The settings of a platform whose port is open; None if it is closed."""
+    return next((own for platform, own in found.open_platforms.items() if platform.name == name), None)
+
+
+def sagemaker(found: ServerSettings) -> SageMakerSettings:
+    own = opened(found, "sagemaker")
+    assert isinstance(own, SageMakerSettings)
+    return own
+
+
+def vertex(found: ServerSettings) -> VertexSettings:
+    own = opened(found, "vertex")
+    assert isinstance(own, VertexSettings)
+    return own
+
+
+def addresses(found: ServerSettings) -> dict[str, tuple[str, int]]:
+    return {name: (each.address, each.port) for name, each in found.services().items()}
+
+
+class Container:
+    """A SageMaker container, with its model directories in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model_root = folder / "model"
+        self.models_root = folder / "models"
+        self.environ = {
+            "TRIDENT_SAGEMAKER_MODEL_ROOT": str(self.model_root),
+            "TRIDENT_SAGEMAKER_MODELS_ROOT": str(self.models_root),
+        }
+
+    def holds(self, *paths: str) -> None:
+        for path in paths:
+            (self.model_root / path).parent.mkdir(parents=True, exist_ok=True)
+            (self.model_root / path).touch()
+
+    def settings(self, *arguments: str, **environ: str) -> ServerSettings:
+        return read_settings(arguments, {**self.environ, **environ})
+
+    def refusal(self, *arguments: str, **environ: str) -> str:
+        with pytest.raises(BadOption) as refusal:
+            self.settings(*arguments, **environ)
+        return str(refusal.value)
+
+
+@pytest.fixture
+def container(tmp_path: Path) -> Container:
+    return Container(tmp_path)
+
+
+def test_sagemaker_is_detected_by_its_directory(container: Container) -> None:
+    container.holds("cat/1/model.onnx", "code/inference.py")
+    found = container.settings()
+    assert found.platform == "sagemaker"
+    assert found.sources["platform"] == str(container.model_root)
+    assert found.model_repository == (str(container.model_root),)
+    assert (found.any_layout, found.model_control_mode, found.load_model) == (True, "explicit", ("cat",))
+    assert addresses(found) == {"SageMaker": ("0.0.0.0", 8080)}
+    assert (found.exit_timeout_secs, found.shutdown_grace_secs) == (23, 0.0)
+    assert (sagemaker(found).default_model, sagemaker(found).sources) == ("cat", {"default_model": "platform"})
+    assert SettingRow("allow-http", "false", "platform") in found.describe()
+
+
+def test_a_plain_server_needs_a_repository(container: Container) -> None:
+    assert container.refusal() == "--model-repository must be specified"
+
+
+def test_a_directory_does_not_count_if_a_repository_is_given(container: Container) -> None:
+    container.holds("cat/1/model.onnx")
+    found = container.settings("--model-repository=/models")
+    assert (found.platform, opened(found, "sagemaker"), found.any_layout) == ("auto", None, False)
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
+
+
+def test_a_variable_counts_even_if_a_repository_is_given(container: Container) -> None:
+    found = container.settings("--model-repository=/models", SAGEMAKER_REGION="eu-west-1")
+    assert (found.platform, found.sources["platform"]) == ("sagemaker", "SAGEMAKER_REGION")
+    assert (found.model_repository, found.any_layout, found.load_model) == (("/models",), False, ("*",))
+
+
+def test_an_empty_variable_does_not_count(container: Container) -> None:
+    assert container.settings("--model-repository=/models", SAGEMAKER_BATCH="").platform == "auto"
+
+
+def test_platform_plain_overrides_the_variables(container: Container) -> None:
+    container.holds("cat/1/model.onnx")
+    found = container.settings("--platform=plain", "--model-repository=/models", SAGEMAKER_BATCH="true")
+    assert opened(found, "sagemaker") is None
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
+    assert container.refusal("--platform=plain") == "--model-repository must be specified"
+
+
+def test_sagemakers_port_can_be_opened_besides_the_plain_one(container: Container) -> None:
+    arguments = ["--model-repository=/models", "--allow-sagemaker=true", "--sagemaker-port=9", "--platform=plain"]
+    found = container.settings(*arguments, SAGEMAKER_TRITON_PING_MODE="live", SAGEMAKER_BIND_TO_PORT="10")
+    assert found.services().keys() == {"GRPC", "HTTP", "SageMaker", "metrics"}
+    assert (found.model_control_mode, found.exit_timeout_secs) == ("none", 30)
+    assert (sagemaker(found).port, sagemaker(found).ping_mode) == (9, "live")
+
+
+def test_flags_override_variables_which_override_the_platform(container: Container) -> None:
+    container.holds("model.onnx")
+    environ = {"SAGEMAKER_BIND_TO_PORT": "1", "SAGEMAKER_TRITON_LOG_VERBOSE": "true"}
+    found = container.settings(**environ)
+    assert (sagemaker(found).port, found.sources["sagemaker_port"]) == (1, "SAGEMAKER_BIND_TO_PORT")
+    assert (found.log_verbose, found.sources["log_verbose"]) == (1, "SAGEMAKER_TRITON_LOG_VERBOSE")
+    additional = {**environ, "SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--log-verbose=2 --id='a b' --sagemaker-port=2"}
+    found = container.settings(**additional)
+    assert (found.log_verbose, found.server_id, sagemaker(found).port) == (2, "a b", 2)
+    assert found.sources["server_id"] == "SAGEMAKER_TRITON_ADDITIONAL_ARGS"
+    found = container.settings(**additional, TRIDENT_SAGEMAKER_PORT="3")
+    assert (sagemaker(found).port, found.sources["sagemaker_port"]) == (3, "environment")
+    found = container.settings("--sagemaker-port=4", "--allow-http", "true", **additional, TRIDENT_SAGEMAKER_PORT="3")
+    assert (sagemaker(found).port, found.sources["sagemaker_port"]) == (4, "flag")
+    assert sagemaker(found).port == 4
+    assert found.services().keys() == {"HTTP", "SageMaker"}
+
+
+def test_models_of_load_model_are_loaded_besides_the_default_model(container: Container) -> None:
+    container.holds("cat/1/model.onnx", "dog/1/model.onnx", "cow/1/model.onnx")
+    named = {"SAGEMAKER_TRITON_DEFAULT_MODEL_NAME": "dog"}
+    assert container.settings(**named).load_model == ("dog",)
+    more = "--load-model=cat --load-model=dog"
+    assert container.settings(**named, SAGEMAKER_TRITON_ADDITIONAL_ARGS=more).load_model == ("dog", "cat")
+    assert container.settings("--load-model=*", **named).load_model == ("*",)
+    found = container.settings("--model-control-mode=none", **named)
+    assert found.load_model == ()
+    assert sagemaker(found).default_model == "dog"
+
+
+def test_multi_model_mode_has_no_repository_and_no_startup_model(container: Container) -> None:
+    found = container.settings(SAGEMAKER_MULTI_MODEL="true")
+    assert (found.model_repository, found.load_model, found.model_control_mode) == ((), (), "explicit")
+    assert (sagemaker(found).models_root, sagemaker(found).ping_mode) == (str(container.models_root), "live")
+    assert container.refusal("--model-control-mode=none", SAGEMAKER_MULTI_MODEL="true").startswith(
+        'Bad option: "--model-control-mode".'
+    )
+
+
+def test_variables_without_effect_and_misspelled_ones_are_kept_for_the_log(container: Container) -> None:
+    container.holds("model.onnx")
+    names = (
+        "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",
+        "SAGEMAKER_TRITON_BUFFER_MANAGER_THREAD_COUNT",
+        "SAGEMAKER_TRITON_LOG_INF",
+    )
+    found = container.settings(**dict.fromkeys(names, "1"))
+    assert found.without_effect == (
+        "SAGEMAKER_TRITON_BUFFER_MANAGER_THREAD_COUNT",
+        "SAGEMAKER_TRITON_SHM_DEFAULT_BYTE_SIZE",
+    )
+    (warning,) = found.warnings
+    assert warning == "unknown variable SAGEMAKER_TRITON_LOG_INF; did you mean SAGEMAKER_TRITON_LOG_INFO?"
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        (
+            {"SAGEMAKER_BIND_TO_PORT": "x"},
+            "the variable SAGEMAKER_BIND_TO_PORT is 'x'; it takes a whole number from 0 to 65535",
+        ),
+        (
+            {"SAGEMAKER_TRITON_LOG_INFO": "x"},
+            'Bad variable: "SAGEMAKER_TRITON_LOG_INFO".\ninvalid value for bool option: x; --log-info takes true|false',
+        ),
+        (
+            {"SAGEMAKER_TRITON_ADDITIONAL_ARGS": "--nonsense=1"},
+            'Bad variable: "SAGEMAKER_TRITON_ADDITIONAL_ARGS".\nBad option: "--nonsense".\nunknown option',
+        ),
+        (
+            {"SAGEMAKER_SAFE_PORT_RANGE": "1-2", "SAGEMAKER_TRITON_ALLOW_METRICS": "true"},
+            "The server cannot listen to metrics requests at port 8002, allowed port range is [1, 2]",
+        ),
+    ],
+)
+def test_invalid_settings_of_sagemaker_abort_startup(container: Container, environ: dict[str, str], text: str) -> None:
+    container.holds("model.onnx")
+    assert container.refusal(**environ) == text
+
+
+def test_a_directory_without_a_model_aborts_startup(container: Container) -> None:
+    container.holds("code/inference.py")
+    lines = container.refusal().splitlines()
+    assert lines[0] == f"there is no model in {container.model_root}: it holds 'code'"
+    assert len(lines) == 2
+
+
+CONTAINER = {
+    "AIP_MODE": "PREDICTION",
+    "AIP_HTTP_PORT": "8081",
+    "AIP_PREDICT_ROUTE": "/v1/endpoints/12/deployedModels/34:predict",
+    "AIP_HEALTH_ROUTE": "/v1/endpoints/12/deployedModels/34",
+    "AIP_STORAGE_URI": "gs://bucket/artifacts",
+}
+
+
+def settings(*arguments: str, **environ: str) -> ServerSettings:
+    return read_settings(arguments, environ)
+
+
+def refusal(*arguments: str, **environ: str) -> str:
+    with pytest.raises(BadOption) as refused:
+        settings(*arguments, **environ)
+    return str(refused.value)
+
+
+def test_a_container_needs_no_option() -> None:
+    found = settings(**CONTAINER)
+    assert (found.platform, found.sources["platform"]) == ("vertex", "AIP_MODE")
+    assert addresses(found) == {"Vertex AI": ("0.0.0.0", 8081), "metrics": ("0.0.0.0", 8002)}
+    assert (found.model_repository, found.any_layout) == (("gs://bucket/artifacts",), True)
+    assert found.warnings == ()
+    assert vertex(found).mode == "PREDICTION"
+    assert vertex(found).predict_route == CONTAINER["AIP_PREDICT_ROUTE"]
+    assert vertex(found).health_route == CONTAINER["AIP_HEALTH_ROUTE"]
+    assert vertex(found).public_groups == (
+        "health",
+        "metadata",
+        "inference",
+        "model-config",
+        "statistics",
+        "metrics",
+    )
+    assert SettingRow("vertex-ai-port", "8081", "AIP_HTTP_PORT") in found.describe()
+    assert SettingRow("allow-http", "false", "AIP_MODE") in found.describe()
+
+
+def test_the_options_set_the_settings_of_vertex_ai() -> None:
+    arguments = [
+        "--vertex-ai-default-model=cat",
+        "--vertex-ai-payload=v2",
+        "--vertex-ai-key-field=",
+        "--vertex-ai-max-request-size=1500000",
+        "--vertex-ai-max-response-size=2",
+        "--vertex-ai-timeout-secs=2.5",
+        "--public-routes=metrics,health,metrics",
+    ]
+    found = vertex(settings(*arguments, **CONTAINER))
+    assert (found.default_model, found.payload, found.key_field) == ("cat", "v2", "")
+    assert (found.max_request_size, found.max_response_size, found.timeout_s) == (1_500_000, 2, 2.5)
+    assert found.public_groups == ("metrics", "health")
+    assert vertex(settings("--public-routes=none", **CONTAINER)).public_groups == ()
+
+
+@pytest.mark.parametrize("mode", ["True", "prediction", "LOCAL", "1"])
+def test_another_mode_is_a_rehearsal_with_a_warning(mode: str) -> None:
+    found = settings(**{**CONTAINER, "AIP_MODE": mode})
+    assert (found.platform, vertex(found).mode) == ("vertex", mode)
+    assert found.services().keys() == {"Vertex AI", "metrics"}
+    (warning,) = found.warnings
+    assert f"AIP_MODE is '{mode}' and not PREDICTION" in warning
+    assert "rehearsal" in warning
+
+
+@pytest.mark.parametrize("mode", ["", "  "])
+def test_a_server_without_a_mode_is_plain_and_serves_the_artifacts(mode: str) -> None:
+    found = settings(**{**CONTAINER, "AIP_MODE": mode})
+    assert (found.platform, opened(found, "vertex")) == ("auto", None)
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
+    assert (found.model_repository, found.any_layout) == (("gs://bucket/artifacts",), True)
+
+
+def test_the_command_line_overrides_the_variables() -> None:
+    found = settings(
+        "--vertex-ai-port=9", "--model-repository=/models", "--allow-http=true", "--http-port=10", **CONTAINER
+    )
+    assert found.services().keys() == {"HTTP", "Vertex AI", "metrics"}
+    assert (vertex(found).port, found.model_repository, found.any_layout) == (9, ("/models",), False)
+    found = settings(**CONTAINER, TRIDENT_VERTEX_AI_PORT="11", TRIDENT_ALLOW_METRICS="false")
+    assert addresses(found) == {"Vertex AI": ("0.0.0.0", 11)}
+    found = settings("--allow-vertex-ai=false", "--allow-http=true", **CONTAINER)
+    assert (opened(found, "vertex"), found.services().keys()) == (None, {"HTTP", "metrics"})
+
+
+def test_the_option_platform_chooses_vertex_ai() -> None:
+    found = settings("--platform=vertex", "--model-repository=/models")
+    assert found.services().keys() == {"Vertex AI", "metrics"}
+    assert vertex(found).predict_route == "/v1/endpoints/0/deployedModels/0:predict"
+    assert "not PREDICTION" in found.warnings[0]
+
+
+def test_the_option_platform_chooses_another_platform() -> None:
+    found = settings("--platform=plain", "--model-repository=/models", **CONTAINER)
+    assert (opened(found, "vertex"), found.warnings) == (None, ())
+    assert found.services().keys() == {"GRPC", "HTTP", "metrics"}
+
+
+def test_vertex_ais_port_can_be_opened_besides_the_plain_one() -> None:
+    found = settings("--allow-vertex-ai=true", "--model-repository=/models", "--vertex-ai-thread-count=3")
+    assert found.services().keys() == {"GRPC", "HTTP", "Vertex AI", "metrics"}
+    assert (vertex(found).port, vertex(found).thread_count, vertex(found).mode) == (8080, 3, "")
+    assert (found.platform, found.any_layout, found.warnings) == ("auto", False, ())
+    found = settings("--allow-vertex-ai=true", "--platform=plain", **{**CONTAINER, "AIP_MODE": ""})
+    assert found.services().keys() == {"GRPC", "HTTP", "Vertex AI", "metrics"}
+    assert vertex(found).predict_route == CONTAINER["AIP_PREDICT_ROUTE"]
+    assert vertex(found).port == 8081
+
+
+def test_variables_of_two_platforms_are_refused() -> None:
+    text = refusal(**CONTAINER, SAGEMAKER_REGION="eu-west-1")
+    assert text == (
+        "the environment has SAGEMAKER_REGION, which shows SageMaker, and AIP_MODE, which shows Vertex AI: choose one "
+        "with --platform=sagemaker or --platform=vertex"
+    )
+    assert settings("--platform=vertex", **CONTAINER, SAGEMAKER_REGION="x").services().keys() == {
+        "Vertex AI",
+        "metrics",
+    }
+
+
+def test_a_directory_of_sagemaker_does_not_count_on_vertex_ai(tmp_path: Path) -> None:
+    found = settings(**CONTAINER, TRIDENT_SAGEMAKER_MODEL_ROOT=str(tmp_path))
+    assert found.platform == "vertex"
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"AIP_PREDICT_ROUTE": "predict"}, "the variable AIP_PREDICT_ROUTE is 'predict'; it takes the path of a URL"),
+        ({"AIP_HEALTH_ROUTE": "/a|b"}, "the variable AIP_HEALTH_ROUTE is '/a|b'; it takes the path of a URL"),
+        ({"AIP_HTTP_PORT": "http"}, 'Bad variable: "AIP_HTTP_PORT"'),
+        ({"AIP_PREDICT_ROUTE": "", "AIP_ENDPOINT_ID": "a/b"}, "the variable AIP_ENDPOINT_ID is 'a/b'"),
+        ({"AIP_STORAGE_URI": ""}, "--model-repository must be specified"),
+        (
+            {"TRIDENT_PUBLIC_ROUTES": "health,all"},
+            "--public-routes: 'all' is not a group of routes; the groups are health, ",
+        ),
+        ({"TRIDENT_VERTEX_AI_PAYLOAD": "raw"}, "raw"),
+        ({"TRIDENT_VERTEX_AI_TIMEOUT_SECS": "-1"}, "out of bound. Got -1"),
+    ],
+)
+def test_invalid_settings_of_vertex_ai_abort_startup(environ: dict[str, str], text: str) -> None:
+    assert text in refusal(**{**CONTAINER, **environ})
+
+
+PUBLIC_ROUTES = SERVER_OPTIONS["public_routes"].kind
+
+
+def test_public_routes_are_split_into_groups_without_duplicates() -> None:
+    assert split_groups("health,metrics,health") == ("health", "metrics")
+    assert split_groups("none") == ()
+
+
+@pytest.mark.parametrize("text", ["health", "metrics,inference", "none"])
+def test_public_routes_take_the_known_groups(text: str) -> None:
+    assert PUBLIC_ROUTES.parse(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "helth", "health,none"])
+def test_public_routes_refuse_an_unknown_group(text: str) -> None:
+    with pytest.raises(BadValue, match="--public-routes: "):
+        PUBLIC_ROUTES.parse(text)
