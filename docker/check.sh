@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# Builds the cpu image without an engine and tests it in all three roles: `make image-check`.
+# Builds an image without an engine and tests it in all three roles: `make image-check`. A GPU is not needed: without
+# one the images for GPUs serve on the CPU, and their libraries are only resolved.
 #
 #     docker/check.sh [FOLDER]
 #     EXTRAS=openvino,trees docker/check.sh
+#     STAGE=gpu docker/check.sh
+#     STAGE=gpu12 docker/check.sh
 #
 # Needs root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv as `make check` makes it (or PYTHON).
 # The base image is a substitute: Debian 12 with its Python 3.11. It is made once and kept in FOLDER (build/image-check)
@@ -12,6 +15,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${1:-build/image-check}")
 python=${PYTHON:-.venv/bin/python}
 extras=${EXTRAS:-}
+stage=${STAGE:-cpu}
 base=localhost/trident-check-base
 image=localhost/trident-check
 
@@ -48,9 +52,10 @@ buildah add --quiet "$container" "$folder/base.tar" / > /dev/null
 buildah commit --quiet --rm "$container" "$base" > /dev/null
 
 echo "== the wheels, with this machine's pip"
-locks=(docker/requirements-build.lock docker/requirements-compile.lock docker/requirements-cpu.lock)
+locks=(docker/requirements-build.lock docker/requirements-compile.lock "docker/requirements-$stage.lock")
 for extra in ${extras//,/ }; do
-  lock="docker/extras/cpu-$extra.lock"
+  lock="docker/extras/$extra.lock"
+  [ -f "$lock" ] || lock="docker/extras/$stage-$extra.lock"
   [ ! -f "$lock" ] || locks+=("$lock")
 done
 for lock in "${locks[@]}"; do
@@ -59,15 +64,15 @@ done
 printf '[global]\nno-index = true\nfind-links = /wheels\n' > "$store/pip.conf"
 
 echo "== the image"
-buildah build --isolation chroot --network host --format docker --target cpu --tag "$image" \
-  --build-arg BASE_IMAGE="$base" --build-arg EXTRAS="$extras" --file docker/Dockerfile \
+buildah build --isolation chroot --network host --format docker --target "${stage%12}" --tag "$image" \
+  --build-arg BASE_IMAGE="$base" --build-arg CUDA="$([ "$stage" = gpu12 ] && echo 12 || echo 13)" --build-arg EXTRAS="$extras" --file docker/Dockerfile \
   --volume "$folder/wheels:/wheels:ro" --volume "$store/pip.conf:/etc/pip.conf:ro" . \
   > "$folder/build.log" 2>&1 || { tail -n 40 "$folder/build.log" >&2; exit 1; }
 
 container=$(buildah from "$image")
 buildah inspect --type image "$image" > "$store/image.json"
 root=$(buildah mount "$container")
-"$python" docker/probe.py "$root" "$store/image.json" "$container" "$extras" -- \
+"$python" docker/probe.py "$root" "$store/image.json" "$container" "$stage" "$extras" -- \
   "$(command -v buildah)" --root "$store/root" --runroot "$store/run" --storage-driver "${STORAGE_DRIVER:-vfs}" \
   run --isolation chroot --network host
 echo "image-check: passed"

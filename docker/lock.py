@@ -1,11 +1,11 @@
 """Writes docker/requirements-*.lock and docker/extras: the versions that the images install, with their files' hashes.
 
-    python docker/lock.py [--upgrade] [build] [compile] [cpu] [gpu] [cpu-torch] …
+    python docker/lock.py [--upgrade] [build] [compile] [cpu] [gpu] [gpu12] [trees] [cpu-torch] …
 
 The versions are those of requirements.lock. Packages that only an image installs keep the versions of its lock file
 unless --upgrade is given. pip resolves them with its configured indexes, which are not written to the files. An extra's
-file has what the extra adds to its stage, and what it needs in another version. PyTorch for CPUs is not on PyPI: pip
-must be configured with PyTorch's index for CPUs to lock it.
+file has what the extra adds to its stage, and what it needs in another version; most extras add the same to every
+stage. PyTorch for CPUs is not on PyPI: pip must be configured with PyTorch's index for CPUs to lock it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,19 @@ CONSTRAINTS = ROOT / "requirements.lock"
 # The images' interpreter; their C library is that of Debian 12.
 PYTHON = "3.11"
 ARCHITECTURES = ("x86_64", "aarch64")
-STAGES = ("cpu", "gpu")
+# The second has CUDA 13, the third CUDA 12.
+STAGES = ("cpu", "gpu", "gpu12")
 # What these stages install stays in them: the build tools, and what compiles the project.
 BUILD_STAGES = ("build", "compile")
 # Not `tensorrt`: what PyPI has of it fetches the wheels from NVIDIA's index while it is installed.
 EXTRAS = ("openvino", "tensorflow", "torch", "trees")
+# PyTorch for GPUs has a CUDA of its own, which is 13.
+OF_A_STAGE = ("cpu-torch", "gpu-torch")
 # Small, and in every image.
 ALWAYS = ("otel", "redis")
-# These are locked for one architecture: tensorflow-cpu has no wheels for others, PyTorch for CPUs none on PyPI.
-_X86_ONLY = ("tensorflow", "torch")
+# These are locked for one architecture: tensorflow-cpu has no wheels for others, PyTorch for CPUs and the last ONNX
+# Runtime of CUDA 12 none on PyPI.
+_X86_ONLY = {"tensorflow", "torch", "gpu12"}
 # It names exact versions of the CUDA wheels, which take the place of the stage's own.
 _BRINGS_CUDA = ("torch",)
 _GLIBC_MINORS = range(17, 37)
@@ -54,13 +58,14 @@ def read_pins(path: Path) -> dict[str, str]:
 
 
 def targets() -> list[str]:
-    """Everything that has a lock file: what builds and what compiles, the stages, and each extra in each stage."""
-    return [*BUILD_STAGES, *STAGES, *(f"{stage}-{extra}" for stage in STAGES for extra in EXTRAS)]
+    """Everything that has a lock file: what builds and what compiles, the stages, and the extras."""
+    shared = [extra for extra in EXTRAS if f"cpu-{extra}" not in OF_A_STAGE]
+    return [*BUILD_STAGES, *STAGES, *shared, *OF_A_STAGE]
 
 
 def stage_and_extra(target: str) -> tuple[str, str]:
-    """The parts of `cpu-torch`; the extra is empty for a stage."""
-    stage, _, extra = target.partition("-")
+    """The parts of `cpu-torch`; the extra is empty for a stage. A shared extra is resolved for the stage `cpu`."""
+    stage, _, extra = (f"cpu-{target}" if target in EXTRAS else target).partition("-")
     return stage, extra
 
 
@@ -72,7 +77,7 @@ def lock_file(target: str) -> Path:
 
 
 def architectures(target: str) -> tuple[str, ...]:
-    return ARCHITECTURES[:1] if stage_and_extra(target)[1] in _X86_ONLY else ARCHITECTURES
+    return ARCHITECTURES[:1] if _X86_ONLY & {*stage_and_extra(target)} else ARCHITECTURES
 
 
 def requirements(target: str) -> list[str]:
@@ -91,13 +96,15 @@ def requirements(target: str) -> list[str]:
 
 def _title(target: str) -> str:
     stage, extra = stage_and_extra(target)
+    if target == extra:
+        return f"extra {extra}"
     return f"stage {stage}, extra {extra}" if extra else f"stage {stage}"
 
 
 def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterable[str]]) -> str:
     machines = " and ".join(architectures(target))
     lines = [
-        f"# Packages of the image's {_title(target)}: versions and hashes of files for {machines}.",
+        f"# Packages of the images, {_title(target)}: versions and hashes of files for {machines}.",
         "# Written by docker/lock.py from pyproject.toml and requirements.lock.",
     ]
     for name in sorted(versions):
@@ -109,7 +116,7 @@ def render(target: str, versions: Mapping[str, str], hashes: Mapping[str, Iterab
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Writes the images' lock files.")
     parser.add_argument("--upgrade", action="store_true", help="newer versions of packages that only an image installs")
-    parser.add_argument("targets", nargs="*", metavar="build|compile|cpu|gpu|cpu-torch…", default=targets())
+    parser.add_argument("targets", nargs="*", metavar="build|compile|cpu|gpu|gpu12|trees|cpu-torch…", default=targets())
     given = parser.parse_args(arguments)
     for target in given.targets:
         own = {} if given.upgrade else read_pins(lock_file(target))

@@ -15,6 +15,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -183,7 +184,7 @@ def check_description(image: Image) -> None:
     expect(image.health[:1] == ["CMD"], f"health {image.health}")
 
 
-def check_files(root: Path, extras: Sequence[str]) -> None:
+def check_files(root: Path, stage: str, extras: Sequence[str]) -> None:
     """Check that all users can read the files, only root can write them, and the size is within the budget."""
     venv = root / "opt" / "trident"
     size = 0
@@ -198,11 +199,22 @@ def check_files(root: Path, extras: Sequence[str]) -> None:
     check_bytecode(venv)
     for absent in ("usr/bin/gcc", "opt/trident/bin/pip", "build"):
         expect(not (root / absent).exists(), f"/{absent} is in the image")
-    targets = ["cpu", *(f"cpu-{extra}" for extra in extras)]
+    targets = [stage, *(extra if extra in BUDGETS else f"{stage}-{extra}" for extra in extras)]
     estimate = sum(counted(target, read_sizes()) for target in targets) - BASE_ALLOWANCE
     print(f"   /opt/trident: {size / 1e6:.1f} MB; estimated from docker/sizes.json: {estimate / 1e6:.1f} MB")
     expect(abs(size - estimate) < 0.05 * estimate, "docker/sizes.json is outdated: run docker/size.py --measure")
     expect(BASE_ALLOWANCE + size < sum(BUDGETS[target] for target in targets), "over the budget")
+
+
+def check_libraries(root: Path) -> None:
+    """Check that what ONNX Runtime's providers link is in the image; the driver's libraries are the host's."""
+    names = {path.name for folder in ("lib", "usr/lib", "opt/trident") for path in (root / folder).rglob("*.so*")}
+    for provider in sorted((root / "opt/trident").rglob("libonnxruntime_providers_*.so")):
+        table = subprocess.run(["readelf", "-d", str(provider)], check=True, capture_output=True, text=True).stdout
+        needed = set(re.findall(r"\(NEEDED\).*\[(\S+)\]", table))
+        missing = sorted(needed - names - {"libcuda.so.1"})
+        expect(not missing, f"{provider.name} needs {missing}, which are not in the image")
+        print(f"   {provider.name}: its {len(needed)} libraries are there")
 
 
 def check_bytecode(venv: Path) -> None:
@@ -280,14 +292,15 @@ def expect_end(command: Sequence[str], status: int, text: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    root, described, container, given, separator, *run = arguments
-    expect(separator == "--", "usage: probe.py ROOT IMAGE_JSON CONTAINER EXTRAS -- BUILDAH RUN...")
+    root, described, container, stage, given, separator, *run = arguments
+    expect(separator == "--", "usage: probe.py ROOT IMAGE_JSON CONTAINER STAGE EXTRAS -- BUILDAH RUN...")
     extras = [extra for extra in given.split(",") if extra and extra not in ALWAYS]
     image = Image(json.loads(Path(described).read_text()))
     inside = Container(run, container)
     try:
         check_description(image)
-        check_files(Path(root), extras)
+        check_files(Path(root), stage, extras)
+        check_libraries(Path(root))
         check_commands(inside, image, extras)
         check_roles(inside, image)
         check_first_process(Path(root), image)

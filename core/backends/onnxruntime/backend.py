@@ -41,6 +41,7 @@ from trident.core.backends.onnxruntime.session import (
     LIBRARIES,
     SessionRequest,
     SessionSettings,
+    driver_problem,
     failure_of,
     global_pool_sizes,
     is_poison,
@@ -48,12 +49,13 @@ from trident.core.backends.onnxruntime.session import (
     run_options,
     session_settings,
 )
-from trident.core.backends.registry import DeviceSupport
+from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.config.autocomplete import is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.config.validate import log_batching_problem, validate_against_signature
+from trident.core.cuda.versions import OLD_DRIVER_CURE
 from trident.core.inference.tensors import shape_text
 
 _log = logging.getLogger("trident.backends")
@@ -74,7 +76,11 @@ def device_support() -> DeviceSupport:
     """The execution providers of ONNX Runtime, and whether their libraries load, which may take seconds."""
     available: Sequence[str] = onnxruntime.get_available_providers()
     _preload(available)
-    return DeviceSupport(f"ONNX Runtime {onnxruntime.__version__}", provider_states(available, LIBRARIES))
+    states = provider_states(available, LIBRARIES)
+    if CUDA in available and (problem := driver_problem()):
+        others = (state for state in states if state.name != CUDA)
+        states = [ProviderState(CUDA, True, problem, OLD_DRIVER_CURE), *others]
+    return DeviceSupport(f"ONNX Runtime {onnxruntime.__version__}", states)
 
 
 def _preload(available: Sequence[str]) -> None:

@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi import build_and_package_info
 from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from trident.core.backends.cpu_budget import Spinning
@@ -36,8 +38,10 @@ from trident.core.backends.parameters import boolean, field_of, integer, paramet
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.cuda.driver import compute_capability
+from trident.core.cuda.versions import OLD_DRIVER_CURE, old_driver
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BY_ONNX_NAME, BYTES, Array
+from trident.core.observability.hardware import read_driver
 
 # "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : the text"
 _MESSAGE = re.compile(r"\[ONNXRuntimeError\] : (?P<code>\d+) : [A-Z_]+ : (?P<text>.*)", re.DOTALL)
@@ -268,6 +272,9 @@ FAILURES: tuple[type[Exception], ...] = (
 
 LIBRARIES = Path(onnxruntime.__file__).parent / "capi"
 
+# Such as "13.0"; only builds for GPUs have it.
+CUDA_VERSION: str = getattr(build_and_package_info, "cuda_version", "")
+
 # Some builds of ONNX Runtime collect telemetry. Nothing about the server's models may leave it.
 onnxruntime.disable_telemetry_events()
 
@@ -301,6 +308,8 @@ def make_session(request: SessionRequest) -> MadeSession:
     """A session with exactly the requested providers. Raises a ServerError with Triton's text. Blocks."""
     config, name = request.config, request.config.name
     on_gpu = request.placement.kind is DeviceKind.GPU
+    if on_gpu and (problem := driver_problem()):
+        raise ModelLoadFailed(f"unable to load model '{name}', {problem}", hint=OLD_DRIVER_CURE, model=name)
     capability = compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
     path = model_path(request.version, config, capability)
     serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
@@ -319,6 +328,13 @@ def make_session(request: SessionRequest) -> MadeSession:
         if provider.log_line:
             _log.info("%s", provider.log_line)
     return made
+
+
+@cache
+def driver_problem() -> str:
+    """Why this ONNX Runtime's CUDA does not run on the driver; "" if it does, or if there is none to ask."""
+    driver = read_driver()
+    return "" if isinstance(driver, str) else old_driver(CUDA_VERSION, driver.version, driver.cuda)
 
 
 def _try_run_options(session: Any, settings: SessionSettings, model_name: str) -> None:

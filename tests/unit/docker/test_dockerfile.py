@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docker.lock import STAGES
 from tests.project import ROOT
 from tests.unit.docker.dockerfile import Dockerfile, Instruction, breaches
 from trident.app.cli import main
@@ -100,9 +101,18 @@ class TestImage:
     def test_takes_the_environment_that_its_own_build_stage_made(self, image: str) -> None:
         assert DOCKERFILE.stage(image).values("COPY") == [f"--from=build-{image} /opt/trident /opt/trident"]
         runs = DOCKERFILE.stage(f"build-{image}").values("RUN")
-        assert any(f"requirements-{image}.lock" in each for each in runs)
-        assert any(each == f'docker/extras/install.sh /opt/trident {image} "${{EXTRAS}}"' for each in runs)
+        # Of the stage gpu12, 13 is what CUDA is by default.
+        stage = {"cpu": "cpu", "gpu": "gpu${CUDA#13}"}[image]
+        assert any(f"requirements-{stage}.lock" in each for each in runs)
+        assert any(
+            each.replace('"', "") == f"docker/extras/install.sh /opt/trident {stage} ${{EXTRAS}}" for each in runs
+        )
         assert {"EXTRAS", "PIP_EXTRA_INDEX_URL"} <= set(DOCKERFILE.stage(f"build-{image}").values("ARG"))
+
+    def test_installs_from_every_lock_file_of_its_stages(self, image: str) -> None:
+        copied = " ".join(DOCKERFILE.stage(f"build-{image}").values("COPY"))
+        stages = [stage for stage in STAGES if stage.startswith(image)]
+        assert all(f"docker/requirements-{stage}.lock " in copied for stage in stages)
 
     def test_asks_for_huge_pages_for_large_weights(self, image: str) -> None:
         assert variables(image)["GLIBC_TUNABLES"] == "glibc.malloc.hugetlb=1"

@@ -95,6 +95,21 @@ def test_image_has_only_tested_packages_except_its_own() -> None:
     assert {name for name in own if not name.startswith("nvidia-")} == {"onnxruntime-gpu"}
 
 
+def test_shared_extras_fit_every_stage() -> None:
+    for stage in STAGES:
+        for extra in set(EXTRAS) & set(LOCKS):
+            there = read_pins(lock_file(stage))
+            assert not {
+                name for name, version in read_pins(lock_file(extra)).items() if there.get(name, version) != version
+            }
+
+
+def test_the_image_for_older_drivers_has_cuda_12() -> None:
+    pins = read_pins(lock_file("gpu12"))
+    assert {name for name in pins if name.startswith("nvidia-")} == {name for name in pins if name.endswith("-cu12")}
+    assert pins["onnxruntime-gpu"] == "1.26.0"
+
+
 def test_gpu_image_has_the_same_onnx_runtime() -> None:
     assert read_pins(lock_file("gpu"))["onnxruntime-gpu"] == read_pins(lock_file("cpu"))["onnxruntime"]
     assert "onnxruntime" not in read_pins(lock_file("gpu"))
@@ -145,8 +160,8 @@ class TestInstall:
         done = self.installed(tmp_path, stage, "trees, redis,openvino")
         assert done.returncode == 0, done.stderr
         assert [line.split()[-1] for line in done.stdout.splitlines()] == [
-            f"{stage}-trees.lock",
-            f"{stage}-openvino.lock",
+            "trees.lock",
+            "openvino.lock",
         ]
         assert all("--require-hashes" in line and "--no-deps" in line for line in done.stdout.splitlines())
 
@@ -158,6 +173,12 @@ class TestInstall:
         done = self.installed(tmp_path, stage, "trees,pytorch")
         assert done.returncode == 1
         assert f"the {stage} image has no extra 'pytorch', only: openvino tensorflow" in done.stderr
+
+    def test_pytorch_has_a_lock_file_of_each_stage_that_can_have_it(self, tmp_path: Path, stage: str) -> None:
+        done = self.installed(tmp_path, stage, "torch")
+        assert (done.returncode, f"{stage}-torch.lock" in done.stdout) == (
+            (1, False) if stage == "gpu12" else (0, True)
+        )
 
     def test_failed_installation_ends_the_build(self, tmp_path: Path, stage: str) -> None:
         done = self.installed(tmp_path, stage, "torch", status=1)

@@ -79,7 +79,7 @@ def test_the_quick_start_consists_of_two_commands() -> None:
 
 
 # Their packages are installed by hand, on machines that have a GPU; parts of them are not on PyPI.
-FOR_GPUS = {"gpu", "tensorrt"}
+FOR_GPUS = ("gpu", "gpu12", "tensorrt")
 
 
 def test_the_lock_file_pins_every_required_package() -> None:

@@ -278,7 +278,7 @@ def known(text: str) -> bool:
     if text.startswith("thread plan: "):
         return text == f"thread plan: {plan_threads(8, 2)}"
     if text.startswith("trt_"):
-        return bool(tensorrt_options({text: "1"}))
+        return text == "trt_cuda_graph_enable" or bool(tensorrt_options({text: "1"}))
     if text.startswith("/") or text.split()[0] in {"GET", "make", "python", "trident"}:
         return True
     variables = {each.variable for each in SERVER_OPTIONS.values()}

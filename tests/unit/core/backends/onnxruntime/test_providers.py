@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import onnxruntime
 import pytest
 
 from tests.unit.backend_serving import config_of
+from trident.core.backends.onnxruntime import session
 from trident.core.backends.onnxruntime.backend import device_support
 from trident.core.backends.onnxruntime.providers import (
     CPU,
@@ -24,8 +26,10 @@ from trident.core.backends.onnxruntime.providers import (
     requested_providers,
     tensorrt_options,
 )
+from trident.core.backends.onnxruntime.session import SessionRequest, SessionSettings, make_session
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.errors import ConfigInvalid, ModelLoadFailed
+from trident.core.observability.hardware import DriverReading
 
 GPU = Placement("model_0", DeviceKind.GPU, 1)
 ON_CPU = Placement("model_0", DeviceKind.CPU)
@@ -201,3 +205,31 @@ def test_a_provider_is_absent_or_lacks_its_library(tmp_path: Path) -> None:
 
 def test_the_installed_framework_is_named() -> None:
     assert device_support().framework.startswith("ONNX Runtime 1.")
+
+
+@pytest.fixture
+def old_driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """ONNX Runtime as it is built for CUDA 13, on a machine with a driver of CUDA 12."""
+    monkeypatch.setattr(session, "CUDA_VERSION", "13.0")
+    monkeypatch.setattr(session, "read_driver", lambda: DriverReading("535.183.01", "12.2", ()))
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: None, raising=False)
+    session.driver_problem.cache_clear()
+    yield
+    session.driver_problem.cache_clear()
+
+
+@pytest.mark.usefixtures("old_driver")
+def test_no_session_is_made_on_a_driver_that_is_too_old(tmp_path: Path) -> None:
+    config = config_of("")
+    request = SessionRequest(config, tmp_path, Placement("m_0", DeviceKind.GPU), SessionSettings(), [])
+    with pytest.raises(ModelLoadFailed, match=r"'model', driver 535\.183\.01 is too old for CUDA 13") as raised:
+        make_session(request)
+    assert "the image with CUDA 12" in (raised.value.hint or "")
+
+
+@pytest.mark.usefixtures("old_driver")
+def test_doctor_is_told_of_a_driver_that_is_too_old() -> None:
+    state = device_support().providers[0]
+    assert (state.name, state.installed) == (CUDA, True)
+    assert "580.65.06 or later is needed" in state.problem
