@@ -1,6 +1,6 @@
-"""A flat JSON object to an InferenceRequest: members with the name of an input are tensors, all others parameters.
+"""Generate: a flat JSON object in, and one out, or an event for each response.
 
-The shape of a tensor follows from the number of its values and the shape in the model's metadata.
+The platforms share `read_identity`, `answer_object`, `answer_events` and `stream_events` with the routes.
 Source: docs/spec/http.md section 9.
 """
 
@@ -53,36 +53,227 @@ from trident.core.inference.response import InferenceResponse, OutputTensor, Rec
 from trident.core.inference.tensors import BYTES, NUMBER_CODES, Array, Buffer, Datatype, Shape
 from trident.core.observability.metrics.snapshot import CustomFamilyMetrics
 
-REQUEST_KEY = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
-RESPONSE_HEADER = "endpoint-load-metrics"
-
-_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
-_KIND = "kv_cache_block_type"
+# A proxy that collects what it passes on would delay the events.
+_UNBUFFERED = ("X-Accel-Buffering", "no")
 
 
-def load_metrics(form: str, model: str, families: Iterable[CustomFamilyMetrics]) -> str | None:
-    """The value of the response header in `form`, "json" or "text"; None for another form, or without the metrics.
+def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """Answer with one object. `version` is text, empty for the latest. Raises ServerError."""
+    found, number = find_model(front_end, model, version)
+    return answer_object(front_end, environ, found, read_identity(front_end, environ), number)
 
-    The metrics are those of `model` where they name a model.
+
+def generate_stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """Answer with an event for each response. Raises ServerError for what goes wrong before the first one."""
+    found, number = find_model(front_end, model, version)
+    return answer_events(front_end, environ, found, read_identity(front_end, environ), number)
+
+
+def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
+    """The whole body, which has no encoding and is within the limit. Raises InvalidRequest."""
+    if environ.get(CONTENT_ENCODING, IDENTITY) != IDENTITY:
+        raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
+    body = read_body(front_end, environ)
+    limit = front_end.options.max_input_size
+    if len(body) > limit:
+        raise too_large(str(len(body)), limit)
+    return body
+
+
+def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
+    """Run the object in `body` on `model`; the reply has the object of its one response. Raises ServerError."""
+    request = _decode_body(front_end, environ, model, body, version)
+    single = _only_response if model.spec.decoupled else run
+    response = single(front_end, environ, model, request)
+    text = off_hub(front_end, response.nbytes, encode_object, response)
+    return text_reply(200, text, JSON, _response_headers(front_end, environ, response))
+
+
+def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
+    """Run the object in `body` on `model`; the reply has an event for each response.
+
+    Raises ServerError for what goes wrong before the first response, and for a first response that is an error.
     """
-    blocks = {
-        series.labels.get(_KIND): series.value
-        for family in families
-        if family.name == _FAMILY
-        for series in family.series
-        if series.labels.get("model", model) == model
-    }
-    used, most, tokens = (blocks.get(kind) for kind in ("used", "max", "tokens_per"))
-    if used is None or tokens is None or not most:
-        return None
-    utilization, capacity = used / most, int(most * tokens)
-    if form.lower() == "json":
-        named = {"kv_cache_utilization": utilization, "max_token_capacity": capacity}
-        return f"JSON {orjson.dumps({'named_metrics': named}).decode()}"
-    if form.lower() == "text":
-        return f"TEXT named_metrics.kv_cache_utilization={utilization:.6f}, named_metrics.max_token_capacity={capacity}"
-    return None
+    request = _decode_body(front_end, environ, model, body, version)
+    if model.spec.decoupled:
+        return stream_events(front_end, environ, model, request, ObjectEncoder())
+    try:
+        response = run(front_end, environ, model, request)
+    except (BackendFailed, OutOfMemory):
+        environ[AS_EVENT_KEY] = True  # it is the model's response
+        raise
+    text = event(off_hub(front_end, response.nbytes, encode_object, response))
+    return text_reply(200, text, EVENT_STREAM, _event_headers(front_end, environ, response))
 
+
+def _decode_body(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int
+) -> InferenceRequest:
+    limit, spec = front_end.options.max_input_size, model.spec
+    slicing = slicing_of(environ, len(body), spec)
+    request = off_hub(front_end, len(body), decode_object, body, version, spec, limit, slicing)
+    complete(front_end, environ, request, forwards=False)
+    return request
+
+
+def _only_response(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
+) -> InferenceResponse:
+    """The response of a model that may send any number of them. Raises BackendFailed unless it sends one."""
+    stream = open_stream(front_end, environ, model, request)
+    only: InferenceResponse | None = None
+    try:
+        for response in stream:
+            if response.trace and TRACES_KEY not in environ:
+                note_traces(environ, (response,))
+            environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version, response.times)
+            if response.error is not None:
+                raise response.error
+            if not is_empty(response):
+                if only is not None:
+                    raise _not_one(model)
+                only = response
+    finally:
+        stream.cancel()
+    if only is None:
+        raise _not_one(model)
+    return only
+
+
+def _not_one(model: ServedModel) -> BackendFailed:
+    return BackendFailed(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses",
+        model=model.spec.name,
+    )
+
+
+def stream_events(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    request: InferenceRequest,
+    encode: Callable[[InferenceResponse], bytes],
+) -> Reply:
+    """Run `request` on `model`; the reply has an event for each response, with the JSON that `encode` makes of it.
+
+    Raises as `answer_events`.
+    """
+    stream = open_stream(front_end, environ, model, request)
+    body = EventBody(stream, environ, front_end.status_of, encode, front_end.options.error_hints)
+    try:
+        headers = _event_headers(front_end, environ, body.begin())
+    except BaseException:
+        stream.cancel()
+        raise
+    return Reply(200, [("Content-Type", EVENT_STREAM), *headers], body)
+
+
+def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
+    return [_UNBUFFERED, *_response_headers(front_end, environ, response)]
+
+
+def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
+    headers: Headers = []
+    add_response_headers(front_end, headers, response.parameters, response.times)
+    form = environ.get(REQUEST_KEY)
+    load = None if form is None else load_metrics(form, response.model_name, front_end.engine.metrics().custom)
+    return headers if load is None else [*headers, (RESPONSE_HEADER, load)]
+
+
+# --- events
+
+
+class EventBody:
+    """An event for each response of `stream`; those that have arrived together are one part of the body.
+
+    `encode` makes the JSON of a response. An error of a response is an event, too, and a line in the log; `status_of`
+    gives the status for the line, and `hints` says how clients get an error's hint. Used by the thread or greenlet of
+    the stream.
+    """
+
+    def __init__(
+        self,
+        stream: ResponseStream,
+        environ: Environ,
+        status_of: Callable[[Exception], int],
+        encode: Callable[[InferenceResponse], bytes],
+        hints: ErrorHints,
+    ) -> None:
+        self._stream = stream
+        self._environ = environ
+        self._status_of = status_of
+        self._encode = encode
+        self._hints = hints
+        self._begun = b""
+
+    def begin(self) -> InferenceResponse:
+        """Wait for the first response and return it; afterwards the body can be sent.
+
+        Raises the error of the first response, as an event if the model has sent it.
+        """
+        responses = self._stream.take()
+        first = responses[0]
+        note_traces(self._environ, (first,))
+        self._environ[INFERENCE_KEY] = InferenceNote(first.model_name, first.model_version)
+        error = first.error
+        if error is not None:
+            # A request that was refused has one response, too.
+            if not first.final or isinstance(error, BackendFailed | OutOfMemory):
+                self._environ[AS_EVENT_KEY] = True
+            raise error
+        try:
+            text = b"" if is_empty(first) else event(self._encode(first))
+        except ServerError:
+            self._environ[AS_EVENT_KEY] = True
+            raise
+        self._begun = text + self._events(responses[1:])
+        self._note(responses[-1])
+        return first
+
+    def __iter__(self) -> EventBody:
+        return self
+
+    def __next__(self) -> bytes:
+        if self._begun:
+            text, self._begun = self._begun, b""
+            return text
+        while responses := self._stream.take():
+            text = self._events(responses)
+            self._note(responses[-1])
+            if text:
+                return text
+        raise StopIteration
+
+    def close(self) -> None:
+        self._stream.cancel()
+
+    def _events(self, responses: list[InferenceResponse]) -> bytes:
+        return b"".join([self._event(response) for response in responses if not is_empty(response)])
+
+    def _event(self, response: InferenceResponse) -> bytes:
+        try:
+            if response.error is not None:
+                raise response.error
+            return event(self._encode(response))
+        except ServerError as error:
+            log_error(error, self._status_of(error), self._environ)
+            # No cycle: the traceback refers to this frame, which refers to the response.
+            error.__traceback__ = None
+            return error_event(error, self._hints)
+
+    def _note(self, last: InferenceResponse) -> None:
+        if last.final and last.times is not None:
+            note_inference(self._environ, (last,))
+
+
+def is_empty(response: InferenceResponse) -> bool:
+    """Whether the response only says that there are no more."""
+    return response.final and response.error is None and not response.outputs and not response.parameters
+
+
+# --- the request: members with the name of an input are tensors, all others parameters. The shape of a tensor follows
+# from the number of its values and the shape in the model's metadata.
 
 _PARAMETERS = "parameters"
 _NON_OBJECT = "attempt to access JSON non-object as object"
@@ -299,9 +490,7 @@ def _parse(body: Buffer, spec: ModelSpec) -> Members:
     return document
 
 
-# The responses of a stream are many and alike. What surrounds their values is written once. Source: docs/spec/http.md
-# section 9.
-
+# --- the response. Those of a stream are many and alike: what surrounds their values is written once
 
 _CODES = {**NUMBER_CODES, "BOOL": "?"}
 # numpy writes more numbers faster.
@@ -431,224 +620,34 @@ def _is_finite(value: Any) -> bool:
     return not isinstance(value, float | np.ndarray | np.floating) or bool(np.isfinite(value).all())
 
 
-# Source: docs/spec/http.md section 9.
+# --- the load of a TensorRT-LLM model, which a client may ask for
+
+REQUEST_KEY = "HTTP_ENDPOINT_LOAD_METRICS_FORMAT"
+RESPONSE_HEADER = "endpoint-load-metrics"
+
+_FAMILY = "nv_trt_llm_kv_cache_block_metrics"
+_KIND = "kv_cache_block_type"
 
 
-class EventBody:
-    """An event for each response of `stream`; those that have arrived together are one part of the body.
+def load_metrics(form: str, model: str, families: Iterable[CustomFamilyMetrics]) -> str | None:
+    """The value of the response header in `form`, "json" or "text"; None for another form, or without the metrics.
 
-    `encode` makes the JSON of a response. An error of a response is an event, too, and a line in the log; `status_of`
-    gives the status for the line, and `hints` says how clients get an error's hint. Used by the thread or greenlet of
-    the stream.
+    The metrics are those of `model` where they name a model.
     """
-
-    def __init__(
-        self,
-        stream: ResponseStream,
-        environ: Environ,
-        status_of: Callable[[Exception], int],
-        encode: Callable[[InferenceResponse], bytes],
-        hints: ErrorHints,
-    ) -> None:
-        self._stream = stream
-        self._environ = environ
-        self._status_of = status_of
-        self._encode = encode
-        self._hints = hints
-        self._begun = b""
-
-    def begin(self) -> InferenceResponse:
-        """Wait for the first response and return it; afterwards the body can be sent.
-
-        Raises the error of the first response, as an event if the model has sent it.
-        """
-        responses = self._stream.take()
-        first = responses[0]
-        note_traces(self._environ, (first,))
-        self._environ[INFERENCE_KEY] = InferenceNote(first.model_name, first.model_version)
-        error = first.error
-        if error is not None:
-            # A request that was refused has one response, too.
-            if not first.final or isinstance(error, BackendFailed | OutOfMemory):
-                self._environ[AS_EVENT_KEY] = True
-            raise error
-        try:
-            text = b"" if is_empty(first) else event(self._encode(first))
-        except ServerError:
-            self._environ[AS_EVENT_KEY] = True
-            raise
-        self._begun = text + self._events(responses[1:])
-        self._note(responses[-1])
-        return first
-
-    def __iter__(self) -> EventBody:
-        return self
-
-    def __next__(self) -> bytes:
-        if self._begun:
-            text, self._begun = self._begun, b""
-            return text
-        while responses := self._stream.take():
-            text = self._events(responses)
-            self._note(responses[-1])
-            if text:
-                return text
-        raise StopIteration
-
-    def close(self) -> None:
-        self._stream.cancel()
-
-    def _events(self, responses: list[InferenceResponse]) -> bytes:
-        return b"".join([self._event(response) for response in responses if not is_empty(response)])
-
-    def _event(self, response: InferenceResponse) -> bytes:
-        try:
-            if response.error is not None:
-                raise response.error
-            return event(self._encode(response))
-        except ServerError as error:
-            log_error(error, self._status_of(error), self._environ)
-            # No cycle: the traceback refers to this frame, which refers to the response.
-            error.__traceback__ = None
-            return error_event(error, self._hints)
-
-    def _note(self, last: InferenceResponse) -> None:
-        if last.final and last.times is not None:
-            note_inference(self._environ, (last,))
-
-
-def is_empty(response: InferenceResponse) -> bool:
-    """Whether the response only says that there are no more."""
-    return response.final and response.error is None and not response.outputs and not response.parameters
-
-
-# The steps that the platforms share with the routes are functions here: `read_identity`, `answer_object`,
-# `answer_events` and `stream_events`. Source: docs/spec/http.md section 9.
-
-
-# A proxy that collects what it passes on would delay the events.
-_UNBUFFERED = ("X-Accel-Buffering", "no")
-
-
-def generate(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    """Answer with one object. `version` is text, empty for the latest. Raises ServerError."""
-    found, number = find_model(front_end, model, version)
-    return answer_object(front_end, environ, found, read_identity(front_end, environ), number)
-
-
-def generate_stream(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
-    """Answer with an event for each response. Raises ServerError for what goes wrong before the first one."""
-    found, number = find_model(front_end, model, version)
-    return answer_events(front_end, environ, found, read_identity(front_end, environ), number)
-
-
-def read_identity(front_end: HttpFrontEnd, environ: Environ) -> Buffer:
-    """The whole body, which has no encoding and is within the limit. Raises InvalidRequest."""
-    if environ.get(CONTENT_ENCODING, IDENTITY) != IDENTITY:
-        raise InvalidRequest("Unsupported content-encoding, only 'identity' is supported.")
-    body = read_body(front_end, environ)
-    limit = front_end.options.max_input_size
-    if len(body) > limit:
-        raise too_large(str(len(body)), limit)
-    return body
-
-
-def answer_object(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
-    """Run the object in `body` on `model`; the reply has the object of its one response. Raises ServerError."""
-    request = _decode_body(front_end, environ, model, body, version)
-    single = _only_response if model.spec.decoupled else run
-    response = single(front_end, environ, model, request)
-    text = off_hub(front_end, response.nbytes, encode_object, response)
-    return text_reply(200, text, JSON, _response_headers(front_end, environ, response))
-
-
-def answer_events(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int) -> Reply:
-    """Run the object in `body` on `model`; the reply has an event for each response.
-
-    Raises ServerError for what goes wrong before the first response, and for a first response that is an error.
-    """
-    request = _decode_body(front_end, environ, model, body, version)
-    if model.spec.decoupled:
-        return stream_events(front_end, environ, model, request, ObjectEncoder())
-    try:
-        response = run(front_end, environ, model, request)
-    except (BackendFailed, OutOfMemory):
-        environ[AS_EVENT_KEY] = True  # it is the model's response
-        raise
-    text = event(off_hub(front_end, response.nbytes, encode_object, response))
-    return text_reply(200, text, EVENT_STREAM, _event_headers(front_end, environ, response))
-
-
-def _decode_body(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer, version: int
-) -> InferenceRequest:
-    limit, spec = front_end.options.max_input_size, model.spec
-    slicing = slicing_of(environ, len(body), spec)
-    request = off_hub(front_end, len(body), decode_object, body, version, spec, limit, slicing)
-    complete(front_end, environ, request, forwards=False)
-    return request
-
-
-def _only_response(
-    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, request: InferenceRequest
-) -> InferenceResponse:
-    """The response of a model that may send any number of them. Raises BackendFailed unless it sends one."""
-    stream = open_stream(front_end, environ, model, request)
-    only: InferenceResponse | None = None
-    try:
-        for response in stream:
-            if response.trace and TRACES_KEY not in environ:
-                note_traces(environ, (response,))
-            environ[INFERENCE_KEY] = InferenceNote(response.model_name, response.model_version, response.times)
-            if response.error is not None:
-                raise response.error
-            if not is_empty(response):
-                if only is not None:
-                    raise _not_one(model)
-                only = response
-    finally:
-        stream.cancel()
-    if only is None:
-        raise _not_one(model)
-    return only
-
-
-def _not_one(model: ServedModel) -> BackendFailed:
-    return BackendFailed(
-        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
-        "number of responses",
-        model=model.spec.name,
-    )
-
-
-def stream_events(
-    front_end: HttpFrontEnd,
-    environ: Environ,
-    model: ServedModel,
-    request: InferenceRequest,
-    encode: Callable[[InferenceResponse], bytes],
-) -> Reply:
-    """Run `request` on `model`; the reply has an event for each response, with the JSON that `encode` makes of it.
-
-    Raises as `answer_events`.
-    """
-    stream = open_stream(front_end, environ, model, request)
-    body = EventBody(stream, environ, front_end.status_of, encode, front_end.options.error_hints)
-    try:
-        headers = _event_headers(front_end, environ, body.begin())
-    except BaseException:
-        stream.cancel()
-        raise
-    return Reply(200, [("Content-Type", EVENT_STREAM), *headers], body)
-
-
-def _event_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
-    return [_UNBUFFERED, *_response_headers(front_end, environ, response)]
-
-
-def _response_headers(front_end: HttpFrontEnd, environ: Environ, response: InferenceResponse) -> Headers:
-    headers: Headers = []
-    add_response_headers(front_end, headers, response.parameters, response.times)
-    form = environ.get(REQUEST_KEY)
-    load = None if form is None else load_metrics(form, response.model_name, front_end.engine.metrics().custom)
-    return headers if load is None else [*headers, (RESPONSE_HEADER, load)]
+    blocks = {
+        series.labels.get(_KIND): series.value
+        for family in families
+        if family.name == _FAMILY
+        for series in family.series
+        if series.labels.get("model", model) == model
+    }
+    used, most, tokens = (blocks.get(kind) for kind in ("used", "max", "tokens_per"))
+    if used is None or tokens is None or not most:
+        return None
+    utilization, capacity = used / most, int(most * tokens)
+    if form.lower() == "json":
+        named = {"kv_cache_utilization": utilization, "max_token_capacity": capacity}
+        return f"JSON {orjson.dumps({'named_metrics': named}).decode()}"
+    if form.lower() == "text":
+        return f"TEXT named_metrics.kv_cache_utilization={utilization:.6f}, named_metrics.max_token_capacity={capacity}"
+    return None

@@ -1,6 +1,6 @@
-"""The parser of large JSON documents, one for each thread, where simdjson is installed.
+"""The parser of large JSON documents, one for each thread, where simdjson is installed, and the lenient writer.
 
-It has no wheels for some Pythons. There orjson reads large documents too: the answers are the same and take longer.
+simdjson has no wheels for some Pythons. There orjson reads large documents too, with the same results, but slower.
 Source: docs/architecture.md section 3 point 6.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from trident.core.inference.tensors import Buffer
+from trident.core.inference.tensors import Array, Buffer
 
 log = logging.getLogger("trident.http")
 
@@ -49,12 +49,39 @@ def parse(text: Buffer, read: Callable[[Any], T]) -> T:
     return result
 
 
-# Source: docs/spec/http.md sections 1 and 5.
+# The names that simdjson has for the three wide number types, by numpy's kind, and the numpy type of its buffers.
+WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
+
+
+def flat_numbers(content: Any, kind: str) -> Array:
+    """All numbers of an array of simdjson as the wide type of their kind. Raises TypeError or ValueError for others."""
+    letter, dtype = WIDE[kind]
+    return np.frombuffer(content.as_buffer(of_type=letter), dtype)
+
+
+def unique_keys(value: Any) -> list[str]:
+    """The keys of an object of simdjson, for subscripts: `items` would turn every number into a Python object.
+
+    Raises ValueError for keys with which the meaning would depend on the parser.
+    """
+    keys = list(value.keys())
+    if len(set(keys)) != len(keys):
+        raise ValueError("a key is given twice: simdjson takes the first value, orjson the last")
+    if any("\0" in key for key in keys):
+        raise ValueError("a subscript ends at NUL: it would find another key's value")
+    return keys
+
+
+def plain_value(value: Any) -> Any:
+    """A value of simdjson as Python values."""
+    if isinstance(value, simdjson.Object):
+        return value.as_dict()
+    return value.as_list() if isinstance(value, simdjson.Array) else value
 
 
 def write_lenient(value: Any) -> bytes:
     """Compact JSON with the bare words NaN and Infinity, and with strings that are not UTF-8 byte for byte, as in
-    Triton."""
+    Triton. Source: docs/spec/http.md sections 1 and 5."""
     text = json.dumps(value, default=_plain, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "surrogateescape")
 

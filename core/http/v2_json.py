@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import parse, simdjson
+from trident.core.http.json import WIDE, flat_numbers, parse, plain_value, simdjson, unique_keys
 from trident.core.http.long_json import Outline, SlicedArray, Slicing, joined_array, outline_of
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Buffer, Datatype, bytes_array
 
@@ -186,8 +186,6 @@ def array_from_slices(content: SlicedArray, datatype: Datatype, count: int, inpu
 
 # From this size on simdjson and its buffers are faster (256 floats, 5 KB: 12 µs, orjson 31 µs).
 _LARGE = 1024
-# simdjson's names of the three number types, by numpy's kind, and the numpy type of the buffer that it fills.
-WIDE = {"i": ("i", np.dtype(np.int64)), "u": ("u", np.dtype(np.uint64)), "f": ("d", np.dtype(np.float64))}
 _DATA = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*\[')
 _PREFIX = "failed to parse the request JSON buffer: "
 # A whole string, or an unfinished one to the end, so that no match starts inside a string; or the word itself.
@@ -252,22 +250,22 @@ def _plain_document(document: Any) -> Any:
     """The document as Python values and arrays. It holds no object of simdjson, whose parser is used again."""
     if not isinstance(document, simdjson.Object):
         return {}
-    plain = {key: document[key] if key == "inputs" else _plain(document[key]) for key in _keys(document)}
+    plain = {key: document[key] if key == "inputs" else plain_value(document[key]) for key in unique_keys(document)}
     inputs = plain.get("inputs")
     if isinstance(inputs, simdjson.Array):
-        plain["inputs"] = [_plain_input(i) if isinstance(i, simdjson.Object) else _plain(i) for i in inputs]
+        plain["inputs"] = [_plain_input(i) if isinstance(i, simdjson.Object) else plain_value(i) for i in inputs]
     elif inputs is not None:
-        plain["inputs"] = _plain(inputs)
+        plain["inputs"] = plain_value(inputs)
     return plain
 
 
 def _plain_input(item: Any) -> dict[str, Any]:
-    plain = {key: item[key] if key == "data" else _plain(item[key]) for key in _keys(item)}
+    plain = {key: item[key] if key == "data" else plain_value(item[key]) for key in unique_keys(item)}
     content = plain.get("data")
     if isinstance(content, simdjson.Array):
         plain["data"] = _numbers(content, plain.get("datatype"))
     elif content is not None:
-        plain["data"] = _plain(content)
+        plain["data"] = plain_value(content)
     return plain
 
 
@@ -278,12 +276,10 @@ def _numbers(content: Any, datatype: Any) -> Any:
     """
     _check_depth(content, datatype)
     row = BY_NAME.get(datatype) if type(datatype) is str else None
-    wide = WIDE.get(row.kind) if row is not None else None
-    if wide is None:
+    if row is None or row.kind not in WIDE:
         return content.as_list()
-    letter, dtype = wide
     try:
-        return np.frombuffer(content.as_buffer(of_type=letter), dtype)
+        return flat_numbers(content, row.kind)
     except (TypeError, ValueError):
         return content.as_list()
 
@@ -296,23 +292,6 @@ def _check_depth(content: Any, datatype: Any) -> None:
             raise nested_too_deep(datatype)
         content = content[0]
         depth += 1
-
-
-def _keys(value: Any) -> list[str]:
-    """The keys of a simdjson object, for subscripts: `items` would turn every number into a Python object."""
-    keys = list(value.keys())
-    if len(set(keys)) != len(keys):
-        # simdjson would take the first value, orjson takes the last: the meaning must not depend on the size.
-        raise ValueError("a key is given twice")
-    if any("\0" in key for key in keys):
-        raise ValueError("a subscript ends at NUL: it would find another key's value")
-    return keys
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, simdjson.Object):
-        return value.as_dict()
-    return value.as_list() if isinstance(value, simdjson.Array) else value
 
 
 def _parse_lenient(text: Buffer, binary_follows: bool = True) -> Any:

@@ -1,4 +1,10 @@
-"""Converts Python values of one input to an array, level by level in C and not element by element in Python."""
+"""JSON and JSON Lines: documents with instances or columns to a payload, and outputs to documents.
+
+An instance is the value of the only input, or an object with a value by input name. Numbers for a model with one input
+are parsed directly into an array. Other documents are parsed into Python values, which are converted level by level in
+C and not element by element in Python.
+Source: docs/spec/vertex.md section D points 1 to 5; docs/spec/sagemaker.md sections A6 (lines) and C "Auto-wrapping".
+"""
 
 from __future__ import annotations
 
@@ -17,7 +23,7 @@ from trident.core.config.golden import NOT_FINITE, is_floating
 from trident.core.config.json_fields import shown
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.json import parse, simdjson
+from trident.core.http.json import WIDE, flat_numbers, parse, plain_value, simdjson, unique_keys
 from trident.core.http.long_json import SlicedArray, Slicing, line_slices, outline_of, slice_array, without_blank_lines
 from trident.core.http.payloads.payload import (
     DecodedPayload,
@@ -45,8 +51,207 @@ from trident.core.http.payloads.payload import (
     unravelled,
     wide_integers,
 )
-from trident.core.http.v2_json import WIDE
 from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
+
+# --- documents
+
+# From this number of bytes on the parser for number arrays is faster.
+_LARGE = 1024
+# `signature_name` is TensorFlow Serving's and is ignored: a model here has one signature.
+_MEMBERS = {
+    DocumentForm.INSTANCES: ("instances", "parameters", "signature_name"),
+    DocumentForm.COLUMNS: ("inputs", "parameters", "signature_name"),
+}
+
+
+def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
+    """Decode a document. Raises InvalidRequest that names the instance, the input and the element."""
+    form = document_form(body)
+    payload = _decode_slices(body, spec, rules, form)
+    if payload is None and len(body) > _LARGE:
+        payload = _decode_numbers(body, spec, form)
+    if payload is None:
+        payload = _decode_values(body, spec, rules, form)
+    payload.form = form
+    return payload
+
+
+def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:
+    """The payload of plain numbers for a model with one input; None for any other document, valid or not."""
+    kind = only_numbers(spec)
+    if kind is None or form not in (DocumentForm.INSTANCES, DocumentForm.BARE):
+        return None
+    found = parse_number_array(body, "instances" if form is DocumentForm.INSTANCES else None, kind)
+    if found is None:
+        return None
+    wide, others = found
+    parameters = _parameters(others, form)
+    if form is DocumentForm.BARE and is_one_instance(wide.ndim, spec):
+        wide = wide.reshape(1, *wide.shape)
+    payload = decode_numbers(wide, spec, instance_name)
+    if payload is not None:
+        payload.parameters = parameters
+    return payload
+
+
+def _decode_values(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload:
+    document = parse_json(body)
+    if form is DocumentForm.BARE:
+        instances = [document] if is_one_instance(rank_of(document), spec) else document
+        return decode_instances(instances, spec, rules, instance_name)
+    if form is DocumentForm.V2 or _MEMBERS[form][0] not in document:
+        raise InvalidRequest("expected a JSON object with 'instances', or an array of instances")
+    content = document.pop(_MEMBERS[form][0])
+    parameters = _parameters(document, form)
+    if form is DocumentForm.COLUMNS:
+        payload = _decode_columns(content, spec)
+    elif type(content) is list:
+        payload = decode_instances(content, spec, rules, instance_name)
+    else:
+        raise InvalidRequest(f"'instances': expected a list of instances, got {shown(content)}")
+    payload.parameters = parameters
+    return payload
+
+
+def _parameters(others: dict[str, Any], form: DocumentForm) -> dict[str, Any]:
+    for key in others:
+        if key not in _MEMBERS[form]:
+            known = ", ".join(f"'{name}'" for name in _MEMBERS[form])
+            raise InvalidRequest(f"unknown member '{key[:60]}' of the request, known are {known}")
+    parameters = others.get("parameters")
+    if parameters is None:
+        return {}
+    if type(parameters) is not dict:
+        raise InvalidRequest(f"'parameters': expected an object, got {shown(parameters)}")
+    return parameters
+
+
+def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
+    """Decode whole tensors by input name (TensorFlow Serving's columnar format), with a batch dimension if the model
+    has one. The tensor of an only input may be given without its name.
+    """
+    if type(content) is list:
+        content = {single_input(spec, "a tensor without a name under 'inputs'").name: content}
+    if type(content) is not dict:
+        raise InvalidRequest(f"'inputs': expected an object with a tensor by input name, got {shown(content)}")
+    check_names(content, spec, "'inputs'")
+    arrays: dict[str, Array] = {}
+    if spec.max_batch_size == 0:
+        for name, value in content.items():
+            array = column_array([value], spec.inputs[name], ErrorLocation(_whole, name))
+            arrays[name] = array.reshape(array.shape[1:])
+        return DecodedPayload(arrays=arrays, count=None, stacked=False)
+    for name, value in content.items():
+        if type(value) is not list or not value:
+            raise InvalidRequest(f"input '{name}': expected a list of at least one row, got {shown(value)}")
+        arrays[name] = column_array(value, spec.inputs[name], ErrorLocation(_row, name))
+    return DecodedPayload(arrays=arrays, count=common_count(arrays), stacked=True)
+
+
+def _row(index: int) -> str:
+    return f"row {index}"
+
+
+def _whole(_index: int) -> str:
+    return "the tensor"
+
+
+# --- many instances, an array of whole instances at a time
+
+LISTS, VALUES = "lists", "values"
+_BRACKET = re.compile(rb"[ \t\r\n]*\[")
+_BLANKS = b" \t\r\n"
+_INSTANCES = re.compile(rb'"instances"[ \t\r\n]*:[ \t\r\n]*\[')
+
+
+def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
+    """The payload of many instances, if the rules allow slices; None for a document that has to be read as a whole."""
+    if rules.slicing is None:
+        return None
+    found = _sliced_instances(memoryview(body), form, rules.slicing)
+    if found is None:
+        return None
+    array, others = found
+    is_bare = form is DocumentForm.BARE
+    payload = decode_slices(array.texts(), lambda text: _decode_slice(text, spec, rules, is_bare=is_bare))
+    if payload is not None:
+        payload.parameters = _parameters(others, form)
+    return payload
+
+
+def _sliced_instances(
+    body: memoryview, form: DocumentForm, slicing: Slicing
+) -> tuple[SlicedArray, dict[str, Any]] | None:
+    """The instances of a document with many, and its other members; None for any other text, valid or not."""
+    if form is DocumentForm.BARE:
+        found = _BRACKET.match(body)
+        bare = None if found is None else slice_array(body, found.end() - 1, slicing, whole_elements=True)
+        is_whole = bare is not None and bare.is_long and not bytes(body[bare.end :]).strip(_BLANKS)
+        return (bare, {}) if bare is not None and is_whole else None
+    outline = outline_of(body, _INSTANCES, slicing, whole_elements=True) if form is DocumentForm.INSTANCES else None
+    if outline is None or type(outline.document) is not dict:
+        return None
+    others: dict[str, Any] = outline.document
+    array = outline.take(others.pop("instances", None))
+    return (array, others) if array is not None and outline.is_taken() else None
+
+
+def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, *, is_bare: bool) -> DecodedSlice | None:
+    """The payload of an array of instances, and their form.
+
+    None if it has to be decoded together with the others: in a bare array, because that may be one instance. Raises
+    InvalidRequest.
+    """
+    kind = only_numbers(spec)
+    found = parse_number_array(text, None, kind) if kind is not None else None
+    if found is not None:
+        rank = found[0].ndim
+        payload = decode_numbers(found[0], spec, instance_name)
+        if payload is not None:
+            return None if is_bare and is_one_instance(rank, spec) else (payload, LISTS if rank > 1 else VALUES)
+    instances = parse_json(text)
+    if is_bare and is_one_instance(rank_of(instances), spec):
+        return None
+    return decode_instances(instances, spec, rules, instance_name), form_of_instance(instances[0])
+
+
+def form_of_instance(value: Any) -> Hashable:
+    """What all instances of a body must have in common, besides what their arrays show."""
+    if type(value) is dict:
+        return tuple(value)
+    return LISTS if type(value) is list else VALUES
+
+
+# --- numbers of the only input
+
+
+def only_numbers(spec: ModelSpec) -> str | None:
+    """The wide kind of the only input; None if there are several inputs, or if its datatype is not numeric."""
+    datatypes = [i.datatype for i in spec.inputs.values()]
+    return wide_kind(datatypes[0]) if len(datatypes) == 1 else None
+
+
+def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
+    """The payload of `wide`, whose rows are instances of the only input; None if they do not fit its shape."""
+    (name,) = spec.inputs
+    signature = instance_signature(spec, wide.ndim - 1)
+    expected = signature.inputs[name]
+    if wide.ndim == 1 and all(dim == 1 for dim in expected.dims):
+        wide = wide.reshape(-1, *expected.dims)
+    if not fits_dims(wide.shape[1:], expected.dims):
+        return None
+    array = as_datatype(wide, expected.datatype, ErrorLocation(row_name, name))
+    return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
+
+
+def is_one_instance(rank: int, spec: ModelSpec) -> bool:
+    """Whether the nesting, `rank`, of a bare array shows that it is one instance and not a list of instances."""
+    if len(spec.inputs) != 1:
+        return False
+    (row,) = instance_signature(spec, None).inputs.values()
+    dims = row.dims
+    return rank == len(dims) and not all(dim == 1 for dim in dims)
+
 
 _OPENING = ord("[")
 
@@ -73,27 +278,17 @@ def _numbers(document: Any, member: str | None, kind: str, text: Array) -> tuple
     others: dict[str, Any] = {}
     content: Any = document
     if member is not None:
-        keys = list(document.keys())
-        if len(set(keys)) != len(keys) or any("\0" in key for key in keys):
-            # This parser takes the first of two equal keys and orjson the last, and a subscript here ends at NUL. The
-            # meaning of a request must not depend on the parser.
-            return None
+        others = {key: plain_value(document[key]) for key in unique_keys(document) if key != member}
         content = document[member]
-        others = {key: _plain(document[key]) for key in keys if key != member}
     if not isinstance(content, simdjson.Array) or not len(content):
         return None
-    flat = _flat(content, kind)
+    flat = flat_numbers(content, kind)
     shape, lists = _outline(content)
     # The buffer is flat: only the number of brackets shows a list among the numbers of a row.
     expected = lists + orjson.dumps(others).count(b"[")
     if prod(shape) != flat.size or np.count_nonzero(text == _OPENING) != expected:
         return None
     return flat.reshape(shape), others
-
-
-def _flat(content: Any, kind: str) -> Array:
-    letter, dtype = WIDE[kind]
-    return np.frombuffer(content.as_buffer(of_type=letter), dtype)
 
 
 def _outline(content: Any) -> tuple[tuple[int, ...], int]:
@@ -115,11 +310,97 @@ def _lists(content: Any, depth: int) -> Iterable[Any]:
     return chain.from_iterable(_lists(content, depth - 1)) if depth else (content,)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, simdjson.Object):
-        return value.as_dict()
-    return value.as_list() if isinstance(value, simdjson.Array) else value
+# --- instances as Python values
 
+_Row = dict[str, Any]
+
+
+def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedPayload:
+    """Decode instances. Raises InvalidRequest that names the input, and the instance by `row_name`."""
+    if not instances:
+        raise InvalidRequest("there are no instances: expected at least one")
+    columns = _columns(instances, spec, rules, row_name)
+    first_name = next(iter(columns))
+    signature = instance_signature(spec, _rank_at(columns[first_name][0], spec.inputs[first_name]))
+    payload = DecodedPayload(arrays={}, count=len(instances), stacked=signature.stacked)
+    try:
+        payload.arrays = _arrays(columns, signature, row_name)
+    except InvalidRequest:
+        # Instances that are run one by one may have different shapes; an error within an instance is raised again.
+        if signature.stacked or not any(-1 in expected.dims for expected in signature.inputs.values()):
+            raise
+        payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
+    return payload
+
+
+def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
+    return {
+        name: column_array(values, signature.inputs[name], ErrorLocation(row_name, name))
+        for name, values in columns.items()
+    }
+
+
+def _row_arrays(
+    columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName, index: int
+) -> dict[str, Array]:
+    own = {name: [values[index]] for name, values in columns.items()}
+    arrays = _arrays(own, signature, lambda _: row_name(index))
+    return {name: array.reshape(array.shape[1:]) for name, array in arrays.items()}
+
+
+def _rank_at(value: Any, expected: InputSpec) -> int:
+    # Raw bytes have no nesting; their rank is that of the dims.
+    return len(expected.dims) if is_b64(value) and expected.datatype.size else rank_of(value)
+
+
+def _columns(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
+    """The values of each given input, in the order of the instances."""
+    if dict in set(map(type, instances)) and any(_is_named(value, spec) for value in instances):
+        if not all(_is_named(value, spec) for value in instances):
+            index = next(i for i, value in enumerate(instances) if not _is_named(value, spec))
+            got = shown(instances[index])
+            raise mismatch(row_name(index), "an object with a value by input name, like the others", got)
+        return _named_columns(instances, spec, rules, row_name)
+    if len(spec.inputs) != 1:
+        names = ", ".join(f"'{name}'" for name in spec.inputs)
+        raise mismatch(row_name(0), f"an object with the inputs {names}", shown(instances[0]))
+    return {next(iter(spec.inputs)): instances}
+
+
+def _is_named(value: Any, spec: ModelSpec) -> bool:
+    return type(value) is dict and ("b64" in spec.inputs or len(spec.inputs) != 1 or not is_b64(value))
+
+
+def _named_columns(rows: list[_Row], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
+    ignored = rules.ignored_fields - spec.inputs.keys()
+    if ignored and not all(map(ignored.isdisjoint, rows)):
+        rows = [{name: value for name, value in row.items() if name not in ignored} for row in rows]
+    names = tuple(rows[0])
+    check_names(names, spec, row_name(0))
+    if set(map(len, rows)) == {len(names)}:
+        try:
+            if len(names) == 1:
+                return {names[0]: [row[names[0]] for row in rows]}
+            columns = zip(*map(itemgetter(*names), rows), strict=True)
+            return {name: list(column) for name, column in zip(names, columns, strict=True)}
+        except KeyError:
+            pass
+    raise _different_names(rows, spec, row_name)
+
+
+def _different_names(rows: list[_Row], spec: ModelSpec, row_name: RowName) -> InvalidRequest:
+    """The error for the first row whose inputs differ from the first row's."""
+    index = next(i for i, row in enumerate(rows) if row.keys() != rows[0].keys())
+    check_names(rows[index], spec, row_name(index))
+    name = sorted(rows[index].keys() ^ rows[0].keys())[0]
+    having, lacking = (index, 0) if name in rows[index] else (0, index)
+    return InvalidRequest(
+        f"{row_name(index)}: all instances must have the same inputs, but {row_name(having)} has '{name}' and "
+        f"{row_name(lacking)} has not"
+    )
+
+
+# --- the values of one input
 
 _B64 = frozenset({"b64"})
 # From this number on a double cannot represent every integer.
@@ -308,302 +589,8 @@ def _wrong(flat: list[Any], index: int, shape: Shape, datatype: Datatype, locati
     return mismatch(location.element(index, shape), expected_text(datatype), shown(flat[index]))
 
 
-def only_numbers(spec: ModelSpec) -> str | None:
-    """The wide kind of the only input; None if there are several inputs, or if its datatype is not numeric."""
-    datatypes = [i.datatype for i in spec.inputs.values()]
-    return wide_kind(datatypes[0]) if len(datatypes) == 1 else None
-
-
-def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
-    """The payload of `wide`, whose rows are instances of the only input; None if they do not fit its shape."""
-    (name,) = spec.inputs
-    signature = instance_signature(spec, wide.ndim - 1)
-    expected = signature.inputs[name]
-    if wide.ndim == 1 and all(dim == 1 for dim in expected.dims):
-        wide = wide.reshape(-1, *expected.dims)
-    if not fits_dims(wide.shape[1:], expected.dims):
-        return None
-    array = as_datatype(wide, expected.datatype, ErrorLocation(row_name, name))
-    return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
-
-
-def is_one_instance(rank: int, spec: ModelSpec) -> bool:
-    """Whether the nesting, `rank`, of a bare array shows that it is one instance and not a list of instances."""
-    if len(spec.inputs) != 1:
-        return False
-    (row,) = instance_signature(spec, None).inputs.values()
-    dims = row.dims
-    return rank == len(dims) and not all(dim == 1 for dim in dims)
-
-
-# An instance is the value of the only input, or an object with a value by input name. Source: docs/spec/vertex.md
-# section D points 2 and 3.
-
-
-_Row = dict[str, Any]
-
-
-def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> DecodedPayload:
-    """Decode instances. Raises InvalidRequest that names the input, and the instance by `row_name`."""
-    if not instances:
-        raise InvalidRequest("there are no instances: expected at least one")
-    columns = _columns(instances, spec, rules, row_name)
-    first_name = next(iter(columns))
-    signature = instance_signature(spec, _rank_at(columns[first_name][0], spec.inputs[first_name]))
-    payload = DecodedPayload(arrays={}, count=len(instances), stacked=signature.stacked)
-    try:
-        payload.arrays = _arrays(columns, signature, row_name)
-    except InvalidRequest:
-        # Instances that are run one by one may have different shapes; an error within an instance is raised again.
-        if signature.stacked or not any(-1 in expected.dims for expected in signature.inputs.values()):
-            raise
-        payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
-    return payload
-
-
-def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
-    return {
-        name: column_array(values, signature.inputs[name], ErrorLocation(row_name, name))
-        for name, values in columns.items()
-    }
-
-
-def _row_arrays(
-    columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName, index: int
-) -> dict[str, Array]:
-    own = {name: [values[index]] for name, values in columns.items()}
-    arrays = _arrays(own, signature, lambda _: row_name(index))
-    return {name: array.reshape(array.shape[1:]) for name, array in arrays.items()}
-
-
-def _rank_at(value: Any, expected: InputSpec) -> int:
-    # Raw bytes have no nesting; their rank is that of the dims.
-    return len(expected.dims) if is_b64(value) and expected.datatype.size else rank_of(value)
-
-
-def _columns(instances: list[Any], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
-    """The values of each given input, in the order of the instances."""
-    if dict in set(map(type, instances)) and any(_is_named(value, spec) for value in instances):
-        if not all(_is_named(value, spec) for value in instances):
-            index = next(i for i, value in enumerate(instances) if not _is_named(value, spec))
-            got = shown(instances[index])
-            raise mismatch(row_name(index), "an object with a value by input name, like the others", got)
-        return _named_columns(instances, spec, rules, row_name)
-    if len(spec.inputs) != 1:
-        names = ", ".join(f"'{name}'" for name in spec.inputs)
-        raise mismatch(row_name(0), f"an object with the inputs {names}", shown(instances[0]))
-    return {next(iter(spec.inputs)): instances}
-
-
-def _is_named(value: Any, spec: ModelSpec) -> bool:
-    return type(value) is dict and ("b64" in spec.inputs or len(spec.inputs) != 1 or not is_b64(value))
-
-
-def _named_columns(rows: list[_Row], spec: ModelSpec, rules: DecodeRules, row_name: RowName) -> dict[str, list[Any]]:
-    ignored = rules.ignored_fields - spec.inputs.keys()
-    if ignored and not all(map(ignored.isdisjoint, rows)):
-        rows = [{name: value for name, value in row.items() if name not in ignored} for row in rows]
-    names = tuple(rows[0])
-    check_names(names, spec, row_name(0))
-    if set(map(len, rows)) == {len(names)}:
-        try:
-            if len(names) == 1:
-                return {names[0]: [row[names[0]] for row in rows]}
-            columns = zip(*map(itemgetter(*names), rows), strict=True)
-            return {name: list(column) for name, column in zip(names, columns, strict=True)}
-        except KeyError:
-            pass
-    raise _different_names(rows, spec, row_name)
-
-
-def _different_names(rows: list[_Row], spec: ModelSpec, row_name: RowName) -> InvalidRequest:
-    """The error for the first row whose inputs differ from the first row's."""
-    index = next(i for i, row in enumerate(rows) if row.keys() != rows[0].keys())
-    check_names(rows[index], spec, row_name(index))
-    name = sorted(rows[index].keys() ^ rows[0].keys())[0]
-    having, lacking = (index, 0) if name in rows[index] else (0, index)
-    return InvalidRequest(
-        f"{row_name(index)}: all instances must have the same inputs, but {row_name(having)} has '{name}' and "
-        f"{row_name(lacking)} has not"
-    )
-
-
-# A slice is an array of whole instances. Numbers for a model with one input are parsed directly into an array.
-
-
-LISTS, VALUES = "lists", "values"
-_BRACKET = re.compile(rb"[ \t\r\n]*\[")
-_BLANKS = b" \t\r\n"
-_INSTANCES = re.compile(rb'"instances"[ \t\r\n]*:[ \t\r\n]*\[')
-
-
-def _decode_slices(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload | None:
-    """The payload of many instances, if the rules allow slices; None for a document that has to be read as a whole."""
-    if rules.slicing is None:
-        return None
-    found = _sliced_instances(memoryview(body), form, rules.slicing)
-    if found is None:
-        return None
-    array, others = found
-    is_bare = form is DocumentForm.BARE
-    payload = decode_slices(array.texts(), lambda text: _decode_slice(text, spec, rules, is_bare=is_bare))
-    if payload is not None:
-        payload.parameters = _parameters(others, form)
-    return payload
-
-
-def _sliced_instances(
-    body: memoryview, form: DocumentForm, slicing: Slicing
-) -> tuple[SlicedArray, dict[str, Any]] | None:
-    """The instances of a document with many, and its other members; None for any other text, valid or not."""
-    if form is DocumentForm.BARE:
-        found = _BRACKET.match(body)
-        bare = None if found is None else slice_array(body, found.end() - 1, slicing, whole_elements=True)
-        is_whole = bare is not None and bare.is_long and not bytes(body[bare.end :]).strip(_BLANKS)
-        return (bare, {}) if bare is not None and is_whole else None
-    outline = outline_of(body, _INSTANCES, slicing, whole_elements=True) if form is DocumentForm.INSTANCES else None
-    if outline is None or type(outline.document) is not dict:
-        return None
-    others: dict[str, Any] = outline.document
-    array = outline.take(others.pop("instances", None))
-    return (array, others) if array is not None and outline.is_taken() else None
-
-
-def _decode_slice(text: bytes, spec: ModelSpec, rules: DecodeRules, *, is_bare: bool) -> DecodedSlice | None:
-    """The payload of an array of instances, and their form.
-
-    None if it has to be decoded together with the others: in a bare array, because that may be one instance. Raises
-    InvalidRequest.
-    """
-    kind = only_numbers(spec)
-    found = parse_number_array(text, None, kind) if kind is not None else None
-    if found is not None:
-        rank = found[0].ndim
-        payload = decode_numbers(found[0], spec, instance_name)
-        if payload is not None:
-            return None if is_bare and is_one_instance(rank, spec) else (payload, LISTS if rank > 1 else VALUES)
-    instances = parse_json(text)
-    if is_bare and is_one_instance(rank_of(instances), spec):
-        return None
-    return decode_instances(instances, spec, rules, instance_name), form_of_instance(instances[0])
-
-
-def form_of_instance(value: Any) -> Hashable:
-    """What all instances of a body must have in common, besides what their arrays show."""
-    if type(value) is dict:
-        return tuple(value)
-    return LISTS if type(value) is list else VALUES
-
-
-# Numbers for a model with one input are parsed directly into an array; other documents are parsed into Python values.
-# Source: docs/spec/vertex.md section D points 1 to 4; docs/spec/sagemaker.md section C "Auto-wrapping".
-
-
-# From this number of bytes on the parser for number arrays is faster.
-_LARGE = 1024
-# `signature_name` is TensorFlow Serving's and is ignored: a model here has one signature.
-_MEMBERS = {
-    DocumentForm.INSTANCES: ("instances", "parameters", "signature_name"),
-    DocumentForm.COLUMNS: ("inputs", "parameters", "signature_name"),
-}
-
-
-def decode_json(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
-    """Decode a document. Raises InvalidRequest that names the instance, the input and the element."""
-    form = document_form(body)
-    payload = _decode_slices(body, spec, rules, form)
-    if payload is None and len(body) > _LARGE:
-        payload = _decode_numbers(body, spec, form)
-    if payload is None:
-        payload = _decode_values(body, spec, rules, form)
-    payload.form = form
-    return payload
-
-
-def _decode_numbers(body: Buffer, spec: ModelSpec, form: DocumentForm) -> DecodedPayload | None:
-    """The payload of plain numbers for a model with one input; None for any other document, valid or not."""
-    kind = only_numbers(spec)
-    if kind is None or form not in (DocumentForm.INSTANCES, DocumentForm.BARE):
-        return None
-    found = parse_number_array(body, "instances" if form is DocumentForm.INSTANCES else None, kind)
-    if found is None:
-        return None
-    wide, others = found
-    parameters = _parameters(others, form)
-    if form is DocumentForm.BARE and is_one_instance(wide.ndim, spec):
-        wide = wide.reshape(1, *wide.shape)
-    payload = decode_numbers(wide, spec, instance_name)
-    if payload is not None:
-        payload.parameters = parameters
-    return payload
-
-
-def _decode_values(body: Buffer, spec: ModelSpec, rules: DecodeRules, form: DocumentForm) -> DecodedPayload:
-    document = parse_json(body)
-    if form is DocumentForm.BARE:
-        instances = [document] if is_one_instance(rank_of(document), spec) else document
-        return decode_instances(instances, spec, rules, instance_name)
-    if form is DocumentForm.V2 or _MEMBERS[form][0] not in document:
-        raise InvalidRequest("expected a JSON object with 'instances', or an array of instances")
-    content = document.pop(_MEMBERS[form][0])
-    parameters = _parameters(document, form)
-    if form is DocumentForm.COLUMNS:
-        payload = _decode_columns(content, spec)
-    elif type(content) is list:
-        payload = decode_instances(content, spec, rules, instance_name)
-    else:
-        raise InvalidRequest(f"'instances': expected a list of instances, got {shown(content)}")
-    payload.parameters = parameters
-    return payload
-
-
-def _parameters(others: dict[str, Any], form: DocumentForm) -> dict[str, Any]:
-    for key in others:
-        if key not in _MEMBERS[form]:
-            known = ", ".join(f"'{name}'" for name in _MEMBERS[form])
-            raise InvalidRequest(f"unknown member '{key[:60]}' of the request, known are {known}")
-    parameters = others.get("parameters")
-    if parameters is None:
-        return {}
-    if type(parameters) is not dict:
-        raise InvalidRequest(f"'parameters': expected an object, got {shown(parameters)}")
-    return parameters
-
-
-def _decode_columns(content: Any, spec: ModelSpec) -> DecodedPayload:
-    """Decode whole tensors by input name (TensorFlow Serving's columnar format), with a batch dimension if the model
-    has one. The tensor of an only input may be given without its name.
-    """
-    if type(content) is list:
-        content = {single_input(spec, "a tensor without a name under 'inputs'").name: content}
-    if type(content) is not dict:
-        raise InvalidRequest(f"'inputs': expected an object with a tensor by input name, got {shown(content)}")
-    check_names(content, spec, "'inputs'")
-    arrays: dict[str, Array] = {}
-    if spec.max_batch_size == 0:
-        for name, value in content.items():
-            array = column_array([value], spec.inputs[name], ErrorLocation(_whole, name))
-            arrays[name] = array.reshape(array.shape[1:])
-        return DecodedPayload(arrays=arrays, count=None, stacked=False)
-    for name, value in content.items():
-        if type(value) is not list or not value:
-            raise InvalidRequest(f"input '{name}': expected a list of at least one row, got {shown(value)}")
-        arrays[name] = column_array(value, spec.inputs[name], ErrorLocation(_row, name))
-    return DecodedPayload(arrays=arrays, count=common_count(arrays), stacked=True)
-
-
-def _row(index: int) -> str:
-    return f"row {index}"
-
-
-def _whole(_index: int) -> str:
-    return "the tensor"
-
-
-# Numbers have the fewest digits that read back as the same number. NaN and the infinities, which JSON does not have,
-# are the strings "NaN", "Infinity" and "-Infinity". Bytes that are not UTF-8 are `{"b64": "..."}`. Source:
-# docs/spec/vertex.md section D point 5.
-
+# --- outputs: numbers have the fewest digits that read back as the same number. NaN and the infinities, which JSON does
+# not have, are the strings "NaN", "Infinity" and "-Infinity". Bytes that are not UTF-8 are `{"b64": "..."}`.
 
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -698,7 +685,7 @@ def _text(element: bytes) -> Any:
         return {"b64": binascii.b2a_base64(element, newline=False).decode()}
 
 
-# Source: docs/spec/sagemaker.md section A6 (one record per line).
+# --- lines
 
 
 def decode_jsonlines(body: Buffer, spec: ModelSpec, rules: DecodeRules) -> DecodedPayload:
