@@ -159,7 +159,7 @@ def _check_grpc(settings: ServerSettings) -> None:
         return
     if settings.grpc_restricted_protocol or settings.grpc_header_forward_pattern:
         from trident.core.frontend.access import GRPC
-        from trident.core.grpc.application import GrpcOptions
+        from trident.core.grpc.front_end import GrpcOptions
 
         _check_restricted(settings.grpc_restricted_protocol, GRPC)
         try:

@@ -22,9 +22,9 @@ from trident.app.worker.http2.frames import Http2Limits
 from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
+from trident.core.frontend.body import Allocate
 from trident.core.frontend.bridge import TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.frontend.request import Allocate
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page
@@ -34,7 +34,7 @@ from trident.core.observability.metrics.snapshot import MetricsOptions
 
 if TYPE_CHECKING:
     from trident.core.backends.registry import BackendRegistry
-    from trident.core.grpc.application import GrpcOptions
+    from trident.core.grpc.front_end import GrpcOptions
 
 
 class Applications:
@@ -170,7 +170,7 @@ def grpc_ports(
 
 
 def grpc_options(settings: ServerSettings, tokens: AuthTokens | None = None) -> GrpcOptions:
-    from trident.core.grpc.application import GrpcOptions
+    from trident.core.grpc.front_end import GrpcOptions
 
     return GrpcOptions(
         header_forward_pattern=settings.grpc_header_forward_pattern,

@@ -13,7 +13,7 @@ from trident.app.sites.engine_start import EngineStart
 from trident.app.sites.site import Http2Port
 from trident.app.sites.start import StartWatch
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.frontend.request import Allocate
+from trident.core.frontend.body import Allocate
 from trident.core.observability.metrics_log import CloudLogging, EmbeddedMetrics, Format, MetricsLog
 
 

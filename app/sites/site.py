@@ -17,7 +17,7 @@ from wsgiref.types import WSGIApplication
 
 from trident.app.worker.http2.frames import Http2Limits
 from trident.app.worker.tls import ServerTls
-from trident.core.frontend.request import Allocate
+from trident.core.frontend.body import Allocate
 from trident.core.grpc.transport import Application
 
 

@@ -12,7 +12,7 @@ from gunicorn.http.wsgi import base_environ
 from trident.app.worker.connection import Connections
 from trident.app.worker.io import SendBatching
 from trident.app.worker.tls import ServerTls
-from trident.core.frontend.request import Allocate
+from trident.core.frontend.body import Allocate
 from trident.core.frontend.trace_events import Span
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CLIENT_GONE_KEY
 from trident.core.observability.tracing.trace_gate import TraceGate

@@ -31,7 +31,7 @@ from trident.app.worker.listener import Listener
 from trident.app.worker.listening_sockets import PortDispatcher, notice_dead_clients
 from trident.app.worker.shutdown import Ports, Shutdown
 from trident.app.worker.tls import TlsSocket
-from trident.core.frontend.request import release_buffers
+from trident.core.frontend.body import release_buffers
 from trident.core.observability.log import reopen_log_if_asked
 from trident.core.observability.switches import SWITCHES
 

@@ -1,9 +1,8 @@
 """How a front end waits for the engine, which answers through callbacks on its own threads.
 
-    Bridge          the protocol
+    Bridge             the protocol
     ├── ThreadBridge   each request has a native thread, which waits on a lock (gthread worker, test client)
-    └── HubBridge      the protocol of a bridge that also calls back on a hub, where nobody waits
-        └── GeventBridge   a greenlet waits on the hub, or a callback is called there (core/frontend/gevent_bridge.py)
+    └── GeventBridge   a greenlet waits on the hub, or a callback is called there (core/frontend/gevent_bridge.py)
 
 Source: docs/architecture.md section 3 points 1 to 3.
 """
@@ -12,24 +11,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from functools import partial
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, ParamSpec, Protocol, TypeVar
+from typing import Final, ParamSpec, Protocol, TypeVar
 
-from trident.core.errors import BackendFailed, RequestCancelled, ServerError
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import BackendFailed, ServerError
 from trident.core.frontend.response_stream import ResponseStream
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
-from trident.core.inference.response import InferenceResponse, OnResponse
+from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
-from trident.core.waiting.waiting import Deadlines, ThreadMailbox, ThreadWaiter
-
-if TYPE_CHECKING:
-    from trident.core.engine.protocol import Engine, ServedModel
-
+from trident.core.waiting.waiting import ThreadMailbox, ThreadWaiter
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -78,35 +71,11 @@ class Bridge(Protocol):
         ...
 
     def give_way(self) -> None:
-        """Let the other requests of this thread go on: again and again, between the steps of work that takes long."""
+        """Let the other requests of this thread proceed; called between the steps of long work."""
         ...
 
     def close(self) -> None:
         """Release threads and watchers. No call may be waiting."""
-        ...
-
-
-class HubBridge(Bridge, Protocol):
-    """`deadlines` are those of the hub."""
-
-    deadlines: Deadlines
-
-    def submit(
-        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
-    ) -> PendingRequest:
-        """Submit `request` to `model` together with all others of this iteration of the loop; nobody waits.
-
-        `is_slow` is that of `infer`.
-
-        `on_response` is called on the hub's thread for each response, the last time with one that is final, possibly
-        before this returns. It must neither wait nor raise. `PendingRequest.cancel` of the result cancels.
-        """
-        ...
-
-    def submit_streamed(
-        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
-    ) -> StreamedRequest:
-        """As `submit`, for a caller that calls `take` when a response has left, so that the model is held back."""
         ...
 
 
@@ -141,7 +110,7 @@ class SingleResponse:
 class ThreadBridge:
     """Waits on a native lock, in the thread that serves the request.
 
-    Raises RuntimeError where gevent has patched `threading`: waiting would then stop the hub, and with it all requests.
+    Raises RuntimeError where gevent has patched `threading`: waiting would stop the hub, and with it all requests.
     """
 
     def __init__(self, modules: Mapping[str, ModuleType] = sys.modules) -> None:
@@ -225,10 +194,9 @@ _LONGEST_S = 0.0002
 
 
 class TimeSlice:
-    """Call it between the steps of the work: it gives way when the work has taken 0.2 ms since it did."""
+    """Call it between the steps of long work: it calls `Bridge.give_way` once the work has run for 0.2 ms."""
 
     def __init__(self, give_way: Callable[[], None], *, now: Callable[[], float] = time.perf_counter) -> None:
-        """`give_way` is that of the bridge; `now` is a clock in seconds."""
         self._give_way = give_way
         self._now = now
         self._since = now()
@@ -237,113 +205,3 @@ class TimeSlice:
         if self._now() - self._since >= _LONGEST_S:
             self._give_way()
             self._since = self._now()
-
-
-# Source: docs/spec/vertex.md section D point 3.
-
-
-AT_ONCE = 16
-
-_Answers = SimpleQueue[tuple[int, InferenceResponse]]
-
-
-def infer_many(
-    engine: Engine, requests: Iterable[InferenceRequest], client_gone: ClientGone | None = None
-) -> list[InferenceResponse]:
-    """The responses to `requests`, all for one model and version, in their order. Blocks: call it on a native thread.
-
-    One version answers all of them: the version that serves now is held until the last is answered, though it is
-    unloaded or replaced meanwhile. If none serves, no request is submitted.
-    At most 16 requests are in the engine at a time, so that one caller does not fill a model's queue. Raises the first
-    error, or RequestCancelled when `client_gone` returns true; the requests in flight are then cancelled and awaited.
-    An error that `client_gone` raises is raised at once: the requests in flight are cancelled and not awaited.
-    """
-    return _FanOut(engine, client_gone).run(requests)
-
-
-class _FanOut:
-    """One call of `infer_many`."""
-
-    def __init__(self, engine: Engine, client_gone: ClientGone | None) -> None:
-        self._engine = engine
-        self._client_gone = client_gone
-        self._next_look = time.monotonic() + LOOK_SECONDS
-        self._answers: _Answers = SimpleQueue()
-        self._under_way: dict[int, PendingRequest] = {}
-        self._responses: dict[int, InferenceResponse] = {}
-        self._error: ServerError | None = None
-        self._hold: tuple[str, int] | None = None
-        self._model: ServedModel | None = None
-
-    def run(self, requests: Iterable[InferenceRequest]) -> list[InferenceResponse]:
-        try:
-            for index, request in enumerate(requests):
-                while len(self._under_way) >= AT_ONCE:
-                    self._take_answer()
-                if self._error is not None:
-                    break
-                self._submit(index, request)
-            while self._under_way:
-                self._take_answer()
-        finally:
-            # No request is in flight here unless this was interrupted, or `requests` raised.
-            self._cancel_all()
-            self._release()
-        if self._error is not None:
-            raise self._error
-        return [self._responses[index] for index in range(len(self._responses))]
-
-    def _release(self) -> None:
-        if self._hold is not None:
-            # An engine that has ended holds nothing.
-            with suppress(ServerError):
-                self._engine.release_version(*self._hold)
-
-    def _submit(self, index: int, request: InferenceRequest) -> None:
-        if self._hold is None:
-            number = self._engine.hold_version(request.model_name, request.model_version)
-            self._hold = request.model_name, number
-        if self._model is None:
-            self._model = self._engine.model(*self._hold)
-        request.model_version = self._hold[1]
-        pending = PendingRequest(request, partial(_gather, index, SingleResponse(), self._answers))
-        self._under_way[index] = pending
-        self._model.submit(pending)
-
-    def _take_answer(self) -> None:
-        """Wait for an answer, at most for one period."""
-        self._look_for_client()
-        try:
-            index, response = self._answers.get(timeout=None if self._client_gone is None else LOOK_SECONDS)
-        except Empty:
-            return
-        del self._under_way[index]
-        self._responses[index] = response
-        if response.error is not None:
-            self._fail(response.error)
-
-    def _look_for_client(self) -> None:
-        """Ask `client_gone` once in a period, also while answers arrive all the time."""
-        now = time.monotonic()
-        if self._client_gone is None or now < self._next_look:
-            return
-        self._next_look = now + LOOK_SECONDS
-        if self._client_gone():
-            self._client_gone = None
-            self._fail(RequestCancelled("the client went away"))
-
-    def _fail(self, error: ServerError) -> None:
-        if self._error is None:
-            self._error = error
-            self._cancel_all()
-
-    def _cancel_all(self) -> None:
-        for pending in self._under_way.values():
-            pending.cancel()
-
-
-def _gather(index: int, gatherer: SingleResponse, answers: _Answers, response: InferenceResponse) -> None:
-    """Take a response to request number `index`. Any thread, one at a time."""
-    answer = gatherer.gather(response)
-    if answer is not None:
-        answers.put((index, answer))

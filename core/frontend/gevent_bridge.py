@@ -11,8 +11,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from trident.core.engine.protocol import ServedModel
 from trident.core.errors import RequestCancelled, ServerError
 from trident.core.frontend.bridge import LOOK_SECONDS, ClientGone, P, SingleResponse, refuse_patched_threading
 from trident.core.frontend.response_stream import ResponseStream
@@ -22,9 +23,6 @@ from trident.core.inference.response import InferenceResponse, OnResponse
 from trident.core.inference.streaming import StreamedRequest
 from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
 from trident.core.waiting.waiting import Deadlines
-
-if TYPE_CHECKING:
-    from trident.core.engine.protocol import ServedModel
 
 
 class HubResponses:
@@ -40,13 +38,13 @@ class HubResponses:
 
     def callback(self, on_response: OnResponse) -> OnResponse:
         """What the engine may call on any thread, so that `on_response` is called on the hub."""
-        return _Request(self, on_response).respond
+        return partial(self._put, on_response)
 
     def close(self) -> None:
         """Deliver nothing from now on. On the hub's thread."""
         self._signal.close()
 
-    def put(self, on_response: OnResponse, response: InferenceResponse) -> None:
+    def _put(self, on_response: OnResponse, response: InferenceResponse) -> None:
         # What another thread has sent before comes first: it may be for the same request.
         if not self._arrived and get_ident() == self._thread_id:
             on_response(response)
@@ -67,31 +65,20 @@ class HubResponses:
                 self._signal.send_after_io()
 
 
-class _Request:
-    __slots__ = ("_on_response", "_responses")
-
-    def __init__(self, responses: HubResponses, on_response: OnResponse) -> None:
-        self._responses = responses
-        self._on_response = on_response
-
-    def respond(self, response: InferenceResponse) -> None:
-        self._responses.put(self._on_response, response)
-
-
 T = TypeVar("T")
 
 
 class GeventBridge:
     """Belongs to the thread of `hub`: call all methods there, `infer` and `run` in greenlets of that hub.
 
-    Raises RuntimeError where gevent has patched `threading`.
+    `deadlines` are those of the hub. Raises RuntimeError where gevent has patched `threading`.
     """
 
     def __init__(self, hub: Any, threads: int = 8) -> None:
         """`threads` is the number of calls that `run` makes at the same time."""
         refuse_patched_threading()
         self._waiters = HubWaiters(hub)
-        self._departures = _Departures(hub)
+        self._submissions = _Submissions(hub)
         self._watch = _ClientWatch(hub)
         self._responses = HubResponses(hub)
         self.deadlines = Deadlines(hub)
@@ -110,13 +97,9 @@ class GeventBridge:
             answer = cached_answer(request)
             if answer is not None:
                 return answer
-        waiting = _WaitingForResponse(self._waiters, model, client_gone)
-        if is_slow:
-            waiting.pending = pending = PendingRequest(request, waiting.respond)
-            self._threads.submit(_submit, model, pending)
-        else:
-            waiting.pending = pending = PendingRequest(request, waiting.respond, defer=self._departures.defer)
-            self._departures.put(waiting, model.handover)
+        waiting = _WaitingForResponse(self._waiters, client_gone)
+        waiting.pending = pending = PendingRequest(request, waiting.respond)
+        self._submit(model, pending, is_slow)
         if client_gone is not None:
             self._watch.add(waiting)
         try:
@@ -131,26 +114,32 @@ class GeventBridge:
         return response
 
     def submit(
-        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
+        self,
+        model: ServedModel,
+        request: InferenceRequest,
+        on_response: OnResponse,
+        *,
+        streamed: bool = False,
+        is_slow: bool = False,
     ) -> PendingRequest:
-        defer = None if is_slow else self._departures.defer
-        pending = PendingRequest(request, self._responses.callback(on_response), defer=defer)
-        if is_slow:
-            self._threads.submit(_submit, model, pending)
-        else:
-            self._departures.put(_Departure(model, pending), model.handover)
+        """Submit `request` to `model` together with all others of this iteration of the loop; nobody waits.
+
+        `on_response` is called on the hub's thread for each response, the last time with one that is final, possibly
+        before this returns. It must neither wait nor raise. `PendingRequest.cancel` of the result cancels. `streamed`:
+        the result is a StreamedRequest, whose `take` the caller calls when a response has left, so that the model is
+        held back. `is_slow` is that of `infer`.
+        """
+        callback = self._responses.callback(on_response)
+        pending = StreamedRequest(request, callback) if streamed else PendingRequest(request, callback)
+        self._submit(model, pending, is_slow)
         return pending
 
-    def submit_streamed(
-        self, model: ServedModel, request: InferenceRequest, on_response: OnResponse, *, is_slow: bool = False
-    ) -> StreamedRequest:
-        defer = None if is_slow else self._departures.defer
-        pending = StreamedRequest(request, self._responses.callback(on_response), defer=defer)
+    def _submit(self, model: ServedModel, pending: PendingRequest, is_slow: bool) -> None:
         if is_slow:
             self._threads.submit(_submit, model, pending)
         else:
-            self._departures.put(_Departure(model, pending), model.handover)
-        return pending
+            pending.defer = self._submissions.defer
+            self._submissions.put(model, pending)
 
     def stream(
         self, model: ServedModel, request: InferenceRequest, client_gone: ClientGone | None = None
@@ -158,9 +147,9 @@ class GeventBridge:
         is_watched = client_gone is not None
         mailbox: GreenletMailbox[InferenceResponse] = GreenletMailbox(self._waiters)
         stream = ResponseStream(request, mailbox, client_gone, on_end=self._watch.remove if is_watched else None)
-        pending = StreamedRequest(request, stream.respond, defer=self._departures.defer)
+        pending = StreamedRequest(request, stream.respond)
         stream.begin(pending)
-        self._departures.put(_Departure(model, pending), model.handover)
+        self._submit(model, pending, False)
         if is_watched:
             self._watch.add(stream)
         return stream
@@ -236,16 +225,15 @@ class _WaitingForResponse(GreenletWaiter):
     The client watch sets `since`, the number of its look at which the wait began.
     """
 
-    __slots__ = ("_responses", "client_gone", "model", "pending", "since")
+    __slots__ = ("_responses", "client_gone", "pending", "since")
     since: int
 
-    def __init__(self, waiters: HubWaiters, model: ServedModel, client_gone: ClientGone | None) -> None:
+    def __init__(self, waiters: HubWaiters, client_gone: ClientGone | None) -> None:
         # Not super().__init__(), which would be one more call for each request.
         self._waiters = waiters
         self.greenlet = None
         self.outcome = None
         self._responses: SingleResponse | None = None
-        self.model = model
         self.pending: PendingRequest | None = None
         self.client_gone = client_gone
 
@@ -276,17 +264,7 @@ class _WaitingForResponse(GreenletWaiter):
             self.settle(answer)
 
 
-class _Departure:
-    """A request whose responses go to a callback."""
-
-    __slots__ = ("model", "pending")
-
-    def __init__(self, model: ServedModel, pending: PendingRequest) -> None:
-        self.model = model
-        self.pending = pending
-
-
-class _Departures:
+class _Submissions:
     """Collects requests and submits them together, once per iteration of the hub's loop, or as soon as there are
     `handover` of them.
 
@@ -296,22 +274,21 @@ class _Departures:
 
     def __init__(self, hub: Any) -> None:
         self._loop = hub.loop
-        self._waiting: list[_WaitingForResponse | _Departure] = []
+        self._waiting: list[tuple[ServedModel, PendingRequest]] = []
         self._deferred = Deferred()
         self.defer = self._deferred.add
 
-    def put(self, waiting: _WaitingForResponse | _Departure, handover: int) -> None:
+    def put(self, model: ServedModel, pending: PendingRequest) -> None:
         if not self._waiting:
             self._loop.run_callback(self._submit_all)
-        self._waiting.append(waiting)
-        if len(self._waiting) == handover:
+        self._waiting.append((model, pending))
+        if len(self._waiting) == model.handover:
             self._submit_all()
 
     def _submit_all(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            if one.pending is not None:
-                one.model.submit(one.pending)
+        for model, pending in waiting:
+            model.submit(pending)
         self._deferred.run()
 
 

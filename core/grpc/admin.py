@@ -1,13 +1,12 @@
-"""Regions of shared memory: status, register, unregister.
+"""The RPCs about models, their repository, shared memory and settings. The engine raises the lookup errors.
 
-Source: docs/spec/shared-memory.md sections 2 to 5.
+Source: docs/spec/grpc.md sections 1 and 5, docs/spec/trace-and-log.md sections 1 and 5, docs/spec/shared-memory.md
+sections 2 to 5.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady, ServerStopping
+from trident.core.errors import InvalidRequest
 from trident.core.frontend.admin import (
     changed_settings,
     check_allowed,
@@ -20,8 +19,6 @@ from trident.core.frontend.admin import (
 from trident.core.frontend.request import version_number
 from trident.core.grpc.admin_messages import (
     cuda_status_message,
-    flag_message,
-    health_message,
     index_message,
     log_message,
     model_config_message,
@@ -40,53 +37,9 @@ from trident.core.grpc.admin_messages import (
     system_status_message,
     trace_message,
 )
-from trident.core.lifecycle.state import Phase
+from trident.core.grpc.front_end import GrpcFrontEnd
+from trident.core.inference.tensors import Buffer
 from trident.core.shared_memory.regions import RegionKind
-
-if TYPE_CHECKING:
-    from trident.core.grpc.application import GrpcFrontEnd
-    from trident.core.inference.tensors import Buffer
-
-
-def server_live(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    live = front_end.engine.is_live()
-    if not live:
-        _refuse_exiting(front_end)
-    return flag_message(live)
-
-
-def server_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    ready = front_end.engine.is_ready()
-    if not ready:
-        _refuse_exiting(front_end)
-    return flag_message(ready)
-
-
-def model_ready(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Whether a version is loaded and can serve now; a model that cannot be found is not ready, and no error."""
-    name, version_text = read_model_query(message)
-    version = version_number(version_text)
-    try:
-        is_ready = front_end.engine.is_model_ready(name, version)
-    except (ModelNotFound, ModelNotReady, InvalidRequest):  # the lookup errors of `Engine.model`
-        is_ready = False
-    return flag_message(is_ready)
-
-
-def check(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Whatever service it asks for: the answer is about the server."""
-    ready = front_end.engine.is_ready()
-    if not ready:
-        _refuse_exiting(front_end)
-    return health_message(ready)
-
-
-def _refuse_exiting(front_end: GrpcFrontEnd) -> None:
-    if front_end.engine.phase().name == Phase.EXITING:
-        raise ServerStopping("Server exiting")
-
-
-# Source: docs/spec/grpc.md section 5, docs/spec/trace-and-log.md section 5.
 
 
 def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, TensorMetadata
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.admin import Duration, model_statistics_json, refuse_repository
-from trident.core.grpc.messages import integer_field, length_field, message_of, packed_integers, string_field, varint
+from trident.core.grpc.protobuf import integer_field, length_field, packed_integers, parse, string_field, varint
 from trident.core.inference.tensors import Buffer
 from trident.core.lifecycle.state import IndexEntry
 from trident.core.observability.statistics import VersionStatistics
@@ -69,7 +69,7 @@ class ModelQuery(NamedTuple):
 def read_model_query(content: Buffer) -> ModelQuery:
     """Read a ModelReadyRequest, ModelMetadataRequest, ModelConfigRequest or ModelStatisticsRequest, which have the
     same fields. Raises MalformedMessage."""
-    message = message_of("ModelReadyRequest", content)
+    message = parse("ModelReadyRequest", content)
     return ModelQuery(message.name, message.version)
 
 
@@ -91,7 +91,7 @@ class UnloadCall(NamedTuple):
 
 def read_index_call(content: Buffer) -> bool:
     """Whether a RepositoryIndexRequest asks for the ready models only. Raises MalformedMessage, Unsupported."""
-    message = message_of("RepositoryIndexRequest", content)
+    message = parse("RepositoryIndexRequest", content)
     refuse_repository(message.repository_name)
     ready: bool = message.ready
     return ready
@@ -99,7 +99,7 @@ def read_index_call(content: Buffer) -> bool:
 
 def read_load_call(content: Buffer) -> LoadCall:
     """Read a RepositoryModelLoadRequest. Raises MalformedMessage, Unsupported, InvalidRequest."""
-    message = message_of("RepositoryModelLoadRequest", content)
+    message = parse("RepositoryModelLoadRequest", content)
     refuse_repository(message.repository_name)
     parameters: dict[str, str | bytes] = {}
     for key, parameter in message.parameters.items():
@@ -117,7 +117,7 @@ def read_load_call(content: Buffer) -> LoadCall:
 def read_unload_call(content: Buffer) -> UnloadCall:
     """Read a RepositoryModelUnloadRequest; parameters that it does not know are ignored. Raises MalformedMessage,
     Unsupported, InvalidRequest."""
-    message = message_of("RepositoryModelUnloadRequest", content)
+    message = parse("RepositoryModelUnloadRequest", content)
     refuse_repository(message.repository_name)
     parameter = message.parameters.get("unload_dependents")
     if parameter is None:
@@ -157,13 +157,13 @@ class TraceCall(NamedTuple):
 
 def read_trace_call(content: Buffer) -> TraceCall:
     """Read a TraceSettingRequest. Raises MalformedMessage."""
-    message = message_of("TraceSettingRequest", content)
+    message = parse("TraceSettingRequest", content)
     return TraceCall(message.model_name, {name: list(given.value) for name, given in message.settings.items()})
 
 
 def read_log_call(content: Buffer) -> dict[str, object]:
     """The settings of a LogSettingsRequest that have a value, a flag, a number or a text. Raises MalformedMessage."""
-    settings = message_of("LogSettingsRequest", content).settings
+    settings = parse("LogSettingsRequest", content).settings
     kinds = {name: value.WhichOneof("parameter_choice") for name, value in settings.items()}
     return {name: getattr(settings[name], kind) for name, kind in kinds.items() if kind is not None}
 
@@ -223,19 +223,19 @@ def read_region_name(content: Buffer) -> str:
     Raises MalformedMessage.
     """
     # The four messages have the same one field.
-    name: str = message_of("SystemSharedMemoryStatusRequest", content).name
+    name: str = parse("SystemSharedMemoryStatusRequest", content).name
     return name
 
 
 def read_system_register_call(content: Buffer) -> SystemRegisterCall:
     """Read a SystemSharedMemoryRegisterRequest. Raises MalformedMessage."""
-    message = message_of("SystemSharedMemoryRegisterRequest", content)
+    message = parse("SystemSharedMemoryRegisterRequest", content)
     return SystemRegisterCall(message.name, message.key, message.offset, message.byte_size)
 
 
 def read_cuda_register_call(content: Buffer) -> CudaRegisterCall:
     """Read a CudaSharedMemoryRegisterRequest. Raises MalformedMessage."""
-    message = message_of("CudaSharedMemoryRegisterRequest", content)
+    message = parse("CudaSharedMemoryRegisterRequest", content)
     return CudaRegisterCall(message.name, message.raw_handle, message.device_id, message.byte_size)
 
 

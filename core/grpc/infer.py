@@ -6,24 +6,21 @@ Source: docs/spec/grpc.md sections 2 and 3.
 from __future__ import annotations
 
 from time import monotonic_ns
-from typing import TYPE_CHECKING
 
-from trident.core.engine.model_lookup import ModelNotAtHand
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.frontend.trace_events import GRPC, end_trace
 from trident.core.grpc.call import LARGE, UnaryCall
+from trident.core.grpc.compression import IDENTITY
+from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock
+from trident.core.grpc.headers import RequestHead
 from trident.core.grpc.request import DecodedRequest
 from trident.core.grpc.response import encode_response
 from trident.core.grpc.status import Status
-from trident.core.grpc.transport import IDENTITY, Stream
+from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
 from trident.core.observability.switches import SWITCHES
-
-if TYPE_CHECKING:
-    from trident.core.grpc.application import GrpcFrontEnd
-    from trident.core.grpc.transport import RequestHead
 
 
 class InferCall(UnaryCall):
@@ -46,21 +43,15 @@ class InferCall(UnaryCall):
             self._read_ns = monotonic_ns()
         try:
             self._submit(self.front_end.decode(message, self.head.forwarded), len(message))
-        except ModelNotAtHand:
-            self.busy += 1
-            self.front_end.spawn(self._serve_elsewhere, message)
+        except WouldBlock:
+            self.spawn(self._decode_waiting, message)
         except Exception as error:  # the request boundary: whatever goes wrong with a request becomes a status here
             self.fail(error)
 
-    def _serve_elsewhere(self, message: Buffer) -> None:
-        try:
-            decoded = self.front_end.decode_waiting(message, self.head.forwarded)
-            if not self.ended and not self.has_expired():
-                self._submit(decoded, len(message))
-        except Exception as error:  # the same boundary
-            self.fail(error)
-        finally:
-            self.free()
+    def _decode_waiting(self, message: Buffer) -> None:
+        decoded = self.front_end.decode_waiting(message, self.head.forwarded)
+        if not self.ended and not self.has_expired():
+            self._submit(decoded, len(message))
 
     def _submit(self, decoded: DecodedRequest, size: int) -> None:
         self._decoded = decoded
@@ -89,11 +80,11 @@ class InferCall(UnaryCall):
             assert decoded is not None
             if SWITCHES.access:
                 self.response = response
+            self.request_id = response.id
             if response.error is not None:
-                self.fail(response.error, response.id)
+                self.fail(response.error)
             elif self._is_slow:
-                self.busy += 1
-                self.front_end.spawn(self._answer_elsewhere, response, decoded)
+                self.spawn(self._answer_elsewhere, response, decoded)
             else:
                 self._answer(response, decoded)
         self.free()
@@ -118,32 +109,20 @@ class InferCall(UnaryCall):
             elif size < LARGE:
                 self.reply(*self.deflate(parts, size))
             else:
-                self.busy += 1
-                self.front_end.spawn(self._answer_deflated, parts, size)
+                self.spawn(self._deflate_elsewhere, parts, size)
         except Exception as error:  # the request boundary, of responses
-            self.fail(error, response.id)
+            self.fail(error)
 
     def _answer_elsewhere(self, response: InferenceResponse, decoded: DecodedRequest) -> None:
-        try:
-            run = self.front_end.bridge.run
-            encoded = run(encode_response, response, decoded.plan, decoded.model.spec)
-            if self.head.response_encoding is IDENTITY:
-                self.reply(*encoded)
-            elif not self.ended:
-                self.reply(*run(self.deflate, *encoded))
-        except Exception as error:  # the same boundary
-            self.fail(error, response.id)
-        finally:
-            self.free()
+        encoded = self.front_end.bridge.run(encode_response, response, decoded.plan, decoded.model.spec)
+        if self.head.response_encoding is IDENTITY:
+            self.reply(*encoded)
+        else:
+            self._deflate_elsewhere(*encoded)
 
-    def _answer_deflated(self, parts: list[Buffer], size: int) -> None:
-        try:
-            if not self.ended:
-                self.reply(*self.front_end.bridge.run(self.deflate, parts, size))
-        except Exception as error:  # the same boundary
-            self.fail(error)
-        finally:
-            self.free()
+    def _deflate_elsewhere(self, parts: list[Buffer], size: int) -> None:
+        if not self.ended:
+            self.reply(*self.front_end.bridge.run(self.deflate, parts, size))
 
     def on_cancel(self, cause: CancelCause) -> None:
         if self._pending is not None:

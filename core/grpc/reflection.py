@@ -6,17 +6,14 @@ Source: grpc's `server-reflection.md`.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
 
-from trident.core.grpc.call import Call, stopping
+from trident.core.grpc.call import Call
+from trident.core.grpc.front_end import GrpcFrontEnd, stopping
+from trident.core.grpc.headers import RequestHead
 from trident.core.grpc.status import Status
 from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause
 from trident.core.inference.tensors import Buffer
-
-if TYPE_CHECKING:
-    from trident.core.grpc.application import GrpcFrontEnd
-    from trident.core.grpc.transport import RequestHead
 
 
 class ReflectionCall(Call):
@@ -28,14 +25,13 @@ class ReflectionCall(Call):
         super().__init__(front_end, stream, head)
         self._questions: deque[Buffer] = deque()
         self._has_ended = False
-        front_end.streams.add(self)
+        front_end.streams.add(self.leave)
 
     def on_message(self, message: Buffer) -> None:
         self._questions.append(message)
         if not self.busy:
-            self.busy += 1
             self.pause()
-            self.front_end.spawn(self._answer_all)
+            self.spawn(self._answer_all)
 
     def on_end(self) -> None:
         self._has_ended = True
@@ -50,22 +46,17 @@ class ReflectionCall(Call):
 
     def _end(self, status: Status) -> None:
         super()._end(status)
-        self.front_end.streams.remove(self)
+        self.front_end.streams.remove(self.leave)
 
     def _answer_all(self) -> None:
         method = self.head.method
         assert method is not None
         version = method.service.split(".")[-2]
-        try:
-            while self._questions:
-                content = self.front_end.bridge.run(_answer, version, self._questions.popleft())
-                self.send((content,), len(content))
-        except Exception as error:  # the request boundary: whatever goes wrong becomes the status of the call
-            self.fail(error)
-        finally:
-            self.free()
+        while self._questions:
+            content = self.front_end.bridge.run(_answer, version, self._questions.popleft())
+            self.send((content,), len(content))
         self.resume()
-        if self._has_ended and not self.ended:
+        if self._has_ended:
             self.finish()
 
 

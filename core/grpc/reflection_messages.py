@@ -16,7 +16,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from trident.core.grpc.schema import ModelInferRequest
+from trident.core.grpc.schema import service as triton_service
 from trident.core.grpc.status import MalformedMessage, Status
 from trident.core.inference.tensors import Buffer
 
@@ -102,7 +102,7 @@ def reflection_file(version: str) -> FileDescriptorProto:
 
 def triton_files() -> list[FileDescriptorProto]:
     """The file of Triton's service, and the files that it needs."""
-    service = ModelInferRequest.DESCRIPTOR.file
+    service = triton_service.DESCRIPTOR
     return [FileDescriptorProto.FromString(file.serialized_pb) for file in (service, *service.dependencies)]
 
 

@@ -7,18 +7,18 @@ Source: docs/spec/grpc.md section 3 "Response", section 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest
 from trident.core.frontend.classification import classified
-from trident.core.grpc.messages import length_field, length_prefix, packed_integers, string_field, varint
+from trident.core.grpc.protobuf import length_field, length_prefix, packed_integers, string_field, varint
 from trident.core.grpc.request import ResponsePlan
 from trident.core.inference.request import Parameter
-from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
-from trident.core.inference.tensors import Buffer, Shape, TensorLayout
+from trident.core.inference.response import InferenceResponse, Outputs, PackedOutputs
+from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of
 from trident.core.memo import Memo
 
 # The parts of a message, and their size in bytes together.
@@ -48,31 +48,21 @@ _FINAL: Final = {final: _entry("triton_final_response", bytes((1 << 3, final))) 
 
 
 class _Head:
-    """What stands before and between the tensors of responses that have the same outputs. Any thread."""
+    """What stands before and between the tensors of responses that have the same layout. Any thread."""
 
-    __slots__ = ("_pieces", "names", "outputs")
+    __slots__ = ("names", "outputs", "pieces", "size")
 
-    def __init__(self, model_name: str, model_version: int, outputs: Iterable[tuple[str, str, Shape]]) -> None:
+    def __init__(self, model_name: str, model_version: int, layout: TensorLayout) -> None:
         self.names = string_field(1, model_name) + string_field(2, str(model_version))
-        self.outputs = b"".join([_output(*output) for output in outputs])
-        self._pieces: list[tuple[bytes, int, int]] = []
-
-    @staticmethod
-    def of_layout(model_name: str, model_version: int, layout: TensorLayout) -> _Head:
-        head = _Head(model_name, model_version, [entry[:3] for entry in layout.entries])
-        head._pieces = [(length_prefix(_CONTENTS, end - start), start, end) for *_, start, end in layout.entries]
-        return head
-
-    def write(self, middle: bytes, content: memoryview) -> bytes:
-        """The message with outputs that have a layout. `middle` are the id and the parameters."""
-        parts: list[Buffer] = [self.names, middle, self.outputs]
-        for prefix, start, end in self._pieces:
-            parts += (prefix, content[start:end])
-        return b"".join(parts)
+        self.outputs = b"".join([_output(*entry[:3]) for entry in layout.entries])
+        # What stands before each tensor, and the place of the tensor in a run.
+        self.pieces = [(length_prefix(_CONTENTS, end - start), start, end) for *_, start, end in layout.entries]
+        # That of a message without an id and parameters.
+        self.size = len(self.names) + len(self.outputs) + layout.size + sum([len(piece[0]) for piece in self.pieces])
 
 
-# The key is the model, its version, and the layout of the outputs, or the name, datatype and shape of each.
-_heads: Final[Memo[tuple[object, ...], _Head]] = Memo(_MOST_HEADS)
+# By the model, its version, and the layout of the outputs.
+_heads: Final[Memo[tuple[str, int, TensorLayout], _Head]] = Memo(_MOST_HEADS)
 
 
 def encode_response(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec) -> Encoded:
@@ -123,33 +113,31 @@ def _encoded(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, p
     middle = string_field(_ID, response.id) + parameters if response.id else parameters
     if response.parameters:
         middle += encode_parameters(response.parameters)
-    outputs = response.outputs
-    if type(outputs) is PackedOutputs and plan.classes is None and outputs.layout.size <= _LARGE:
-        key = (response.model_name, response.model_version, outputs.layout)
-        head = _heads.get(key)
-        if head is None:
-            head = _heads[key] = _Head.of_layout(*key)
-        message = head.write(middle, outputs.content)
-        return [message], len(message)
-    return _separate(response, plan, spec, middle)
-
-
-def _separate(response: InferenceResponse, plan: ResponsePlan, spec: ModelSpec, middle: bytes) -> Encoded:
-    outputs: Iterable[OutputTensor] = response.outputs
+    outputs: Outputs = response.outputs
     if plan.classes is not None:
         outputs = [classified(output, plan.classes.get(output.name, 0), spec) for output in outputs]
-    described = tuple([(output.name, output.datatype, output.shape) for output in outputs])
-    key = (response.model_name, response.model_version, described)
+    contents: list[Buffer] = []
+    if type(outputs) is PackedOutputs:
+        layout = outputs.layout
+    else:
+        contents = [output.content() for output in outputs]
+        named = zip(outputs, contents, strict=True)
+        layout = layout_of([(each.name, each.datatype, each.shape, len(content)) for each, content in named])
+    key = (response.model_name, response.model_version, layout)
     head = _heads.get(key)
     if head is None:
         head = _heads[key] = _Head(*key)
     parts: list[Buffer] = [head.names + middle + head.outputs]
-    size = len(parts[0])
-    for output in outputs:
-        content = output.content()
-        prefix = length_prefix(_CONTENTS, len(content))
-        parts += (prefix, content)
-        size += len(prefix) + len(content)
+    if type(outputs) is PackedOutputs:
+        run = outputs.content
+        for prefix, start, end in head.pieces:
+            parts += (prefix, run[start:end])
+    else:
+        for (prefix, _, _), content in zip(head.pieces, contents, strict=True):
+            parts += (prefix, content)
+    size = head.size + len(middle)
+    if layout.size <= _LARGE:
+        return [b"".join(parts)], size
     return _limited(parts, size)
 
 
@@ -168,10 +156,6 @@ def _output(name: str, datatype: str, shape: Shape) -> bytes:
 
 def encode_parameters(parameters: Mapping[str, Parameter]) -> bytes:
     """The parameters that the model gave its response. Raises BackendFailed for a number that no field can hold."""
-    return _NO_SEQUENCE if parameters is NO_SEQUENCE else _written(parameters)
-
-
-def _written(parameters: Mapping[str, Parameter]) -> bytes:
     return b"".join([_entry(key, _parameter(key, value)) for key, value in parameters.items()])
 
 
@@ -188,6 +172,3 @@ def _parameter(key: str, value: Parameter) -> bytes:
     if isinstance(value, float):
         return bytes((4 << 3 | 1,)) + _DOUBLE.pack(value)
     return length_field(3, value.encode("utf-8", "replace"))
-
-
-_NO_SEQUENCE: Final = _written(NO_SEQUENCE)

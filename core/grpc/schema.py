@@ -12,79 +12,37 @@ import builtins
 import importlib.util
 import sys
 from pathlib import Path
-from types import CodeType, ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
-if TYPE_CHECKING:
-    from tritonclient.grpc.service_pb2 import (
-        CudaSharedMemoryRegisterRequest,
-        InferParameter,
-        InferTensorContents,
-        LogSettingsRequest,
-        ModelInferRequest,
-        ModelReadyRequest,
-        RepositoryIndexRequest,
-        RepositoryModelLoadRequest,
-        RepositoryModelUnloadRequest,
-        SystemSharedMemoryRegisterRequest,
-        SystemSharedMemoryStatusRequest,
-        TraceSettingRequest,
-    )
-else:
-    from trident.core.config import schema as _config_schema
+from trident.core.config import schema as config_schema
 
-    _PACKAGE = "tritonclient.grpc"
+__all__ = ["DecodeError", "service"]
 
-    def _import(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name == _PACKAGE:
-            return SimpleNamespace(model_config_pb2=_config_schema)
-        return builtins.__import__(name, *args, **kwargs)
+_PACKAGE = "tritonclient.grpc"
 
-    def _code(path: Path) -> CodeType:
-        return compile(path.read_bytes(), path, "exec")
 
-    def _generated() -> ModuleType:
-        """The generated module: the imported one, or without it the one loaded from its file."""
-        imported = sys.modules.get(f"{_PACKAGE}.service_pb2")
-        if imported is not None:
-            return imported
-        package = importlib.util.find_spec("tritonclient")
-        if package is None or not package.submodule_search_locations:
-            raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
-        path = Path(package.submodule_search_locations[0], "grpc", "service_pb2.py")
-        module = ModuleType("trident.core.grpc.messages._service_pb2")
-        module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _import}
-        exec(_code(path), module.__dict__)
-        return module
+def _import(name: str, *args: Any, **kwargs: Any) -> Any:
+    if name == _PACKAGE:
+        return SimpleNamespace(model_config_pb2=config_schema)
+    return builtins.__import__(name, *args, **kwargs)
 
-    _module = _generated()
-    CudaSharedMemoryRegisterRequest = _module.CudaSharedMemoryRegisterRequest
-    InferParameter = _module.InferParameter
-    InferTensorContents = _module.InferTensorContents
-    LogSettingsRequest = _module.LogSettingsRequest
-    ModelInferRequest = _module.ModelInferRequest
-    ModelReadyRequest = _module.ModelReadyRequest
-    RepositoryIndexRequest = _module.RepositoryIndexRequest
-    RepositoryModelLoadRequest = _module.RepositoryModelLoadRequest
-    RepositoryModelUnloadRequest = _module.RepositoryModelUnloadRequest
-    SystemSharedMemoryRegisterRequest = _module.SystemSharedMemoryRegisterRequest
-    SystemSharedMemoryStatusRequest = _module.SystemSharedMemoryStatusRequest
-    TraceSettingRequest = _module.TraceSettingRequest
 
-__all__ = [
-    "CudaSharedMemoryRegisterRequest",
-    "DecodeError",
-    "InferParameter",
-    "InferTensorContents",
-    "LogSettingsRequest",
-    "ModelInferRequest",
-    "ModelReadyRequest",
-    "RepositoryIndexRequest",
-    "RepositoryModelLoadRequest",
-    "RepositoryModelUnloadRequest",
-    "SystemSharedMemoryRegisterRequest",
-    "SystemSharedMemoryStatusRequest",
-    "TraceSettingRequest",
-]
+def _generated() -> Any:
+    """The generated module: the imported one, or without it the one loaded from its file."""
+    imported = sys.modules.get(f"{_PACKAGE}.service_pb2")
+    if imported is not None:
+        return imported
+    package = importlib.util.find_spec("tritonclient")
+    if package is None or not package.submodule_search_locations:
+        raise ImportError("the package 'tritonclient' is missing: install trident-inference with its dependencies")
+    path = Path(package.submodule_search_locations[0], "grpc", "service_pb2.py")
+    module = ModuleType("trident.core.grpc.schema._service_pb2")
+    module.__dict__["__builtins__"] = vars(builtins) | {"__import__": _import}
+    exec(compile(path.read_bytes(), path, "exec"), module.__dict__)
+    return module
+
+
+service = _generated()

@@ -123,3 +123,12 @@ def log_error(error: Exception, status: Status, method: str, request_id: str = "
         exc_info=error if is_fault and has_telling_traceback(error) else None,
         extra={"code": status.name, "hint": hint, "request_id": request_id},
     )
+
+
+def too_large(size: int, limit: int) -> GrpcError:
+    """The error for a message of `size` bytes, or of more for a compressed one."""
+    return GrpcError(
+        Status.RESOURCE_EXHAUSTED,
+        f"Received message larger than max ({size} vs. {limit})",
+        hint="send fewer items in one message",
+    )

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
-from trident.core.engine.model_lookup import ModelNotAtHand
 from trident.core.errors import (
     InvalidRequest,
     ModelNotFound,
@@ -22,7 +21,11 @@ from trident.core.errors import (
 )
 from trident.core.frontend.bridge import SingleResponse
 from trident.core.frontend.trace_events import GRPC, NOT_NOTED, end_trace
-from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, PREFIX, Call, Message, stopping
+from trident.core.grpc.call import LARGE, MOST_INFLATED, PLAIN, Call
+from trident.core.grpc.compression import IDENTITY
+from trident.core.grpc.front_end import GrpcFrontEnd, WouldBlock, stopping
+from trident.core.grpc.headers import RequestHead
+from trident.core.grpc.receiving import PREFIX, Message
 from trident.core.grpc.request import DecodedRequest, request_id
 from trident.core.grpc.response import (
     Encoded,
@@ -32,16 +35,11 @@ from trident.core.grpc.response import (
     encode_stream_response,
 )
 from trident.core.grpc.status import GrpcError, MalformedMessage, Status, log_error, message_of, status_of
-from trident.core.grpc.transport import IDENTITY, Stream
+from trident.core.grpc.transport import Stream
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Buffer
-
-if TYPE_CHECKING:
-    from trident.core.grpc.application import GrpcFrontEnd
-    from trident.core.grpc.transport import RequestHead
-
 
 # A stream whose client does not take its answers, or whose requests are that large together, is read no further.
 MOST_UNSENT: Final = 1 << 20
@@ -50,9 +48,9 @@ MOST_HELD: Final = 64 << 20
 _REFUSALS: Final = (InvalidRequest, ModelNotFound, ModelNotReady, QueueFull, RegionNotFound, Unsupported)
 
 
-class _Turn:
-    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for its turn,
-    `failure` an error that ends the whole call when it is its turn.
+class _StreamRequest:
+    """A request of the stream. `is_over`: its last response is there. `ready` is the message that waits for those of
+    the requests before it, `failure` an error that ends the whole call when those are answered.
 
     `size` is the request's size in bytes. A request that was refused has no `decoded`. `pending` is None before it is
     submitted and after its last response; `taken` responses left before it was set.
@@ -98,7 +96,7 @@ class _Turn:
         self.trace = response.trace
         if response.final:
             self.is_over = True
-            # No cycle: it refers to this turn.
+            # No cycle: it refers to this request.
             self.pending = None
         if answer is not None:
             self._call.answer(self, answer)
@@ -123,13 +121,6 @@ class _Turn:
             self.pending.cancel(cause)
 
 
-class _Leaving(NamedTuple):
-    """A response of a decoupled model that has left when the stream has sent `end` bytes."""
-
-    end: int
-    turn: _Turn
-
-
 class StreamInferCall(Call):
     """Each request is submitted as it arrives. Models that answer once are answered for in the order of the requests,
     decoupled ones as they answer.
@@ -149,20 +140,21 @@ class StreamInferCall(Call):
         "_is_paused",
         "_is_waiting",
         "_leaving",
+        "_ordered",
         "_outbox",
         "_sent",
-        "_turns",
     )
 
     def __init__(self, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
         super().__init__(front_end, stream, head)
         self._inbox: deque[Message] = deque()
         # Those whose responses are sent in order, the oldest first.
-        self._turns: deque[_Turn] = deque()
-        self._in_flight: dict[_Turn, None] = {}
+        self._ordered: deque[_StreamRequest] = deque()
+        self._in_flight: dict[_StreamRequest, None] = {}
         # What has to be compressed before it is sent.
-        self._outbox: deque[tuple[_Turn | None, Encoded]] = deque()
-        self._leaving: deque[_Leaving] = deque()
+        self._outbox: deque[tuple[_StreamRequest | None, Encoded]] = deque()
+        # Responses of decoupled models: each has left when the stream has sent so many bytes.
+        self._leaving: deque[tuple[int, _StreamRequest]] = deque()
         self._sent = 0
         self._failure: Exception | None = None
         self._held = 0
@@ -171,7 +163,7 @@ class StreamInferCall(Call):
         self._is_waiting = False
         self._is_deflating = False
         self._is_leaving = False
-        front_end.streams.add(self)
+        front_end.streams.add(self.leave)
 
     # --- requests
 
@@ -202,8 +194,8 @@ class StreamInferCall(Call):
     def _take_left(self) -> None:
         """Tell the models of the responses that have left."""
         leaving, left = self._leaving, self._sent - self.unsent
-        while leaving and leaving[0].end <= left:
-            leaving.popleft().turn.take()
+        while leaving and leaving[0][0] <= left:
+            leaving.popleft()[1].take()
 
     def _is_full(self) -> bool:
         return (
@@ -247,7 +239,7 @@ class StreamInferCall(Call):
     def _begin(self, message: Buffer) -> None:
         try:
             self._submit(self.front_end.decode(message, self.head.forwarded, stream=True), len(message))
-        except ModelNotAtHand:
+        except WouldBlock:
             self._begin_elsewhere(message, compressed=False)
         except Exception as error:  # the request boundary: whatever goes wrong with a request becomes its answer here
             self._refuse(error, message)
@@ -274,19 +266,20 @@ class StreamInferCall(Call):
         self._pump()
 
     def _submit(self, decoded: DecodedRequest, size: int) -> None:
-        turn = _Turn(self, decoded, size)
+        request = _StreamRequest(self, decoded, size)
         if self.front_end.trace_gate.is_open:
-            turn.read_ns = monotonic_ns()
+            request.read_ns = monotonic_ns()
             self.note_client_trace(decoded.request)
-        self._in_flight[turn] = None
+        self._in_flight[request] = None
         self._held += size
-        if not turn.is_decoupled:
-            self._turns.append(turn)
+        if not request.is_decoupled:
+            self._ordered.append(request)
         self.busy += 1
-        bridge = self.front_end.bridge
-        submit = bridge.submit_streamed if turn.is_decoupled else bridge.submit
         is_slow = size >= LARGE and decoded.request.may_be_passed
-        turn.begin(submit(decoded.model, decoded.request, turn.respond, is_slow=is_slow))
+        submit = self.front_end.bridge.submit
+        request.begin(
+            submit(decoded.model, decoded.request, request.respond, streamed=request.is_decoupled, is_slow=is_slow)
+        )
 
     def _refuse(self, error: Exception, message: Buffer) -> None:
         """Answer a request that was not submitted."""
@@ -295,89 +288,89 @@ class StreamInferCall(Call):
         if isinstance(error, GrpcError | MalformedMessage):
             self.fail(error)
             return
-        turn = _Turn(self, None, 0)
-        turn.is_over = True
-        self._turns.append(turn)
-        self._settle(turn, self._error_message(error, request_id(message), None))
+        request = _StreamRequest(self, None, 0)
+        request.is_over = True
+        self._ordered.append(request)
+        self._settle(request, self._error_message(error, request_id(message), None))
         error.__traceback__ = None  # see Call.fail
         self._finish_if_done()
 
     # --- responses
 
-    def answer(self, turn: _Turn, response: InferenceResponse) -> None:
-        """A response for the client, the last one to its request if `turn.is_over`."""
-        if turn.is_over:
-            del self._in_flight[turn]
-            self._held -= turn.size
-        answered_ns = monotonic_ns() if turn.trace and turn.is_over else 0
+    def answer(self, request: _StreamRequest, response: InferenceResponse) -> None:
+        """A response for the client, the last one to its request if `request.is_over`."""
+        if request.is_over:
+            del self._in_flight[request]
+            self._held -= request.size
+        answered_ns = monotonic_ns() if request.trace and request.is_over else 0
         if not self.ended:
             try:
-                encoded = self._encoded(turn, response)
+                encoded = self._encoded(request, response)
             except Exception as error:  # the request boundary, of responses
-                encoded = self._failed(turn, response.id, error)
+                encoded = self._failed(request, response.id, error)
             if not self.ended:
-                self._settle(turn, encoded)
+                self._settle(request, encoded)
         if answered_ns:
             sent = NOT_NOTED if self.ended else (answered_ns, monotonic_ns())
-            end_trace(self.front_end.engine, turn.trace, GRPC, (turn.read_ns, turn.read_ns), sent)
-        if turn.is_over:
+            end_trace(self.front_end.engine, request.trace, GRPC, (request.read_ns, request.read_ns), sent)
+        if request.is_over:
             self.free()
         if not self.ended and (self._inbox or self._is_paused or self._has_ended or self._is_leaving):
             self._pump()
 
-    def _encoded(self, turn: _Turn, response: InferenceResponse) -> Encoded | None:
+    def _encoded(self, request: _StreamRequest, response: InferenceResponse) -> Encoded | None:
         """The message for a response; None if the client gets none."""
-        decoded = turn.decoded
+        decoded = request.decoded
         assert decoded is not None
         if response.error is not None:
-            return self._failed(turn, response.id, response.error)
-        if turn.is_decoupled and response.final and not response.outputs:
+            return self._failed(request, response.id, response.error)
+        if request.is_decoupled and response.final and not response.outputs:
             plan = decoded.plan
             if not plan.empty_final:
                 return None
             return encode_empty_final(response.id, response.model_name, plan.model_version)
-        return encode_stream_response(response, decoded.plan, decoded.model.spec, final=turn.is_over)
+        return encode_stream_response(response, decoded.plan, decoded.model.spec, final=request.is_over)
 
-    def _failed(self, turn: _Turn, identifier: str, error: Exception) -> Encoded | None:
+    def _failed(self, request: _StreamRequest, identifier: str, error: Exception) -> Encoded | None:
         """The message for a request that failed; None if the whole call ends with the error, after those before it."""
         is_refusal = isinstance(error, _REFUSALS)
         if not is_refusal and self._ends_at_error():
-            turn.failure = error
+            request.failure = error
             return None
-        return self._error_message(error, identifier, None if is_refusal else turn)
+        return self._error_message(error, identifier, None if is_refusal else request)
 
-    def _error_message(self, error: Exception, identifier: str, turn: _Turn | None) -> Encoded:
-        """`turn` is that of a request that failed as it ran; None if it was refused before."""
+    def _error_message(self, error: Exception, identifier: str, request: _StreamRequest | None) -> Encoded:
+        """`request` is that of a request that failed as it ran; None if it was refused before."""
         log_error(error, status_of(error), self.head.path, identifier)
         text = message_of(error, self.front_end.options.error_hints)
         if isinstance(error, ServerError):
             error.__traceback__ = None  # see Call.fail
-        if turn is None or turn.decoded is None:
+        if request is None or request.decoded is None:
             return encode_stream_error(text, identifier)
-        request = turn.decoded.request
-        return encode_stream_failure(text, identifier, request.model_name, turn.decoded.plan.model_version)
+        decoded = request.decoded
+        return encode_stream_failure(text, identifier, decoded.request.model_name, decoded.plan.model_version)
 
     def _ends_at_error(self) -> bool:
         return self.head.metadata.text("triton_grpc_error") == "true"
 
-    def _settle(self, turn: _Turn, encoded: Encoded | None) -> None:
-        """Send a message for `turn`, or keep it until those before it are answered. None: there is no message."""
-        if turn.is_decoupled:
+    def _settle(self, request: _StreamRequest, encoded: Encoded | None) -> None:
+        """Send a message for `request`, or keep it until those before it are answered. None: there is no message."""
+        if request.is_decoupled:
             if encoded is not None:
-                self._write(encoded, turn)
-            elif turn.failure is not None:
-                self._end_with(turn.failure)
+                self._write(encoded, request)
+            elif request.failure is not None:
+                self._end_with(request.failure)
             return
-        turns = self._turns
-        if encoded is not None and len(turns) == 1 and turns[0] is turn:
-            turns.clear()
+        ordered = self._ordered
+        if encoded is not None and len(ordered) == 1 and ordered[0] is request:
+            ordered.clear()
             self._write(encoded)
             return
-        turn.ready = encoded
+        request.ready = encoded
         if encoded is not None:
             self._held += encoded[1]
-        while turns and turns[0].is_over:
-            first = turns.popleft()
+        while ordered and ordered[0].is_over:
+            first = ordered.popleft()
             if first.ready is not None:
                 self._held -= first.ready[1]
                 self._write(first.ready)
@@ -386,52 +379,47 @@ class StreamInferCall(Call):
 
     def _end_with(self, failure: Exception) -> None:
         """End the call with an error, after the messages that are still being compressed."""
-        self._turns.clear()
+        self._ordered.clear()
         if self._outbox or self._is_deflating:
             self._failure = failure
         else:
             self.fail(failure)
 
-    def _write(self, encoded: Encoded, turn: _Turn | None = None) -> None:
-        """`turn` is that of a decoupled model."""
+    def _write(self, encoded: Encoded, request: _StreamRequest | None = None) -> None:
+        """`request` is that of a decoupled model."""
         if self.head.response_encoding is IDENTITY:
-            self._send(turn, *encoded)
+            self._send(request, *encoded)
         else:
-            self._outbox.append((turn, encoded))
+            self._outbox.append((request, encoded))
             self._write_deflated()
 
-    def _send(self, turn: _Turn | None, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
+    def _send(self, request: _StreamRequest | None, parts: Sequence[Buffer], size: int, flag: bytes = PLAIN) -> None:
         self._sent += size + PREFIX
-        if turn is not None:
-            self._leaving.append(_Leaving(self._sent, turn))
+        if request is not None:
+            self._leaving.append((self._sent, request))
         self.send(parts, size, flag)
-        if turn is not None:
+        if request is not None:
             self._take_left()
 
     def _write_deflated(self) -> None:
         while self._outbox and not self._is_deflating:
-            turn, (parts, size) = self._outbox.popleft()
+            request, (parts, size) = self._outbox.popleft()
             if size < LARGE:
-                self._send(turn, *self.deflate(parts, size))
+                self._send(request, *self.deflate(parts, size))
             else:
                 # Those behind it wait with it.
                 self._is_deflating = True
-                self.busy += 1
-                self.front_end.spawn(self._deflate_elsewhere, turn, parts, size)
+                self.spawn(self._deflate_elsewhere, request, parts, size)
         if self._failure is not None and not self._is_deflating:
             self.fail(self._failure)
 
-    def _deflate_elsewhere(self, turn: _Turn | None, parts: list[Buffer], size: int) -> None:
-        try:
-            if not self.ended:
-                self._send(turn, *self.front_end.bridge.run(self.deflate, parts, size))
-        except Exception as error:  # the request boundary, of responses
-            self.fail(error)
-        finally:
-            self._is_deflating = False
-            self.free()
-        self._write_deflated()
-        self._pump()
+    def _deflate_elsewhere(self, request: _StreamRequest | None, parts: list[Buffer], size: int) -> None:
+        deflated = self.front_end.bridge.run(self.deflate, parts, size)
+        self._is_deflating = False
+        if not self.ended:
+            self._send(request, *deflated)
+            self._write_deflated()
+            self._pump()
 
     # --- the end
 
@@ -441,7 +429,7 @@ class StreamInferCall(Call):
 
     def _finish_if_done(self) -> None:
         if not (self._has_ended or self._is_leaving) or (
-            self._inbox or self._is_waiting or self._in_flight or self._turns or self._outbox or self._is_deflating
+            self._inbox or self._is_waiting or self._in_flight or self._ordered or self._outbox or self._is_deflating
         ):
             return
         if self._has_ended:
@@ -451,12 +439,12 @@ class StreamInferCall(Call):
 
     def _end(self, status: Status) -> None:
         super()._end(status)
-        self.front_end.streams.remove(self)
+        self.front_end.streams.remove(self.leave)
 
     def on_cancel(self, cause: CancelCause) -> None:
         self._inbox.clear()
-        self._turns.clear()
+        self._ordered.clear()
         self._outbox.clear()
         self._leaving.clear()
-        for turn in list(self._in_flight):
-            turn.cancel(cause)
+        for request in list(self._in_flight):
+            request.cancel(cause)

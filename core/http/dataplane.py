@@ -26,7 +26,8 @@ from typing import Final, TypeVar
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError, Unsupported
-from trident.core.frontend.bridge import ClientGone, P, infer_many
+from trident.core.frontend.bridge import ClientGone, P
+from trident.core.frontend.infer_many import infer_many
 from trident.core.frontend.request import LATEST, HeaderPattern, forward_header, version_number
 from trident.core.frontend.response_stream import ResponseStream
 from trident.core.frontend.trace_events import client_trace

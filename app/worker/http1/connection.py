@@ -28,7 +28,7 @@ from trident.app.worker.http1.request_head import (
 from trident.app.worker.http1.response import Response, ResponseHeads
 from trident.app.worker.listener_service import ListenerService
 from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
-from trident.core.frontend.request import Allocate, RequestBody
+from trident.core.frontend.body import Allocate, RequestBody
 from trident.core.frontend.trace_events import NOT_NOTED, Span
 from trident.core.http.application import log_request
 from trident.core.http.front_end import RECEIVED_KEY, TRACES_KEY

@@ -29,7 +29,7 @@ from tests.contract.servers.simple_model import assert_still_serves, link_models
 from tests.fuzzing import bounded, examples
 from tests.unit.app.worker.http2.raw_client import Frame, cut, split
 from tests.unit.app.worker.http2.test_fuzz import changed
-from tests.unit.core.grpc.codec.any_messages import messages
+from tests.unit.core.grpc.any_messages import messages
 from tests.waiting import until
 from trident.app.worker.http2 import frames
 from trident.app.worker.http2.frames import (

@@ -14,7 +14,8 @@ from trident.core.http.infer import infer_body, read_whole, servable
 from trident.adapters.common.options import BOOLEAN, PORT, OptionText, OptionValues, group, option
 from trident.adapters.common.platform import Evidence, Host, Platform, PlatformSettings, PlatformTexts
 from trident.adapters.common.routes import absent_route
-from trident.core.frontend.request import LATEST, DefaultModel
+from trident.core.frontend.default_model import DefaultModel
+from trident.core.frontend.request import LATEST
 from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.reply import Environ, Reply, json_reply

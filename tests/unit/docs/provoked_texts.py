@@ -49,7 +49,7 @@ from trident.core.engine.in_process import InferenceEngine
 from trident.core.errors import ServerStopping
 from trident.core.frontend.access import GRPC, AuthTokens, Scope, parse_restricted
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.grpc.application import GrpcOptions
+from trident.core.grpc.front_end import GrpcOptions
 from trident.core.http.admin import readiness
 from trident.core.http.application import V2Application
 from trident.core.http.errors import message_of

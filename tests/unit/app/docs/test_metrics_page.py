@@ -9,8 +9,9 @@ from tests.project import ROOT, pure_python_only
 from tests.unit.fake_engine import FakeEngine
 from trident.app.docs.metrics_page import MODEL, NOTES, families_of, label_names, metric_rows, metrics_page
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.grpc.call import Method, RefusedCall
-from trident.core.grpc.methods import ResponseCounts
+from trident.core.grpc.call import RefusedCall
+from trident.core.grpc.front_end import ResponseCounts
+from trident.core.grpc.headers import Method
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.observability.metrics_report import FIGURES

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.app.worker.socket_pairs import LIMIT_S, received, socket_pair
 from trident.app.worker.connection import NEVER, ClientGone, Connection, Phase
 from trident.app.worker.io import CoarseClock, SendBatching
-from trident.core.frontend.request import RequestBody
+from trident.core.frontend.body import RequestBody
 from trident.core.inference.tensors import Buffer
 
 # More than the buffers of a socket pair hold.

@@ -1,15 +1,18 @@
-"""The Engine protocol: what a front end imports for it, and that the engine implements it."""
+"""The Engine protocol and its plain data."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from inspect import Signature, signature
 from typing import Any
 
 from tests.project import pure_python_only
+from tests.unit.fake_engine import identity_spec
+from trident.core.config.schema import ModelConfig
 from trident.core.engine.in_process import InferenceEngine
-from trident.core.engine.protocol import Engine
+from trident.core.engine.protocol import CallMark, ConfigMessage, Engine, TensorMetadata, call, mark_of, model_metadata
 
 # Each of them costs a front end more memory than all of its own code.
 ENGINE_ONLY = (
@@ -39,3 +42,30 @@ def test_the_engine_has_every_method_of_the_protocol() -> None:
 
 def _shape(method: Any) -> Signature:
     return signature(method.fget if isinstance(method, property) else method)
+
+
+def test_a_marked_method_stays_the_same_function() -> None:
+    def method(self: object, name: str) -> None: ...
+
+    assert mark_of(method) is None
+    assert call(blocks=True)(method) is method
+    assert mark_of(method) == CallMark(blocks=True)
+
+
+def test_a_message_survives_the_way_to_a_front_end() -> None:
+    config = ModelConfig(name="m", max_batch_size=8)
+    assert ConfigMessage.of(config).parse() == config
+
+
+SPEC = identity_spec("m")
+
+
+def test_a_shape_begins_with_the_batch_dimension_of_a_model_that_batches() -> None:
+    plain, batching = model_metadata(SPEC, [1]), model_metadata(replace(SPEC, max_batch_size=8), [1])
+    assert plain.inputs == (TensorMetadata(name="IN", datatype="INT32", shape=(-1,)),)
+    assert batching.outputs == (TensorMetadata(name="OUT", datatype="INT32", shape=(-1, -1)),)
+
+
+def test_the_backend_stands_in_for_a_missing_platform() -> None:
+    assert model_metadata(SPEC, [1]).platform == "onnxruntime_onnx"
+    assert model_metadata(replace(SPEC, platform=""), [1, 2]).platform == "onnxruntime"

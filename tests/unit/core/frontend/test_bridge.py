@@ -1,15 +1,27 @@
+"""How a front end waits for the engine on a native thread, and what all bridges share."""
+
 from __future__ import annotations
 
+import gc
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import gevent
+import numpy as np
+import orjson
 import pytest
+from werkzeug.test import EnvironBuilder
 
-from tests.unit.fake_engine import FakeEngine
-from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
-from trident.core.frontend.bridge import SingleResponse, ThreadBridge
+from tests.unit.fake_engine import FakeEngine, empty_response
+from trident.core.errors import BackendFailed, DeadlineExceeded, InvalidRequest, QueueFull, RequestCancelled
+from trident.core.frontend.bridge import SingleResponse, ThreadBridge, TimeSlice
+from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
@@ -130,3 +142,80 @@ def test_patched_threading_is_refused_with_a_hint(patched: bool) -> None:
         return
     with pytest.raises(RuntimeError, match=r"app\.worker\.worker\.TridentWorker"):
         ThreadBridge(modules)
+
+
+def test_it_gives_way_once_it_has_taken_its_time() -> None:
+    clock = [0.0]
+    gave_way: list[float] = []
+
+    def give_way() -> None:
+        gave_way.append(clock[0])
+        clock[0] += 1.0  # what the others take does not count
+
+    turns = TimeSlice(give_way, now=lambda: clock[0])
+    for _ in range(10):
+        clock[0] += 0.00005
+        turns()
+    assert len(gave_way) == 2
+    assert gave_way[1] - gave_way[0] > 1.0
+
+
+INFER = "/v2/models/simple/infer"
+HEADER = orjson.dumps(
+    {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [4], "parameters": {"binary_data_size": 16}}]}
+)
+Respond = Callable[[InferenceRequest], InferenceResponse]
+
+
+def fails(error: type[Exception]) -> Respond:
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse("simple", 1, [], error=error("no"))  # type: ignore[arg-type]
+
+    return respond
+
+
+@pytest.fixture
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def body_after(application: V2Application, content: bytes) -> tuple[int, bool]:
+    """The status of a request with this body, and whether the body is still referred to."""
+    memory = np.frombuffer(bytearray(content), np.uint8)
+    watched = weakref.ref(memory)
+    environ: dict[str, Any] = EnvironBuilder(method="POST", data=b"").get_environ()
+    environ.update(RAW_URI=INFER, PATH_INFO=INFER, HTTP_INFERENCE_HEADER_CONTENT_LENGTH=str(len(HEADER)))
+    environ["trident.body"] = memory.data
+    started: list[str] = []
+    application(environ, lambda status, headers, *_: started.append(status))
+    del environ["trident.body"], memory
+    return int(started[0][:3]), watched() is not None
+
+
+@pytest.mark.parametrize("on_hub", [False, True])
+@pytest.mark.parametrize(
+    ("respond", "body", "status"),
+    [
+        (empty_response, HEADER + bytes(16), 200),
+        (fails(InvalidRequest), HEADER + bytes(16), 400),
+        (fails(QueueFull), HEADER + bytes(16), 503),
+        (empty_response, HEADER + bytes(15), 400),
+        (empty_response, b"{" + HEADER[1:-1] + b"]" + bytes(16), 400),
+    ],
+)
+def test_an_error_keeps_no_reference_to_the_body(
+    without_collector: None, respond: Respond, body: bytes, status: int, on_hub: bool
+) -> None:
+    def ask() -> tuple[int, bool]:
+        bridge = GeventBridge(gevent.get_hub()) if on_hub else ThreadBridge()
+        try:
+            application = V2Application(FakeEngine(respond), HttpOptions(), bridge)
+            return gevent.spawn(body_after, application, body).get() if on_hub else body_after(application, body)
+        finally:
+            bridge.close()
+
+    with ThreadPoolExecutor(1) as pool:  # the main thread never gets a hub
+        assert pool.submit(ask).result() == (status, False)

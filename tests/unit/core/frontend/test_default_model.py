@@ -5,7 +5,7 @@ import pytest
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import ConfigInvalid, ModelLoading, ModelNotReady
 from trident.core.frontend.bridge import ThreadBridge
-from trident.core.frontend.request import DefaultModel
+from trident.core.frontend.default_model import DefaultModel
 from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
 
 

@@ -15,16 +15,14 @@ import gevent.socket
 import pytest
 
 from tests.unit.core.scheduling.scheduler_bench import benches, noted_threads, resting_bench
-from tests.unit.core.waiting.hub_thread import run_on_hub
+from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub
 from tests.unit.fake_engine import FakeEngine, empty_response
 from tests.waiting import until
 from trident.core.errors import BackendFailed, DeadlineExceeded, RequestCancelled
-from trident.core.frontend.gevent_bridge import GeventBridge
+from trident.core.frontend.gevent_bridge import GeventBridge, HubResponses
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OnResponse
-
-LIMIT = 30.0
 
 
 def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
@@ -53,7 +51,7 @@ def test_between_two_steps_of_work_that_gives_way_go_greenlets_and_ready_sockets
             for _ in range(2):
                 bridge.give_way()
             order.append("work")
-            gevent.joinall([reading, running], timeout=LIMIT)
+            gevent.joinall([reading, running], timeout=LIMIT_S)
         assert sorted(order[:2]) == ["greenlet", "socket"]
         assert order[2] == "work"
 
@@ -83,7 +81,7 @@ class ThreadedEngine(FakeEngine):
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            thread.join(LIMIT)
+            thread.join(LIMIT_S)
 
 
 def request(name: str = "simple") -> InferenceRequest:
@@ -101,7 +99,7 @@ def test_no_wake_up_is_lost_among_threads() -> None:
 
     def test(bridge: GeventBridge) -> None:
         connections = [gevent.spawn(one_connection, bridge, number) for number in range(32)]
-        gevent.joinall(connections, timeout=LIMIT)
+        gevent.joinall(connections, timeout=LIMIT_S)
         assert [connection.value for connection in connections] == [200] * 32
 
     try:
@@ -133,7 +131,7 @@ def test_requests_that_arrive_together_are_submitted_together(handover: int, exp
             events.append(f"read {name}")
             bridge.infer(engine.model("simple"), request(name))
 
-        gevent.joinall([gevent.spawn(connection, name) for name in "abc"], timeout=LIMIT)
+        gevent.joinall([gevent.spawn(connection, name) for name in "abc"], timeout=LIMIT_S)
         assert ", ".join(events) == expected
 
     on_a_hub(test)
@@ -156,7 +154,7 @@ def test_a_cached_answer_is_given_without_a_switch() -> None:
         assert (passed, submitted) == ([], [])
         assert bridge.infer(model, request("simple")).id == "simple"
         assert submitted == ["simple"]
-        other.join(LIMIT)
+        other.join(LIMIT_S)
 
     on_a_hub(test)
 
@@ -181,7 +179,7 @@ def test_deferred_calls_run_on_the_hub_after_all_requests_were_submitted() -> No
         engine = Deferring()
         engine._answer = engine._answer  # type: ignore[method-assign]  # one object: it is asked for it twice
         gevent.joinall(
-            [gevent.spawn(bridge.infer, engine.model("simple"), request(name)) for name in "ab"], timeout=LIMIT
+            [gevent.spawn(bridge.infer, engine.model("simple"), request(name)) for name in "ab"], timeout=LIMIT_S
         )
         assert events == ["submit a", "submit b", f"answer on {threading.current_thread().name}"]
 
@@ -202,7 +200,7 @@ def test_the_hub_runs_short_executions_itself() -> None:
             waiting = [
                 gevent.spawn(bridge.infer, engine.model("simple"), bench.request(name).request) for name in "abc"
             ]
-            gevent.joinall(waiting, timeout=LIMIT)
+            gevent.joinall(waiting, timeout=LIMIT_S)
             assert [each.value.id for each in waiting] == ["a", "b", "c"]
             assert bench.backend.batches == [["a", "b", "c"]]
             assert threads == [threading.current_thread().name]
@@ -226,8 +224,8 @@ def test_a_batch_signals_the_hub_once() -> None:
         # The hub does not run in between, because this greenlet does not yield.
         batch = threading.Thread(target=lambda: [on_response(answered) for on_response in waiting])
         batch.start()
-        batch.join(LIMIT)
-        gevent.joinall(connections, timeout=LIMIT)
+        batch.join(LIMIT_S)
+        gevent.joinall(connections, timeout=LIMIT_S)
         assert [connection.value for connection in connections] == [answered] * 16
         assert wake.signals == 1
 
@@ -318,9 +316,9 @@ def test_a_slow_request_is_submitted_on_another_thread() -> None:
 
     def test(bridge: GeventBridge) -> None:
         assert bridge.infer(engine.model("simple"), request("slow"), is_slow=True).id == "slow"
-        for submit in (bridge.submit, bridge.submit_streamed):
+        for streamed in (False, True):
             responses: list[InferenceResponse] = []
-            submit(engine.model("simple"), request("slow"), responses.append, is_slow=True)
+            bridge.submit(engine.model("simple"), request("slow"), responses.append, streamed=streamed, is_slow=True)
             until(lambda responses=responses: responses, sleep=gevent.sleep)
         assert len(threads) == 3
         assert threading.current_thread() not in threads
@@ -333,12 +331,12 @@ def test_a_slow_request_of_a_client_that_is_gone_is_not_submitted() -> None:
     hold = threading.Event()
 
     def test(bridge: GeventBridge) -> None:
-        busy = [gevent.spawn(bridge.run, hold.wait, LIMIT) for _ in range(8)]
+        busy = [gevent.spawn(bridge.run, hold.wait, LIMIT_S) for _ in range(8)]
         slow = gevent.spawn(bridge.infer, engine.model("simple"), request(), lambda: True, is_slow=True)
         until(lambda: bridge._watch._looks >= 3, sleep=gevent.sleep)
         hold.set()
-        assert isinstance(slow.get(timeout=LIMIT).error, RequestCancelled)
-        gevent.joinall(busy, timeout=LIMIT)
+        assert isinstance(slow.get(timeout=LIMIT_S).error, RequestCancelled)
+        gevent.joinall(busy, timeout=LIMIT_S)
         assert engine.calls == []
 
     on_a_hub(test)
@@ -371,16 +369,16 @@ def test_a_disconnected_client_cancels_its_request() -> None:
         }
         gevent.sleep(0)
         gone.append("b")
-        assert isinstance(connections["b"].get(timeout=LIMIT).error, RequestCancelled)
+        assert isinstance(connections["b"].get(timeout=LIMIT_S).error, RequestCancelled)
         assert engine.calls == [("cancel", "b")]
         gone.extend(names)
         for connection in connections.values():
-            assert isinstance(connection.get(timeout=LIMIT).error, RequestCancelled)
+            assert isinstance(connection.get(timeout=LIMIT_S).error, RequestCancelled)
         assert sorted(engine.calls) == [("cancel", name) for name in names]
         # No request waits, so the timer stops; the next request starts it again.
         until(lambda: not bridge._watch._running, sleep=gevent.sleep)
         again = gevent.spawn(bridge.infer, engine.model("simple"), request("d"), lambda: True)
-        assert isinstance(again.get(timeout=LIMIT).error, RequestCancelled)
+        assert isinstance(again.get(timeout=LIMIT_S).error, RequestCancelled)
 
     on_a_hub(test)
 
@@ -401,14 +399,14 @@ def test_an_expired_deadline_cancels_the_request_and_answers_at_once() -> None:
         given = request("a")
         late = gevent.spawn(bridge.infer, engine.model("simple"), given, too_late)
         other = gevent.spawn(bridge.infer, engine.model("simple"), request("b"), lambda: False)
-        answer = late.get(timeout=LIMIT)
+        answer = late.get(timeout=LIMIT_S)
         assert isinstance(answer.error, DeadlineExceeded)
         assert engine.calls == [("cancel", "a")]
         # A late response wakes no greenlet.
         engine._pending.pop(id(given))(InferenceResponse("a", 1, []))
         (on_response,) = engine._pending.values()
         on_response(InferenceResponse("b", 1, []))
-        assert other.get(timeout=LIMIT).model_name == "b"
+        assert other.get(timeout=LIMIT_S).model_name == "b"
 
     on_a_hub(test)
 
@@ -443,7 +441,7 @@ def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
         bridge.run(int, "1")
         assert steps == ["left"]
         gate.set()
-        greenlet.join(LIMIT)
+        greenlet.join(LIMIT_S)
         assert steps == ["left", "through the gate"]
 
     on_a_hub(test)
@@ -452,11 +450,11 @@ def test_a_greenlet_that_leaves_early_cancels_and_is_not_woken_later() -> None:
 def test_run_leaves_the_hub_free() -> None:
     def test(bridge: GeventBridge) -> None:
         released = threading.Event()
-        blocked = gevent.spawn(bridge.run, released.wait, LIMIT)
+        blocked = gevent.spawn(bridge.run, released.wait, LIMIT_S)
         # Only a hub that is not blocked can answer this call and then release the other.
         assert bridge.run(threading.get_ident) != threading.get_ident()
         released.set()
-        assert blocked.get(timeout=LIMIT) is True
+        assert blocked.get(timeout=LIMIT_S) is True
 
     on_a_hub(test)
 
@@ -468,3 +466,77 @@ def test_run_raises_the_error_of_the_function() -> None:
         assert bridge.run(int, "12", base=8) == 10
 
     on_a_hub(test)
+
+
+def response(number: int) -> InferenceResponse:
+    return InferenceResponse("simple", number, [])
+
+
+def test_responses_of_another_thread_are_delivered_on_the_hub_in_their_order() -> None:
+    def test(hub: Any) -> None:
+        seen: list[tuple[int, int]] = []
+        responses = HubResponses(hub)
+        callback = responses.callback(lambda each: seen.append((each.model_version, threading.get_ident())))
+        thread = threading.Thread(target=lambda: [callback(response(number)) for number in range(100)])
+        thread.start()
+        thread.join(LIMIT_S)
+        assert seen == []
+        until(lambda: len(seen) == 100, sleep=gevent.sleep)
+        assert seen == [(number, threading.get_ident()) for number in range(100)]
+        responses.close()
+
+    run_on_hub(test)
+
+
+def test_a_response_of_the_hubs_own_thread_is_delivered_at_once() -> None:
+    def test(hub: Any) -> None:
+        seen: list[int] = []
+        responses = HubResponses(hub)
+        responses.callback(lambda each: seen.append(each.model_version))(response(7))
+        assert seen == [7]
+        responses.close()
+
+    run_on_hub(test)
+
+
+def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others() -> None:
+    def test(hub: Any) -> None:
+        seen: list[int] = []
+        responses = HubResponses(hub)
+        callback = responses.callback(lambda each: seen.append(each.model_version))
+        thread = threading.Thread(target=callback, args=(response(1),))
+        thread.start()
+        thread.join(LIMIT_S)
+        callback(response(2))
+        until(lambda: len(seen) == 2, sleep=gevent.sleep)
+        assert seen == [1, 2]
+        responses.close()
+
+    run_on_hub(test)
+
+
+def test_those_that_arrive_during_the_delivery_come_after_io() -> None:
+    def test(hub: Any) -> None:
+        seen: list[int] = []
+        responses = HubResponses(hub)
+
+        def again(each: InferenceResponse) -> None:
+            seen.append(each.model_version)
+            if each.model_version < 3:
+                thread = threading.Thread(target=callback, args=(response(each.model_version + 1),))
+                thread.start()
+                thread.join(LIMIT_S)
+
+        callback = responses.callback(again)
+        thread = threading.Thread(target=callback, args=(response(1),))
+        thread.start()
+        thread.join(LIMIT_S)
+        until(lambda: len(seen) == 3, sleep=gevent.sleep)
+        responses.close()
+        thread = threading.Thread(target=callback, args=(response(4),))
+        thread.start()
+        thread.join(LIMIT_S)
+        gevent.sleep(0)
+        assert seen == [1, 2, 3]
+
+    run_on_hub(test)

@@ -11,9 +11,10 @@ import gevent
 
 from tests.unit.core.waiting.hub_thread import run_on_hub, until
 from trident.core.engine.protocol import Engine
+from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
-from trident.core.frontend.request import Allocate
-from trident.core.grpc.application import GrpcApplication, GrpcOptions
+from trident.core.grpc.application import GrpcApplication
+from trident.core.grpc.front_end import GrpcOptions
 from trident.core.grpc.transport import HeaderFields, Receiver
 from trident.core.inference.tensors import Buffer
 

@@ -13,7 +13,7 @@ from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S, Bench, living, wr
 from tests.unit.core.remote.remote_parts import connected, served
 from tests.waiting import until
 from trident.core.errors import ModelNotFound, ModelNotReady, ServerStopping
-from trident.core.frontend.bridge import AT_ONCE, infer_many
+from trident.core.frontend.infer_many import AT_ONCE, infer_many
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.lifecycle.model import Retirement
 from trident.core.lifecycle.state import ModelState

@@ -1,0 +1,246 @@
+"""Messages as they arrive, and how much memory those that are not complete may hold.
+
+Source: gRPC's `PROTOCOL-HTTP2.md`, "Length-Prefixed-Message".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from operator import attrgetter
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from trident.core.frontend.body import Allocate, RequestBody
+from trident.core.grpc.status import GrpcError, Status, too_large
+from trident.core.inference.tensors import Buffer
+from trident.core.waiting.waiting import Deadlines
+
+PREFIX: Final = 5
+read_prefix: Final[Callable[[Buffer], tuple[int, int]]] = Struct(">BI").unpack_from
+"""The flag of a message and its size in bytes."""
+NO_MEMORY = "there is no memory for a message of {} bytes"
+
+
+class Message(NamedTuple):
+    """A whole message. `compressed` is the flag of its prefix."""
+
+    compressed: bool
+    content: Buffer
+
+
+class MessageReader:
+    """Takes the bytes of one stream. A large message is received in place, in memory of `allocate` where it has some.
+
+    A message longer than `limit` bytes is refused by its prefix, before there is memory for it. `offset(size)` is where
+    in a message of `size` bytes the tensors probably begin: that byte is aligned. All methods raise GrpcError; after
+    that the reader is of no use.
+    """
+
+    __slots__ = ("_allocate", "_body", "_compressed", "_limit", "_offset", "_prefix", "_slow")
+
+    def __init__(self, limit: int, allocate: Allocate | None, offset: Callable[[int], int]) -> None:
+        self._limit = limit
+        self._offset = offset
+        self._allocate = allocate
+        self._prefix = bytearray()
+        self._compressed = False
+        self._body: RequestBody | None = None
+        self._slow: RequestBody | None = None
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the bytes taken so far end with the end of a message."""
+        return self._body is None and not self._prefix
+
+    @property
+    def received(self) -> int:
+        """How many bytes of the message that is arriving are there."""
+        return len(self._prefix) if self._body is None else PREFIX + self._body.got
+
+    def room(self, size: int) -> memoryview | None:
+        """Memory for the next bytes of a message, at most `size`; None if the next ones have to be taken."""
+        body = self._body
+        if body is None:
+            return None
+        try:
+            return body.room()[:size]
+        except MemoryError:
+            raise self._no_memory(body.length) from None
+
+    def filled(self, size: int) -> Message | None:
+        """`size` bytes were received into the room. Returns the message if that was its end."""
+        body = self._body
+        assert body is not None
+        body.got += size
+        if body.got < body.length:
+            return None
+        self._body = self._slow = None
+        return Message(self._compressed, body.memory)
+
+    def leave_shared(self) -> None:
+        """Move the message that was already being received at the last call out of the memory of `allocate`, as its
+        client is slow. Raises MemoryError."""
+        if self._body is not None and self._body is self._slow:
+            self._body.leave_shared()
+        self._slow = self._body
+
+    def take(self, content: Buffer) -> list[Message]:
+        """The messages that end within `content`. It is copied."""
+        view = memoryview(content)
+        messages: list[Message] = []
+        while view:
+            if self._body is not None:
+                room = self.room(len(view))
+                assert room is not None
+                size = len(room)
+                room[:] = view[:size]
+                message = self.filled(size)
+            else:
+                size = min(PREFIX - len(self._prefix), len(view))
+                self._prefix += view[:size]
+                message = self._begin(view[size:]) if len(self._prefix) == PREFIX else None
+                if message is not None:
+                    size += len(message.content)
+            if message is not None:
+                messages.append(message)
+            view = view[size:]
+        return messages
+
+    def _begin(self, rest: memoryview) -> Message | None:
+        """A message whose prefix is complete, and whose content begins with `rest`; returned if that has all of it."""
+        flag = self._prefix[0]
+        size = int.from_bytes(self._prefix[1:], "big")
+        self._prefix.clear()
+        if flag > 1:
+            raise GrpcError(Status.INTERNAL, f"a message begins with the flag {flag}, expected 0 or 1")
+        if size > self._limit:
+            raise too_large(size, self._limit)
+        self._compressed = flag == 1
+        if len(rest) >= size:
+            return Message(self._compressed, bytes(rest[:size]))
+        try:
+            self._body = RequestBody(size, b"", self._offset(size), self._allocate)
+        except MemoryError:
+            raise self._no_memory(size) from None
+        return None
+
+    @staticmethod
+    def _no_memory(size: int) -> GrpcError:
+        return GrpcError(Status.RESOURCE_EXHAUSTED, NO_MEMORY.format(size), hint="send fewer large messages at once")
+
+
+# Between two messages a client may wait as long as it likes.
+LIMIT_S: Final = 60.0
+# A client that has sent nothing for so long loses its message before others do.
+SILENCE_S: Final = 2.0
+
+
+class Receiving(Protocol):
+    """It must be hashable. `received` is how many bytes of the message have arrived."""
+
+    @property
+    def received(self) -> int: ...
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it is this server that does not let the client go on."""
+
+    def stall(self) -> None:
+        """Nothing has arrived for LIMIT_S seconds at least."""
+
+    def crowd_out(self) -> None:
+        """Its memory is needed: refuse the message."""
+
+
+class _Progress:
+    """`received` bytes of a message have arrived, the last of them at `since`, in seconds; `seen` at the last look."""
+
+    __slots__ = ("received", "seen", "since")
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.seen = -1
+        self.since = 0.0
+
+
+class UnfinishedMessages:
+    """On the hub's thread.
+
+    Together they may hold `limit` bytes besides the largest of them, so that one alone is never refused. When they hold
+    more, the largest of those whose clients are silent are refused; if that is not enough, the largest of all, so that
+    clients of large messages do not keep out the others. So many are refused that an eighth of the limit is free,
+    because a look at all messages takes time.
+    """
+
+    def __init__(self, deadlines: Deadlines, limit: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._deadlines = deadlines
+        self._limit = limit
+        self._now = now
+        self._messages: dict[Receiving, _Progress] = {}
+        self._total = 0
+        # The total at which to look at them again.
+        self._crowded = limit
+        self._is_looking = False
+
+    @property
+    def total(self) -> int:
+        """The bytes of all of them."""
+        return self._total
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def grew(self, receiving: Receiving) -> None:
+        """A part of a message has arrived. This or other messages may be refused now."""
+        progress = self._messages.get(receiving)
+        if progress is None:
+            progress = self._messages[receiving] = _Progress()
+            self._look_later()
+        received = receiving.received
+        self._total += received - progress.received
+        progress.received = received
+        progress.since = self._now()
+        if self._total > self._crowded:
+            self._make_room()
+
+    def remove(self, receiving: Receiving) -> None:
+        """All of it has arrived, or nobody waits for it."""
+        progress = self._messages.pop(receiving, None)
+        if progress is not None:
+            self._total -= progress.received
+            if self._total <= self._limit:
+                self._crowded = self._limit
+
+    def expire(self) -> None:
+        """Look for silent clients."""
+        self._is_looking = False
+        for receiving, progress in list(self._messages.items()):
+            if progress.received != progress.seen or receiving.is_held_up:
+                progress.seen = progress.received
+            else:
+                receiving.stall()
+        self._look_later()
+
+    def _look_later(self) -> None:
+        if self._messages and not self._is_looking:
+            self._is_looking = True
+            self._deadlines.add(LIMIT_S, self)
+
+    def _make_room(self) -> None:
+        by_size = sorted(self._messages, key=attrgetter("received"))
+        most = by_size[-1].received + self._limit
+        if self._total > most:
+            enough = most - self._limit // 8
+            now = self._now()
+            silent = [each for each in by_size if self._is_silent(each, now)]
+            for candidates in (silent, by_size):
+                while candidates and self._total > enough:
+                    receiving = candidates.pop()
+                    if receiving in self._messages:
+                        receiving.crowd_out()
+                        self.remove(receiving)
+        self._crowded = max(self._limit, self._total + self._limit // 64)
+
+    def _is_silent(self, receiving: Receiving, now: float) -> bool:
+        return not receiving.is_held_up and now - self._messages[receiving].since > SILENCE_S

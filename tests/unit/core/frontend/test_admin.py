@@ -1,0 +1,292 @@
+"""The settings of the log and of traces, and the statistics, as clients see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from trident.core.errors import InvalidRequest, ServerError, Unsupported
+from trident.core.frontend.admin import (
+    changed_settings,
+    model_statistics_json,
+    refuse_repository,
+    shown_settings,
+    wanted_changes,
+)
+from trident.core.inference.request import CloseReason
+from trident.core.observability.log import LogLevels, change_log
+from trident.core.observability.model_statistics import ModelStatistics
+from trident.core.observability.statistics import (
+    BatchStatistics,
+    BucketUse,
+    FailureReason,
+    ResponseKind,
+    StatisticsSnapshot,
+    VersionStatistics,
+)
+
+
+@pytest.fixture(autouse=True)
+def _levels_of_the_start() -> None:
+    """Whatever another test left."""
+    change_log(LogLevels())
+
+
+def applied(wanted: Mapping[str, object]) -> tuple[LogLevels, ServerError | None]:
+    """The levels after the changes that were applied, and the error that ended them."""
+    levels = LogLevels()
+    try:
+        for each in changed_settings(wanted, _any, _any, _any):
+            levels = each
+    except ServerError as error:
+        return levels, error
+    return levels, None
+
+
+def _any(name: str, value: object) -> Any:
+    if value == "wrong":
+        raise InvalidRequest(f"not {name}")
+    return value
+
+
+def test_the_settings_have_triton_s_names_and_order() -> None:
+    assert list(shown_settings()) == [
+        "log_file",
+        "log_info",
+        "log_warning",
+        "log_error",
+        "log_verbose_level",
+        "log_format",
+    ]
+
+
+def test_only_the_named_settings_change() -> None:
+    assert applied({"log_verbose_level": 3, "log_error": False}) == (LogLevels(verbose=3, error=False), None)
+
+
+@pytest.mark.parametrize(("value", "scope"), [("all", "all"), ("true", "true"), (True, "true"), (False, "false")])
+def test_the_access_log_is_switched_by_a_text_or_a_boolean(value: object, scope: str) -> None:
+    assert applied({"log_access": value, "response_timing": True}) == (LogLevels(access=scope, timing=True), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log_verbos_level", "unknown log setting 'log_verbos_level', did you mean 'log_verbose_level'?"),
+        ("zzz", "unknown log setting 'zzz'"),
+    ],
+)
+def test_a_misspelled_setting_is_refused_before_anything_changes(name: str, text: str) -> None:
+    levels, error = applied({"log_info": False, name: 1})
+    assert isinstance(error, InvalidRequest)
+    assert (levels, error.message) == (LogLevels(), text)
+
+
+@pytest.mark.parametrize("text", ["default", "ISO8601", "json"])
+def test_the_formats(text: str) -> None:
+    assert applied({"log_format": text}) == (LogLevels(format=text), None)
+
+
+def test_changes_before_an_invalid_one_stay() -> None:
+    levels, error = applied({"log_format": "json", "log_verbose_level": "wrong", "log_info": False})
+    assert levels == LogLevels(info=False)
+    assert str(error) == "not log_verbose_level"
+
+
+def test_an_unknown_format_names_the_known_ones() -> None:
+    _, error = applied({"log_format": "xml"})
+    assert isinstance(error, InvalidRequest)
+    assert (error.message, error.hint) == ("invalid argument for log_format, got: xml", "one of default, ISO8601, json")
+
+
+def test_the_file_cannot_be_changed_and_then_nothing_is() -> None:
+    levels, error = applied({"log_info": False, "log_file": "/tmp/other"})
+    assert isinstance(error, Unsupported)
+    assert error.message == "log file location can not be updated through network protocol"
+    assert levels == LogLevels()
+
+
+def texts(name: str, value: object) -> list[str]:
+    assert isinstance(value, list)
+    return value
+
+
+def text(name: str, value: object) -> str:
+    return str(value)
+
+
+def changes(**wanted: Any) -> dict[str, Any]:
+    return wanted_changes(wanted, texts, text, " ")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, {}),
+        ({"trace_mode": "opentelemetry"}, {}),
+        ({"trace_level": ["TENSORS", "TIMESTAMPS"]}, {"trace_level": ("TIMESTAMPS", "TENSORS")}),
+        ({"trace_level": ["TENSORS", "timestamps"]}, {"trace_level": ("TENSORS",)}),
+        ({"trace_level": ["nothing"]}, {}),
+        ({"trace_level": []}, {}),
+        ({"trace_level": ["OFF"]}, {"trace_level": ()}),
+        ({"trace_level": None, "trace_rate": None}, {"trace_level": None, "trace_rate": None}),
+        ({"trace_rate": "12abc", "log_frequency": " +3"}, {"trace_rate": 12, "log_frequency": 3}),
+        ({"trace_rate": "-1"}, {"trace_rate": 4294967295}),
+        ({"trace_count": "-1"}, {"trace_count": -1}),
+    ],
+)
+def test_changes(wanted: dict[str, Any], found: dict[str, Any]) -> None:
+    assert changes(**wanted) == found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "message", "kind"),
+    [
+        ({"trace_file": None}, "trace file location can not be updated through network protocol", Unsupported),
+        ({"trace_level": ["OFF", "TENSORS"]}, "Expect only one trace level 'OFF' is specified", InvalidRequest),
+        ({"trace_rate": "x"}, "Unable to parse 'trace_rate', got: x", InvalidRequest),
+        (
+            {"trace_rate": "10000000000"},
+            "Unable to parse 'trace_rate', value is out of range [ 0, 4294967295 ], got: 10000000000",
+            InvalidRequest,
+        ),
+        (
+            {"trace_count": "9" * 5000},
+            f"Unable to parse 'trace_count', value is out of range [ -1, 2147483647 ], got: {'9' * 5000}",
+            InvalidRequest,
+        ),
+        ({"trace_levl": ["OFF"]}, "unknown trace setting 'trace_levl', did you mean 'trace_level'?", InvalidRequest),
+        ({"trace_count": "-2"}, "Unable to parse 'trace_count'. Expecting value >= -1, got: -2", InvalidRequest),
+    ],
+)
+def test_invalid_changes(wanted: dict[str, Any], message: str, kind: type[ServerError]) -> None:
+    with pytest.raises(kind) as refusal:
+        changes(**wanted)
+    assert refusal.value.message == message
+
+
+COUNTED = StatisticsSnapshot(
+    request_success=3,
+    request_failures={FailureReason.BACKEND: 1, FailureReason.REJECTED: 1},
+    inference_count=4,
+    execution_count=2,
+    request_ns=406,
+    queue_ns=230,
+    compute_input_ns=21,
+    compute_infer_ns=82,
+    compute_output_ns=43,
+    pending=7,
+    failure_ns=2**63,
+    last_inference_ms=1_700_000_000_123,
+    batch_closes={CloseReason.FULL: 1, CloseReason.DELAY: 1},
+    batches=(
+        BatchStatistics(batch_size=2, execution_count=1, compute_input_ns=1, compute_infer_ns=2, compute_output_ns=3),
+    ),
+)
+
+
+@pytest.fixture
+def item() -> dict[str, object]:
+    (item,) = model_statistics_json([VersionStatistics(name="m", version=7, statistics=COUNTED)])["model_stats"]
+    return item
+
+
+def test_counts_and_durations_are_where_triton_has_them(item: dict[str, object]) -> None:
+    assert item == {
+        "name": "m",
+        "version": "7",
+        "last_inference": 1_700_000_000_123,
+        "inference_count": 4,
+        "execution_count": 2,
+        "inference_stats": {
+            "success": {"count": 3, "ns": 406},
+            "fail": {"count": 2, "ns": 2**63},
+            "queue": {"count": 3, "ns": 230},
+            "compute_input": {"count": 3, "ns": 21},
+            "compute_infer": {"count": 3, "ns": 82},
+            "compute_output": {"count": 3, "ns": 43},
+            "cache_hit": {"count": 0, "ns": 0},
+            "cache_miss": {"count": 0, "ns": 0},
+        },
+        "response_stats": {},
+        "batch_stats": [
+            {
+                "batch_size": 2,
+                "compute_input": {"count": 1, "ns": 1},
+                "compute_infer": {"count": 1, "ns": 2},
+                "compute_output": {"count": 1, "ns": 3},
+            }
+        ],
+        "memory_usage": [],
+        "batch_close_count": {"full": 1, "delay": 1},
+    }
+
+
+def test_the_memory_of_a_model_is_that_of_its_processes() -> None:
+    version = VersionStatistics(name="m", version=1, statistics=ModelStatistics().snapshot(), memory_bytes=5000)
+    (item,) = model_statistics_json([version])["model_stats"]
+    assert item["memory_usage"] == [{"type": "CPU", "id": 0, "byte_size": 5000}]
+
+
+def test_keys_have_the_order_that_triton_gives_them_and_then_come_our_own(item: dict[str, dict[str, object]]) -> None:
+    assert " ".join(item) == (
+        "name version last_inference inference_count execution_count inference_stats response_stats batch_stats "
+        "memory_usage batch_close_count"
+    )
+    assert " ".join(item["inference_stats"]) == (
+        "success fail queue compute_input compute_infer compute_output cache_hit cache_miss"
+    )
+
+
+def test_a_new_version_has_zeros() -> None:
+    new = VersionStatistics(name="m", version=1, statistics=ModelStatistics().snapshot())
+    (item,) = model_statistics_json([new])["model_stats"]
+    assert set(map(str, item["inference_stats"].values())) == {"{'count': 0, 'ns': 0}"}
+    assert item["batch_stats"] == []
+
+
+def test_responses_of_senders_are_told_by_their_index() -> None:
+    statistics = ModelStatistics()
+    for kind, ns in ((ResponseKind.SUCCESS, 5), (ResponseKind.SUCCESS, 6), (ResponseKind.FAIL, 7)):
+        statistics.record_response(0, kind, ns)
+    statistics.record_response(1, ResponseKind.EMPTY, 1)
+    statistics.record_response(1, ResponseKind.CANCELLED, 2)
+    statistics.record_response(100_000, ResponseKind.SUCCESS, 2)
+    told = VersionStatistics(name="m", version=1, statistics=statistics.snapshot())
+    none = {"count": 0, "ns": 0}
+    assert model_statistics_json([told])["model_stats"][0]["response_stats"] == {
+        "0": {
+            "compute_infer": {"count": 3, "ns": 18},
+            "compute_output": {"count": 2, "ns": 0},
+            "success": {"count": 2, "ns": 11},
+            "fail": {"count": 1, "ns": 7},
+            "empty_response": none,
+            "cancel": none,
+        },
+        "1": {
+            "compute_infer": {"count": 1, "ns": 1},
+            "compute_output": none,
+            "success": none,
+            "fail": none,
+            "empty_response": {"count": 1, "ns": 1},
+            "cancel": {"count": 1, "ns": 2},
+        },
+    }
+
+
+def test_buckets_are_shown_with_the_sizes_that_the_model_pads_to(item: dict[str, object]) -> None:
+    assert "bucket_stats" not in item  # Triton has no such field
+    statistics = ModelStatistics()
+    for use in (BucketUse(4, 0, 6, 2), BucketUse(4, 0, 8, 0)):
+        statistics.record_bucket(use)
+    version = VersionStatistics(name="m", version=7, statistics=statistics.snapshot())
+    (shown,) = model_statistics_json([version])["model_stats"]
+    assert shown["bucket_stats"] == [{"batch_size": 4, "execution_count": 2, "element_count": 14, "padding_count": 2}]
+
+
+def test_a_call_that_names_a_repository_is_refused() -> None:
+    refuse_repository("")
+    with pytest.raises(Unsupported, match="'repository_name' specification is not supported"):
+        refuse_repository("r")

@@ -1,0 +1,203 @@
+"""What every call has: its head, its line in the access log, and its count in the metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from tests.unit.core.grpc.grpc_client import Client, with_client
+from tests.unit.core.grpc.infer_messages import echo, infer_request
+from tests.unit.core.waiting.hub_thread import until
+from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed
+from trident.core.frontend.access import GRPC, parse_restricted
+from trident.core.grpc.front_end import GrpcOptions
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.observability.switches import SWITCHES
+
+CHECK = "/grpc.health.v1.Health/Check"
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({":method": "GET"}, "405"),
+        ({"content-type": "application/json"}, "415"),
+        ({"content-type": "application/grpc-web+proto"}, "415"),
+        ({"content-type": "application/grpcx"}, "415"),
+    ],
+)
+def test_what_is_no_call_is_refused_in_words_of_http(fields: dict[str, str], status: str) -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ServerLive", fields)
+        assert stream.receiver is not None
+        stream.receiver.take(b"{}")
+        assert not stream.headers
+        stream.receiver.end()
+        assert stream.headers[":status"] == status
+        assert stream.headers.get("allow") == ("POST" if status == "405" else None)
+        assert b"this port serves gRPC" in stream.body
+        assert stream.has_ended
+        assert stream.releases == 1
+
+    with_client(FakeEngine(), test)
+
+
+@pytest.mark.parametrize("content_type", ["application/grpc", "application/grpc+proto", "application/grpc;x=y"])
+def test_the_content_types_of_grpc_are_taken(content_type: str) -> None:
+    def test(client: Client) -> None:
+        assert client.call("ServerLive", b"", {"content-type": content_type}).status == 0
+
+    with_client(FakeEngine(), test)
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata", "status", "text"),
+    [
+        ("Nope", {}, UNIMPLEMENTED, "unknown method /inference.GRPCInferenceService/Nope"),
+        ("/other.Service/Do", {}, UNIMPLEMENTED, "unknown method /other.Service/Do"),
+        ("ServerLive", {"grpc-encoding": "br"}, UNIMPLEMENTED, "Compression algorithm 'br' is not supported"),
+        ("ServerLive", {"grpc-timeout": "1x"}, INTERNAL, "invalid grpc-timeout '1x'"),
+        ("ServerLive", {"grpc-timeout": "123456789S"}, INTERNAL, "invalid grpc-timeout '123456789S'"),
+    ],
+)
+def test_a_call_may_be_refused_by_its_head(method: str, metadata: dict[str, str], status: int, text: str) -> None:
+    def test(client: Client) -> None:
+        stream = client.begin(method, metadata)
+        assert (stream.status, stream.message) == (status, text)
+        assert stream.trailers[":status"] == "200"
+        assert ("grpc-accept-encoding" in stream.trailers) == ("grpc-encoding" in metadata)
+        assert stream.releases == 1
+
+    with_client(FakeEngine(), test)
+
+
+def test_restricted_groups_need_their_metadata() -> None:
+    restricted = parse_restricted(["health,inference:Key=secret"], GRPC)
+    infer = infer_request()
+
+    def test(client: Client) -> None:
+        for metadata in ({}, {"triton-grpc-protocol-key": "other"}):
+            for method in ("ServerLive", "ServerReady", "ModelReady", CHECK, "ModelInfer", "ModelStreamInfer"):
+                stream = client.begin(method, metadata)
+                assert stream.status == UNAVAILABLE
+                expected = "This protocol is restricted, expecting header 'triton-grpc-protocol-Key'"
+                assert stream.message == expected
+        opened = {"triton-grpc-protocol-key": "secret"}
+        assert client.call("ModelInfer", infer, opened).status == 0
+        assert client.call("ServerMetadata").status == 0
+
+    with_client(FakeEngine(echo), test, GrpcOptions(restricted=restricted))
+
+
+def test_a_head_serves_all_calls_but_for_its_volatile_fields() -> None:
+    def test(client: Client) -> None:
+        application = client.application
+        fields = ((b":method", b"POST"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"))
+        head = application.parse_head((*fields, (b"content-type", b"application/grpc"), (b"my-a", b"1")))
+        other = application.with_volatile(head, ((b"grpc-timeout", b"2S"), (b"x-request-id", b"r")))
+        assert (head.timeout_s, other.timeout_s) == (None, 2.0)
+        assert head.method is other.method
+        assert other.metadata.text("x-request-id") == "r"
+        assert (head.forwarded, other.forwarded) == ((("my-a", "1"),), (("my-a", "1"), ("x-request-id", "r")))
+
+    with_client(FakeEngine(), test, GrpcOptions(header_forward_pattern="my-|x-"))
+
+
+@pytest.mark.parametrize("log_calls", [True, False])
+def test_a_line_for_each_call_is_in_the_log_if_it_is_wanted(log_calls: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(1, "trident.grpc")
+
+    def test(client: Client) -> None:
+        client.call("ServerLive")
+        client.begin("Nope")
+
+    SWITCHES.set(verbose=int(log_calls))
+    with_client(FakeEngine(), test)
+    lines = [record.getMessage() for record in caplog.records if "gRPC request" in record.getMessage()]
+    expected = [f"gRPC request: /inference.GRPCInferenceService/{name}" for name in ("ServerLive", "Nope")]
+    assert lines == (expected if log_calls else [])
+
+
+RESPONSE_SIZE = 51
+PATH = "/inference.GRPCInferenceService/"
+
+
+def respond(request: InferenceRequest) -> InferenceResponse:
+    if request.id == "bad":
+        return InferenceResponse.failed(request, BackendFailed("no"))
+    return echo(request)
+
+
+def lines(caplog: pytest.LogCaptureFixture, scope: str) -> list[str]:
+    """The lines of some calls, without their durations."""
+    SWITCHES.set(access=scope)
+    caplog.set_level(1)
+
+    def test(client: Client) -> None:
+        client.call("ModelInfer", infer_request("r 1"))
+        client.call("ModelInfer", infer_request("bad"))
+        client.call("ServerLive")
+        client.begin("Nope")
+        gone = client.feed(client.begin("ModelStreamInfer"), bytes(3))
+        assert gone.receiver is not None
+        gone.receiver.cancel()
+
+    with_client(FakeEngine(respond), test)
+    records = [record for record in caplog.records if record.name == "trident.access"]
+    assert all(record.__dict__["duration_ms"] >= 0 for record in records)
+    return [re.sub(r"duration_ms=[0-9.]+", "", record.getMessage()) for record in records]
+
+
+def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    assert lines(caplog, "false") == []
+    written = lines(caplog, "true")
+    first = f"received_bytes={5 + len(infer_request('r 1'))} sent_bytes={5 + RESPONSE_SIZE}"
+    second = f"received_bytes={5 + len(infer_request('bad'))} sent_bytes=0"
+    assert written == [
+        f'127.0.0.1 "gRPC {PATH}ModelInfer" OK  {first} request_id={json.dumps("r 1")} model=simple version=3',
+        f'127.0.0.1 "gRPC {PATH}ModelInfer" INTERNAL  {second} request_id=bad model=simple',
+        f'127.0.0.1 "gRPC {PATH}Nope" UNIMPLEMENTED  received_bytes=0 sent_bytes=0',
+        f'127.0.0.1 "gRPC {PATH}ModelStreamInfer" CANCELLED  received_bytes=3 sent_bytes=0',
+    ]
+
+
+def test_health_calls_are_logged_if_all_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    written = lines(caplog, "all")
+    assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK  received_bytes=5 sent_bytes=7' in written
+
+
+def test_calls_are_counted_by_method_and_status() -> None:
+    def test(client: Client) -> None:
+        for _ in range(3):
+            client.call("ModelInfer", infer_request())
+        client.call("ModelInfer", infer_request(model="nope"))
+        client.begin("Nope")
+        client.begin("/made/up")
+        no_call = client.begin("ServerLive", {":method": "GET"})
+        assert no_call.receiver is not None
+        no_call.receiver.end()
+        gone = client.begin("ModelStreamInfer")
+        assert gone.receiver is not None
+        gone.receiver.cancel()
+
+        registry = CollectorRegistry()
+        registry.register(client.application.request_metrics)
+
+        def counted(method: str, status: str, count: int) -> bool:
+            line = f'trident_grpc_responses_total{{method="{method}",status="{status}"}} {count}.0\n'
+            return line in generate_latest(registry).decode()
+
+        until(lambda: counted("ModelInfer", "OK", 3))
+        assert counted("ModelInfer", "NOT_FOUND", 1)
+        assert counted("ModelStreamInfer", "CANCELLED", 1)
+        assert counted("", "UNIMPLEMENTED", 2)
+        # It named a method, and was no call of it.
+        assert counted("ServerLive", "UNKNOWN", 1)
+
+    with_client(FakeEngine(echo), test)

@@ -1,0 +1,494 @@
+"""ModelInfer, over a stream that only notes what is sent on it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+import zlib
+from typing import Any
+
+import gevent
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2 as pb
+
+from tests.project import pure_python_only
+from tests.unit.core.grpc.grpc_client import Client, frame, with_client
+from tests.unit.core.grpc.infer_messages import echo, infer_request, infer_response, numbers
+from tests.unit.core.waiting.hub_thread import until
+from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, QueueFull
+from trident.core.grpc.compression import inflate
+from trident.core.grpc.front_end import GrpcOptions
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Buffer, bytes_array, pack_bytes
+
+INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, EXHAUSTED, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 4, 5, 8, 12, 13, 14
+
+
+def test_a_request_is_answered() -> None:
+    def test(client: Client) -> None:
+        for identifier in ("first", "second"):
+            stream = client.call("ModelInfer", infer_request(identifier))
+            assert stream.headers == {":status": "200", "content-type": "application/grpc"}
+            assert stream.trailers == {"grpc-status": "0"}
+            (message,) = stream.messages
+            answer = infer_response(message)
+            assert (answer.model_name, answer.model_version, answer.id) == ("simple", "3", identifier)
+            assert numbers(answer) == [0, 1, 2, 3]
+            assert stream.releases == 1
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_a_model_that_another_process_has_to_tell_is_asked_for_in_a_greenlet() -> None:
+    engine = FakeEngine(echo)
+    engine.knows_models = False
+    asked: list[tuple[str, int]] = []
+    find = engine.model
+
+    def model(name: str, version: int = -1) -> Any:
+        asked.append((name, version))
+        engine.knows_models = True
+        return find(name, version)
+
+    engine.model = model  # type: ignore[method-assign]
+
+    def test(client: Client) -> None:
+        stream = client.send("ModelInfer", infer_request(model_version="3"))
+        assert not stream.has_ended
+        until(lambda: stream.releases)
+        assert stream.status == 0
+        assert asked[0] == ("simple", 3)
+
+    with_client(engine, test)
+
+
+def test_a_message_may_arrive_in_any_pieces() -> None:
+    message = frame(infer_request("x", count=100))
+
+    def test(client: Client) -> None:
+        for cuts in ((1,), (4,), (5,), (6,), (3, 200), (5, 6, 7, 8), tuple(range(1, len(message)))):
+            stream = client.begin("ModelInfer")
+            start = 0
+            for cut in (*cuts, len(message)):
+                client.feed(stream, message[start:cut])
+                start = cut
+            client.end(stream)
+            until(lambda stream=stream: stream.releases)  # type: ignore[misc]
+            assert numbers(infer_response(stream.messages[0])) == list(range(100))
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_a_large_message_is_received_in_place() -> None:
+    message = frame(infer_request(count=20_000))
+    allocated: list[int] = []
+
+    def allocate(size: int) -> Any:
+        allocated.append(size)
+        return np.empty(size, np.uint8)
+
+    def test(client: Client) -> None:
+        stream = client.feed(client.begin("ModelInfer"), message[:20])
+        at = 20
+        while at < len(message):
+            assert stream.receiver is not None
+            room = stream.receiver.room(7000)
+            assert room is not None
+            assert len(room) <= 7000
+            room[:] = message[at : at + len(room)]
+            at += len(room)
+            stream.receiver.filled(len(room))
+        client.end(stream)
+        until(lambda: stream.releases)
+        assert numbers(infer_response(stream.messages[0])) == list(range(20_000))
+        assert len(allocated) == 1
+
+    with_client(FakeEngine(echo), test, allocate=allocate)
+
+
+def test_the_tensor_of_a_large_message_like_earlier_ones_is_aligned() -> None:
+    message = frame(infer_request("x", count=20_000))
+    places: list[int] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        places.append(np.frombuffer(request.inputs[0].data, np.uint8).__array_interface__["data"][0] % 64)
+        return echo(request)
+
+    def test(client: Client) -> None:
+        for _ in range(4):
+            stream = client.begin("ModelInfer")
+            client.end(client.feed(stream, message[:100], message[100:]))
+            until(lambda stream=stream: stream.releases)  # type: ignore[misc]
+        assert places[-2:] == [0, 0]
+        assert any(places[:2])
+
+    with_client(FakeEngine(respond), test)
+
+
+@pytest.mark.parametrize(
+    ("request_message", "status", "text"),
+    [
+        (infer_request(model="nope"), NOT_FOUND, "Request for unknown model: 'nope' is not found"),
+        (infer_request(model_version="x"), INVALID_ARGUMENT, "failed to get model version from specified version str"),
+        (b"\xff\xff\xff", INTERNAL, "Unable to parse request"),
+    ],
+)
+def test_a_bad_request_has_its_status(request_message: bytes, status: int, text: str) -> None:
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", request_message)
+        assert stream.status == status
+        assert stream.message.startswith(text)
+        assert stream.headers == {}
+        assert stream.trailers[":status"] == "200"
+        assert stream.releases == 1
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_the_error_of_a_model_has_its_hint_and_says_when_to_send_again() -> None:
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        return InferenceResponse.failed(request, QueueFull("the queue is full: 100 %", hint="add instances… or wait"))
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request())
+        assert stream.status == UNAVAILABLE
+        assert stream.trailers["grpc-message"] == "the queue is full: 100 %25"
+        assert stream.trailers["trident-hint"] == "add instances? or wait"
+        assert stream.trailers["grpc-retry-pushback-ms"] == "1000"
+
+    with_client(FakeEngine(respond), test)
+
+
+STRINGS = [b"string %d" % number for number in range(10_000)]
+
+
+def strings_request() -> bytes:
+    message = pb.ModelInferRequest(model_name="simple")
+    message.inputs.add(name="IN", datatype="BYTES", shape=[len(STRINGS)])
+    message.raw_input_contents.append(bytes(pack_bytes(STRINGS)))
+    return bytes(message.SerializeToString())
+
+
+@pure_python_only
+@pytest.mark.parametrize(
+    ("metadata", "encoding"), [({}, b""), ({"grpc-accept-encoding": "gzip"}, b"gzip")], ids=["plain", "compressed"]
+)
+def test_many_strings_are_unpacked_and_packed_on_another_thread(metadata: dict[str, str], encoding: bytes) -> None:
+    threads: list[threading.Thread] = []
+
+    class Packed(OutputTensor):
+        def content(self) -> Buffer:
+            threads.append(threading.current_thread())
+            return super().content()
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        threads.append(threading.current_thread())
+        output = Packed("OUT", "BYTES", (len(STRINGS),), bytes_array(STRINGS, (len(STRINGS),)))
+        return InferenceResponse("simple", 1, [output], id=request.id)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", strings_request(), metadata)
+        ((flag, message),) = stream.frames
+        content = inflate(message, encoding, 1 << 30) if flag else message
+        assert flag == bool(encoding)
+        assert infer_response(content).raw_output_contents[0] == pack_bytes(STRINGS)
+        assert len(threads) == 2
+        assert threading.current_thread() not in threads
+        threads.clear()
+        request = pb.ModelInferRequest.FromString(strings_request())
+        request.parameters["sequence_id"].int64_param = 7
+        assert client.call("ModelInfer", request.SerializeToString()).status == 0
+        assert set(threads) == {threading.current_thread()}  # it stays in its order
+
+    with_client(FakeEngine(respond), test, GrpcOptions(compression_level="low"))
+
+
+def test_several_responses_are_an_error() -> None:
+    class Chatty(FakeEngine):
+        def submit(self, pending: Any) -> None:
+            for final in (False, True):
+                response = echo(pending.request)
+                response.final = final
+                pending.on_response(response)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request())
+        assert (stream.status, stream.message) == (INTERNAL, "expected a single response, got 2")
+
+    with_client(Chatty(), test)
+
+
+def test_an_unexpected_error_says_nothing_about_itself() -> None:
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        response = echo(request)
+        response.outputs = [None]  # type: ignore[list-item]
+        return response
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request())
+        assert (stream.status, stream.message) == (INTERNAL, "unexpected error in the server, its log says more")
+
+    with_client(FakeEngine(respond), test)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status", "text"),
+    [
+        ([], UNIMPLEMENTED, "/inference.GRPCInferenceService/ModelInfer takes one message, and got none"),
+        ([frame(b"")] * 2, UNIMPLEMENTED, "/inference.GRPCInferenceService/ModelInfer takes one message, and got more"),
+        ([b"\0\0"], INTERNAL, "the stream ended in the middle of a message"),
+        ([frame(b"abc")[:-1]], INTERNAL, "the stream ended in the middle of a message"),
+        ([frame(b"", flag=2)], INTERNAL, "a message begins with the flag 2, expected 0 or 1"),
+        ([frame(b"", flag=1)], INTERNAL, "a message is marked as compressed, but the call has no grpc-encoding"),
+        ([b"\0\x7f\xff\xff\xff"], EXHAUSTED, "Received message larger than max (2147483647 vs. 1000)"),
+        ([frame(b"x" * 1001)], EXHAUSTED, "Received message larger than max (1001 vs. 1000)"),
+    ],
+)
+def test_broken_framing_ends_the_call(pieces: list[bytes], status: int, text: str) -> None:
+    def test(client: Client) -> None:
+        stream = client.end(client.feed(client.begin("ModelInfer"), *pieces))
+        assert (stream.status, stream.message) == (status, text)
+        assert stream.releases == 1
+
+    with_client(FakeEngine(echo), test, GrpcOptions(max_message_size=1000))
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_a_compressed_request_is_inflated(encoding: str, count: int) -> None:
+    deflater = zlib.compressobj(wbits=31 if encoding == "gzip" else 15)
+    content = deflater.compress(infer_request(count=count)) + deflater.flush()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelInfer", {"grpc-encoding": encoding})
+        client.end(client.feed(stream, frame(content, flag=1)))
+        until(lambda: stream.releases)
+        assert numbers(infer_response(stream.messages[0])) == list(range(count))
+
+    with_client(FakeEngine(echo), test)
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "text"),
+    [
+        (b"nonsense", INTERNAL, "failed to decompress a message: Error -3"),
+        (zlib.compress(b"x" * 100)[:-3], INTERNAL, "failed to decompress a message: it ends before"),
+        (zlib.compress(b"x") + b"more", INTERNAL, "failed to decompress a message: there is more after"),
+        (zlib.compress(b"\0" * 1001), EXHAUSTED, "Received message larger than max (1001 vs. 1000)"),
+        (zlib.compress(b"\0" * 500_000), EXHAUSTED, "Received message larger than max (1001 vs. 1000)"),
+    ],
+)
+def test_broken_and_bombing_compression_ends_the_call(content: bytes, status: int, text: str) -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelInfer", {"grpc-encoding": "deflate"})
+        client.end(client.feed(stream, frame(content, flag=1)))
+        until(lambda: stream.releases)
+        assert stream.status == status
+        assert stream.message.startswith(text)
+
+    with_client(FakeEngine(echo), test, GrpcOptions(max_message_size=1000))
+
+
+@pytest.mark.parametrize(
+    ("level", "accepted", "encoding"),
+    [
+        ("none", "gzip, deflate", None),
+        ("low", "identity, deflate, gzip", "gzip"),
+        ("medium", "identity, deflate, gzip", "deflate"),
+        ("high", "gzip", "gzip"),
+        ("high", "identity", None),
+    ],
+)
+@pytest.mark.parametrize("count", [2000, 100_000])
+def test_a_response_is_compressed_at_the_level(level: str, accepted: str, encoding: str | None, count: int) -> None:
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request(count=count), {"grpc-accept-encoding": accepted})
+        assert stream.headers.get("grpc-encoding") == encoding
+        ((flag, message),) = stream.frames
+        assert flag == (encoding is not None)
+        if encoding is not None:
+            message = zlib.decompress(message, 31 if encoding == "gzip" else 15)
+        assert numbers(infer_response(message)) == list(range(count))
+
+    with_client(FakeEngine(echo), test, GrpcOptions(compression_level=level))
+
+
+def test_a_response_that_compression_makes_longer_is_sent_as_it_is() -> None:
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request(count=1), {"grpc-accept-encoding": "gzip"})
+        assert stream.headers["grpc-encoding"] == "gzip"
+        assert numbers(infer_response(stream.messages[0])) == [0]
+
+    with_client(FakeEngine(echo), test, GrpcOptions(compression_level="low"))
+
+
+def test_a_client_that_goes_away_cancels_its_request_once() -> None:
+    engine = FakeEngine(lambda _: None)
+
+    def test(client: Client) -> None:
+        stream = client.send("ModelInfer", infer_request("gone"))
+        gevent.sleep(0.01)
+        receiver = stream.receiver
+        assert receiver is not None
+        assert stream.releases == 0
+        receiver.cancel()
+        receiver.cancel()
+        assert [request.id for request in engine.cancelled] == ["gone"]
+        assert stream.releases == 1
+        assert not stream.has_ended
+
+    with_client(engine, test)
+
+
+def test_the_place_of_a_cancelled_call_is_taken_until_the_model_has_answered() -> None:
+    kept: list[Any] = []
+
+    class Deaf(FakeEngine):
+        """Does not look at cancellations."""
+
+        def submit(self, pending: Any) -> None:
+            kept.append(pending)
+
+        def cancel(self, pending: Any) -> None:
+            """Ignored."""
+
+    def test(client: Client) -> None:
+        stream = client.send("ModelInfer", infer_request())
+        until(lambda: kept)
+        assert stream.receiver is not None
+        stream.receiver.cancel()
+        assert kept[0].cancelled
+        assert stream.releases == 0
+        kept[0].on_response(echo(kept[0].request))
+        assert stream.releases == 1
+        assert stream.messages == []
+
+    with_client(Deaf(), test)
+
+
+def test_a_deadline_cancels_a_waiting_request() -> None:
+    engine = FakeEngine(lambda _: None)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": "30m"})
+        assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "Deadline Exceeded")
+        assert [request.id for request in engine.cancelled] == ["late"]
+        assert stream.releases == 1
+
+    with_client(engine, test)
+
+
+@pytest.mark.parametrize("timeout", ["0n", "1n", "1u"])
+def test_a_request_whose_deadline_has_passed_on_arrival_does_not_run(timeout: str) -> None:
+    seen: list[InferenceRequest] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        seen.append(request)
+        return echo(request)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": timeout})
+        assert (stream.status, stream.message) == (DEADLINE_EXCEEDED, "Deadline Exceeded")
+        assert client.call("ServerLive", b"", {"grpc-timeout": timeout}).status == DEADLINE_EXCEEDED
+        assert stream.releases == 1
+        assert seen == []
+
+    with_client(FakeEngine(respond), test)
+
+
+def test_an_answer_after_the_deadline_is_none() -> None:
+    """Also within the 20 ms in which deadlines are looked at together."""
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        until_ns = time.monotonic_ns() + 2_000_000
+        while time.monotonic_ns() < until_ns:
+            pass
+        return echo(request)
+
+    def test(client: Client) -> None:
+        stream = client.call("ModelInfer", infer_request("late"), {"grpc-timeout": "2m"})
+        assert (stream.status, stream.messages) == (DEADLINE_EXCEEDED, [])
+        assert client.call("ModelInfer", infer_request("in time"), {"grpc-timeout": "1M"}).status == 0
+
+    with_client(FakeEngine(respond), test)
+
+
+def test_a_deadline_also_ends_a_call_whose_message_never_comes() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelInfer", {"grpc-timeout": "1m"})
+        until(lambda: stream.releases)
+        assert stream.status == DEADLINE_EXCEEDED
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_forwarded_metadata_become_parameters() -> None:
+    seen: list[InferenceRequest] = []
+
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        seen.append(request)
+        return echo(request)
+
+    def test(client: Client) -> None:
+        metadata = {"my-name": "é", "other": "x", "grpc-my": "x", "user-agent": "my"}
+        assert client.call("ModelInfer", infer_request(), metadata).status == 0
+        assert seen[0].parameters == {"my-name": "é"}
+        refused = client.call("ModelInfer", infer_request(), {"triton_my": "1"})
+        assert refused.message == "Header 'triton_my' is reserved for Triton usage and cannot be forwarded."
+
+    with_client(FakeEngine(respond), test, GrpcOptions(header_forward_pattern="MY"))
+
+
+def test_an_exiting_server_answers_calls_that_were_on_their_way() -> None:
+    def test(client: Client) -> None:
+        client.application.begin_exit()
+        assert client.call("ModelInfer", infer_request()).status == 0
+
+    with_client(FakeEngine(echo), test)
+
+
+@pytest.mark.parametrize("way", ["answered", "failed", "cancelled", "expired", "refused"])
+def test_nothing_of_a_call_waits_for_the_garbage_collector(way: str) -> None:
+    """Its message may be in shared memory, which others need."""
+    memory: list[weakref.ref[Any]] = []
+
+    def allocate(size: int) -> Any:
+        array = np.empty(size, np.uint8)
+        memory.append(weakref.ref(array))
+        return array
+
+    def respond(request: InferenceRequest) -> InferenceResponse | None:
+        if way == "failed":
+            return InferenceResponse.failed(request, BackendFailed("no", hint="none"))
+        return echo(request) if way == "answered" else None
+
+    model = "nope" if way == "refused" else "simple"
+    message = frame(infer_request(model=model, count=20_000))
+
+    engine = FakeEngine(respond)
+
+    def test(client: Client) -> None:
+        metadata = {"grpc-timeout": "1m"} if way == "expired" else {}
+        client.call("ModelInfer", infer_request(model=model, count=20_000)) if way in ("answered", "failed") else None
+        gc.disable()
+        stream = client.begin("ModelInfer", metadata)
+        client.end(client.feed(stream, message[:100], message[100:]))
+        if way == "cancelled":
+            gevent.sleep(0.02)
+            assert stream.receiver is not None
+            stream.receiver.cancel()
+        until(lambda: stream.releases)
+        stream.body.clear()
+        engine.cancelled.clear()
+        until(lambda: not any(ref() is not None for ref in memory))
+        assert memory
+
+    try:
+        with_client(engine, test, allocate=allocate)
+    finally:
+        gc.enable()

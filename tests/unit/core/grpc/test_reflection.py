@@ -1,0 +1,95 @@
+"""Server reflection, read with the messages of gRPC's own package and with protobuf's pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+
+from tests.unit.core.grpc.grpc_client import Client, frame, with_client
+from tests.unit.core.waiting.hub_thread import until
+from tests.unit.fake_engine import FakeEngine
+from trident.core.grpc.front_end import GrpcOptions
+
+reflection_pb2 = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
+PATH = "/grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
+SERVICES = [
+    "grpc.health.v1.Health",
+    "grpc.reflection.v1.ServerReflection",
+    "grpc.reflection.v1alpha.ServerReflection",
+    "inference.GRPCInferenceService",
+]
+UNIMPLEMENTED = 12
+
+
+def asked(version: str, *questions: dict[str, Any]) -> list[Any]:
+    """The answers to questions on one stream. The two versions have the same bytes."""
+    found: list[Any] = []
+
+    def test(client: Client) -> None:
+        stream = client.begin(PATH.format(version))
+        for question in questions:
+            client.feed(stream, frame(reflection_pb2.ServerReflectionRequest(**question).SerializeToString()))
+        client.end(stream)
+        until(lambda: stream.releases)
+        assert stream.status == 0
+        found.extend(map(reflection_pb2.ServerReflectionResponse.FromString, stream.messages))
+
+    with_client(FakeEngine(), test)
+    return found
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_a_client_learns_all_services_and_their_messages(version: str) -> None:
+    (listed,) = asked(version, {"list_services": "*", "host": "h"})
+    assert listed.valid_host == "h"
+    assert listed.original_request.list_services == "*"
+    services = [service.name for service in listed.list_services_response.service]
+    assert services == SERVICES
+    pool = DescriptorPool()
+    for response in asked(version, *({"file_containing_symbol": service} for service in services)):
+        # What a file needs comes after it.
+        for content in reversed(response.file_descriptor_response.file_descriptor_proto):
+            pool.AddSerializedFile(content)
+    assert len(pool.FindServiceByName("inference.GRPCInferenceService").methods) == 20
+    assert [method.name for method in pool.FindServiceByName("grpc.health.v1.Health").methods] == ["Check", "Watch"]
+    assert pool.FindMessageTypeByName("inference.ModelConfig").fields_by_name["name"].number == 1
+
+
+def test_the_own_files_are_those_of_grpc() -> None:
+    health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
+    for symbol, module in (
+        ("grpc.health.v1.HealthCheckResponse.ServingStatus", health_pb2),
+        ("grpc.reflection.v1alpha.ErrorResponse", reflection_pb2),
+    ):
+        (response,) = asked("v1", {"file_containing_symbol": symbol})
+        (content,) = response.file_descriptor_response.file_descriptor_proto
+        ours = FileDescriptorProto.FromString(content)
+        theirs = FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)
+        assert list(ours.message_type) == list(theirs.message_type)
+        assert list(ours.service) == list(theirs.service)
+
+
+def test_what_is_not_known_is_told_in_an_answer() -> None:
+    unknown, named, extension, numbers, nothing = asked(
+        "v1",
+        {"file_containing_symbol": "no.Such"},
+        {"file_by_filename": "grpc_service.proto"},
+        {"file_containing_extension": {"containing_type": "x"}},
+        {"all_extension_numbers_of_type": "inference.ModelInferRequest"},
+        {},
+    )
+    assert (unknown.error_response.error_code, unknown.error_response.error_message) == (5, "'no.Such' is not known")
+    assert len(named.file_descriptor_response.file_descriptor_proto) == 2
+    assert extension.error_response.error_code == 5
+    assert numbers.all_extension_numbers_response.base_type_name == "inference.ModelInferRequest"
+    assert nothing.error_response.error_code == 3
+
+
+def test_it_can_be_switched_off() -> None:
+    def test(client: Client) -> None:
+        assert client.begin(PATH.format("v1")).status == UNIMPLEMENTED
+
+    with_client(FakeEngine(), test, GrpcOptions(reflection=False))

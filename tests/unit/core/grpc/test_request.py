@@ -1,0 +1,501 @@
+"""A ModelInferRequest as an InferenceRequest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc.service_pb2 import InferParameter, InferTensorContents
+
+from tests.unit.core.grpc.codec_messages import FIRST, NAMES, SECOND, decode, infer_message, spec
+from tests.unit.fake_engine import FakeEngine, FakeModel
+from trident.core.errors import InvalidRequest, ModelNotFound, Unsupported
+from trident.core.grpc.request import (
+    RequestDecoder,
+    ResponsePlan,
+    array_of_contents,
+    classes_of,
+    read_parameters,
+    region_of,
+    request_id,
+)
+from trident.core.grpc.status import MalformedMessage
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import RegionInput, RegionRequest
+from trident.core.inference.tensors import BY_NAME
+
+
+class DecoupledEngine(FakeEngine):
+    """Its models may give any number of responses."""
+
+    def model(self, name: str, version: int = -1) -> FakeModel:
+        return FakeModel(self, spec(name, decoupled=True))
+
+
+def contents(request: InferenceRequest) -> list[bytes]:
+    return [bytes(tensor.data) for tensor in request.inputs]
+
+
+def test_a_request_has_the_fields_of_its_message() -> None:
+    message = infer_message(id="r1", model_version="3", outputs=[{"name": "OUTPUT1"}, {"name": "OUTPUT0"}])
+    message.parameters["priority"].uint64_param = 2
+    message.parameters["mine"].double_param = 1.5
+    decoded = decode(message)
+    model, request, plan = decoded.model, decoded.request, decoded.plan
+    assert (model.spec.name, model.spec.version) == ("simple", 3)
+    assert (request.model_name, request.model_version, request.id) == ("simple", 3, "r1")
+    assert (request.priority, request.parameters) == (2, {"mine": 1.5})
+    assert request.outputs == ("OUTPUT1", "OUTPUT0")
+    assert [(t.name, t.datatype, t.shape) for t in request.inputs] == [(n, "INT32", (1, 16)) for n in NAMES]
+    assert contents(request) == [FIRST, SECOND]
+    assert plan == ResponsePlan(None, "3", False)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bool) -> None:
+    engine = FakeEngine()
+    known = replace(spec(), counts_arrival=waits)
+    engine.model = lambda name, version=-1: FakeModel(engine, known)  # type: ignore[method-assign]
+    decoder = RequestDecoder(engine.model)
+    begin_ns = time.monotonic_ns()
+    for _ in range(2):  # the second one is known
+        request = decode(infer_message(), decoder=decoder).request
+        assert (begin_ns <= request.arrived_ns <= time.monotonic_ns()) is waits
+        assert bool(request.arrived_ns) is waits
+
+
+def test_raw_tensors_are_views_of_the_message() -> None:
+    message = bytearray(infer_message().SerializeToString())
+    request = decode(message).request
+    message[-1] = 7
+    assert bytes(request.inputs[1].data)[-1] == 7
+
+
+@pytest.mark.parametrize("request_id", ["", "a", "ä" * 100])
+def test_a_request_that_comes_again_is_the_same_but_for_its_id_and_its_tensors(request_id: str) -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    first = infer_message(id="first", outputs=[{"name": "OUTPUT1"}], model_version="1")
+    first.parameters["mine"].string_param = "x"
+    decode(first, decoder=decoder)
+    again = infer_message(id=request_id, outputs=[{"name": "OUTPUT1"}], model_version="1")
+    again.parameters["mine"].string_param = "x"
+    del again.raw_input_contents[:]
+    again.raw_input_contents.extend([SECOND, FIRST])
+    decoded = decode(again, decoder=decoder)
+    model, request, plan = decoded.model, decoded.request, decoded.plan
+    assert model.spec.version == request.model_version == 1
+    assert (request.id, request.outputs, request.parameters) == (request_id, ("OUTPUT1",), {"mine": "x"})
+    assert contents(request) == [SECOND, FIRST]
+    assert plan.model_version == "1"
+
+
+def test_a_known_request_for_a_model_that_is_gone_is_refused() -> None:
+    engine = FakeEngine()
+    decoder = RequestDecoder(engine.model)
+    decode(infer_message(), decoder=decoder)
+    engine.versions.clear()
+    with pytest.raises(ModelNotFound):
+        decode(infer_message(), decoder=decoder)
+
+
+def test_tensors_of_other_sizes_than_the_last_ones_are_read() -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    decode(infer_message(), decoder=decoder)
+    message = infer_message()
+    message.raw_input_contents[0] = b"ab"
+    assert contents(decode(message, decoder=decoder).request) == [b"ab", SECOND]
+    message.raw_input_contents.pop()
+    with pytest.raises(InvalidRequest, match="unable to find data for input tensor 'INPUT1' for model 'simple' in req"):
+        decode(message, decoder=decoder)
+
+
+def test_surplus_raw_tensors_are_ignored() -> None:
+    message = infer_message()
+    message.raw_input_contents.append(b"more")
+    decoder = RequestDecoder(FakeEngine().model)
+    for _ in range(2):
+        assert contents(decode(message, decoder=decoder).request) == [FIRST, SECOND]
+
+
+def test_a_message_with_fields_in_another_order_is_read() -> None:
+    message = infer_message()
+    tensors = type(message)(raw_input_contents=message.raw_input_contents).SerializeToString()
+    message.ClearField("raw_input_contents")
+    assert contents(decode(tensors + message.SerializeToString()).request) == [FIRST, SECOND]
+
+
+def test_typed_contents_become_arrays() -> None:
+    message = infer_message()
+    del message.raw_input_contents[:]
+    for tensor in message.inputs:
+        tensor.contents.int_contents.extend(range(16))
+    request = decode(message).request
+    for tensor in request.inputs:
+        assert isinstance(tensor.data, np.ndarray)
+        assert tensor.data.dtype == np.int32
+        assert tensor.data.tolist() == list(range(16))
+
+
+def test_typed_contents_without_elements_are_zero_bytes() -> None:
+    message = infer_message()
+    del message.raw_input_contents[:]
+    for tensor in message.inputs:
+        tensor.contents.SetInParent()
+    assert [tensor.data.nbytes for tensor in decode(message).request.inputs] == [0, 0]
+
+
+def test_forwarded_headers_are_parameters_of_this_request_only() -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    message = infer_message()
+    message.parameters["mine"].bool_param = True
+    for value in ("one", "two"):
+        request = decode(message, decoder=decoder, forwarded=[("x-tag", value)]).request
+        assert request.parameters == {"mine": True, "x-tag": value}
+    assert decode(message, decoder=decoder).request.parameters == {"mine": True}
+
+
+def test_a_reserved_header_is_refused_each_time() -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    decode(infer_message(), decoder=decoder)
+    for message in (infer_message(), infer_message(outputs=[{"name": "OUTPUT0"}])):
+        with pytest.raises(InvalidRequest, match="Header 'timeout' is reserved for Triton usage"):
+            decode(message, decoder=decoder, forwarded=[("timeout", "1")])
+
+
+def test_a_stream_may_use_a_model_that_answers_many_times() -> None:
+    decoder = RequestDecoder(DecoupledEngine().model)
+    assert decode(infer_message(), decoder=decoder, stream=True).model.spec.decoupled
+    for _ in range(2):
+        with pytest.raises(Unsupported, match="ModelInfer RPC doesn't support models with decoupled transaction poli"):
+            decode(infer_message(), decoder=decoder)
+
+
+def test_classes_are_wanted_of_the_outputs_that_name_them() -> None:
+    message = infer_message(outputs=[{"name": "OUTPUT0"}, {"name": "OUTPUT1"}])
+    message.outputs[1].parameters["classification"].int64_param = 2
+    decoded = decode(message)
+    assert decoded.request.outputs == ("OUTPUT0", "OUTPUT1")
+    assert decoded.plan.classes == {"OUTPUT0": 0, "OUTPUT1": 2}
+
+
+def with_contents(message: Any) -> Any:
+    message.inputs[0].contents.SetInParent()
+    return message
+
+
+def in_region(message: Any, **fields: Any) -> Any:
+    parameters = message.inputs[0].parameters
+    parameters["shared_memory_region"].string_param = "r"
+    parameters["shared_memory_byte_size"].int64_param = 64
+    return message
+
+
+def without_tensors(message: Any) -> Any:
+    del message.raw_input_contents[:]
+    return message
+
+
+def output_in_region(message: Any, **parameters: int) -> Any:
+    output = message.outputs.add(name="OUTPUT0")
+    output.parameters["shared_memory_region"].string_param = "r"
+    output.parameters["shared_memory_byte_size"].int64_param = 64
+    for key, value in parameters.items():
+        output.parameters[key].int64_param = value
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "error", "text"),
+    [
+        (infer_message(model_version="abc"), InvalidRequest, "failed to get model version from specified version str"),
+        (infer_message(model_name="nope"), ModelNotFound, "Request for unknown model: 'nope' is not found"),
+        (
+            without_tensors(infer_message()),
+            InvalidRequest,
+            "unable to find data for input tensor 'INPUT0' for model 'simple' in request.",
+        ),
+        (
+            with_contents(infer_message()),
+            InvalidRequest,
+            "contents field must not be specified when using raw_input_contents for 'INPUT0' for model 'simple'",
+        ),
+        (
+            with_contents(in_region(infer_message())),
+            InvalidRequest,
+            "unexpected 'content' provided when using shared memory for input tensor 'INPUT0' for model 'simple'",
+        ),
+        (
+            output_in_region(infer_message(), classification=1),
+            InvalidRequest,
+            "output can't set both 'shared_memory_region' and 'classification'",
+        ),
+        (
+            infer_message(id="7", outputs=[{"name": "A"}, {"name": "A"}]),
+            InvalidRequest,
+            "[request id: 7] output 'A' already exists in request",
+        ),
+        (
+            infer_message(inputs=[{"name": "X", "shape": [1] * 65}]),
+            InvalidRequest,
+            "Unable to parse 'shape': 65 dimensions are more than the maximum of 64",
+        ),
+    ],
+)
+def test_a_wrong_request_has_tritons_text(message: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as refusal:
+        decode(message)
+    assert str(refusal.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        (b"\x2a\x00" * 5000, "the request has 5000 inputs, which are more than the maximum of 4096"),
+        (b"\x32\x00" * 5000, "the request has 5000 outputs, which are more than the maximum of 4096"),
+        (
+            b"".join(b"\x22\x06\x0a\x04%04d" % number for number in range(5000)),
+            "the request has 5000 parameters, which are more than the maximum of 4096",
+        ),
+    ],
+    ids=["inputs", "outputs", "parameters"],
+)
+def test_a_request_with_more_of_something_than_any_model_has_is_refused(fields: bytes, text: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        decode(b"\x0a\x06simple" + fields)
+    assert str(refusal.value) == text
+
+
+def test_a_great_many_surplus_tensors_are_ignored() -> None:
+    message = infer_message().SerializeToString() + b"\x3a\x00" * 100_000
+    assert contents(decode(message).request) == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff", b"\x0a\x7f", b"\x0a\x02\xff\xfe", infer_message().SerializeToString()[:-1]]
+)
+def test_what_is_no_message_is_malformed(content: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="Unable to parse request"):
+        decode(content)
+
+
+def test_the_id_of_a_refused_request_is_found() -> None:
+    message = infer_message(id="r1", model_name="nope").SerializeToString()
+    assert request_id(message) == request_id(message + b"\x50\x01") == "r1"
+    assert request_id(b"\xff") == ""
+
+
+def test_tensors_in_regions_have_their_places() -> None:
+    decoder = RequestDecoder(FakeEngine().model)
+    for _ in range(2):  # such a request is not remembered
+        message = output_in_region(in_region(infer_message(id="7")), shared_memory_offset=8)
+        del message.raw_input_contents[0]
+        request = decode(message, decoder=decoder).request
+        assert isinstance(request, RegionRequest)
+        assert (request.id, request.outputs, request.output_regions) == ("7", ("OUTPUT0",), {"OUTPUT0": ("r", 8, 64)})
+        first, second = request.inputs
+        assert isinstance(first, RegionInput)
+        assert (first.name, first.datatype, first.shape, first.reference) == (NAMES[0], "INT32", (1, 16), ("r", 0, 64))
+        assert bytes(second.data) == SECOND
+    request = decode(output_in_region(infer_message()), decoder=decoder).request
+    assert type(decode(infer_message(), decoder=decoder).request) is InferenceRequest
+    assert type(decode(output_in_region(infer_message()), decoder=decoder).request) is type(request) is RegionRequest
+
+
+def array_of(datatype: str, **fields: Any) -> Any:
+    return array_of_contents(InferTensorContents(**fields), datatype, "IN", "m")
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "values"),
+    [
+        ("BOOL", "bool_contents", [True, False, True]),
+        ("INT8", "int_contents", [-128, 127]),
+        ("INT16", "int_contents", [-32768, 32767]),
+        ("INT32", "int_contents", [-(2**31), 0, 2**31 - 1]),
+        ("INT64", "int64_contents", [-(2**63), 2**63 - 1]),
+        ("UINT8", "uint_contents", [0, 255]),
+        ("UINT16", "uint_contents", [65535]),
+        ("UINT32", "uint_contents", [2**32 - 1]),
+        ("UINT64", "uint64_contents", [2**64 - 1]),
+        ("FP32", "fp32_contents", [0.5, -0.0, 2.0**127, float("inf")]),
+        ("FP64", "fp64_contents", [1e300, 0.1]),
+        ("FP32", "fp32_contents", [0.25] * 50_000),
+    ],
+)
+def test_each_datatype_has_its_field(datatype: str, field: str, values: list[Any]) -> None:
+    array = array_of(datatype, **{field: values})
+    assert array.dtype == BY_NAME[datatype].dtype
+    assert array.flags.aligned
+    assert array.tolist() == values
+
+
+def test_numbers_that_are_too_large_for_a_narrow_datatype_are_cut_as_in_triton() -> None:
+    assert array_of("INT8", int_contents=[200, -129, 256]).tolist() == [-56, 127, 0]
+    assert array_of("UINT16", uint_contents=[65536 + 7]).tolist() == [7]
+
+
+def test_strings_are_bytes_of_any_length() -> None:
+    array = array_of("BYTES", bytes_contents=[b"a", b"", b"\xff\0"])
+    assert (array.dtype, array.tolist()) == (object, [b"a", b"", b"\xff\0"])
+
+
+def test_no_elements() -> None:
+    assert array_of("FP32") is None
+    assert array_of("FP16") is None
+
+
+def test_fields_that_no_version_knows_do_not_disturb() -> None:
+    content = InferTensorContents(fp32_contents=[1.5, 2.5]).SerializeToString()
+    contents = InferTensorContents.FromString(b"\x98\x06\x05" + content)
+    array = array_of_contents(contents, "FP32", "IN", "m")
+    assert array is not None
+    assert array.tolist() == [1.5, 2.5]
+
+
+WHERE = "unexpected explicit tensor data for input tensor 'IN' for model 'm'"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "fields", "text"),
+    [
+        ("INT32", {"fp32_contents": [1]}, f"{WHERE} of type 'FP32', expected datatype 'INT32'"),
+        ("FP32", {"int_contents": [1]}, f"{WHERE} of type 'INT32', expected datatype 'FP32'"),
+        ("FP16", {"fp32_contents": [1]}, f"{WHERE} of type 'FP32', expected datatype 'FP16'"),
+        ("INT64", {"int_contents": [1]}, f"{WHERE} of type 'INT32', expected datatype 'INT64'"),
+        ("UINT8", {"int_contents": [1]}, f"{WHERE} of type 'INT32', expected datatype 'UINT8'"),
+        ("odd", {"bytes_contents": [b""]}, f"{WHERE} of type 'BYTES', expected datatype '<invalid>'"),
+        ("INT32", {"int_contents": [1], "fp64_contents": [1]}, f"{WHERE}, binary data was already supplied."),
+        ("INT32", {"bool_contents": [1], "int_contents": [1]}, f"{WHERE} of type 'BOOL', expected datatype 'INT32'"),
+    ],
+)
+def test_elements_in_a_wrong_field_have_tritons_text(datatype: str, fields: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        array_of(datatype, **fields)
+    assert str(refusal.value) == text
+
+
+def parameters(**values: dict[str, Any]) -> dict[str, Any]:
+    return {key: InferParameter(**value) for key, value in values.items()}
+
+
+def read(**values: dict[str, Any]) -> tuple[InferenceRequest, bool]:
+    request = InferenceRequest("m", [])
+    return request, read_parameters(parameters(**values), request)
+
+
+def test_the_parameters_of_the_protocol() -> None:
+    request, empty_final = read(
+        sequence_id={"string_param": "s"},
+        sequence_start={"bool_param": True},
+        sequence_end={"bool_param": True},
+        priority={"uint64_param": 2**64 - 1},
+        timeout={"int64_param": 5},
+        triton_enable_empty_final_response={"bool_param": True},
+    )
+    assert (request.correlation_id, request.sequence_start, request.sequence_end) == ("s", True, True)
+    assert (request.priority, request.timeout_us) == (2**64 - 1, 5)
+    assert request.parameters is None
+    assert empty_final
+
+
+def test_signed_numbers_where_unsigned_ones_are_meant() -> None:
+    request, empty_final = read(
+        sequence_id={"int64_param": -1}, priority={"int64_param": 3}, timeout={"int64_param": -1}
+    )
+    assert (request.correlation_id, request.priority, request.timeout_us) == (2**64 - 1, 3, 2**64 - 1)
+    assert not empty_final
+
+
+def test_all_other_parameters_are_the_models() -> None:
+    request, _ = read(
+        binary_data_output={"bool_param": True},
+        headers={"string_param": ""},
+        i={"int64_param": 0},
+        d={"double_param": 1.5},
+    )
+    assert request.parameters == {"binary_data_output": True, "headers": "", "i": 0, "d": 1.5}
+
+
+OTHER_TYPE = "invalid value type for '{}' parameter, expected "
+RESERVED = (
+    "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys starting with "
+    "'triton_' are allowed: triton_enable_empty_final_response"
+)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("sequence_id", {"bool_param": True}, OTHER_TYPE + "int64_param or string_param."),
+        ("sequence_start", {"int64_param": 1}, OTHER_TYPE + "bool_param."),
+        ("sequence_end", {}, OTHER_TYPE + "bool_param."),
+        ("priority", {"string_param": "1"}, OTHER_TYPE + "int64_param or uint64_param."),
+        ("priority", {"int64_param": -1}, "invalid value for 'priority', expected value >= 0."),
+        ("timeout", {"uint64_param": 1}, OTHER_TYPE + "int64_param."),
+        ("triton_enable_empty_final_response", {"string_param": ""}, OTHER_TYPE + "bool_param."),
+        ("triton_x", {"bool_param": True}, RESERVED),
+        ("mine", {"uint64_param": 1}, OTHER_TYPE + "int64_param, bool_param, or string_param."),
+        ("mine", {}, OTHER_TYPE + "int64_param, bool_param, or string_param."),
+    ],
+)
+def test_a_wrong_parameter_has_tritons_text(key: str, value: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        read(**{key: value})
+    assert str(refusal.value) == text.format(key)
+
+
+REGION = {"shared_memory_region": {"string_param": "r"}}
+SIZE = {"shared_memory_byte_size": {"int64_param": 4}}
+
+
+def test_the_region_of_a_tensor() -> None:
+    assert region_of(parameters(), "T") is None
+    assert region_of(parameters(**REGION, **SIZE), "T") == ("r", 0, 4)
+    assert region_of(parameters(**REGION, **SIZE, shared_memory_offset={"int64_param": 1}), "T") == ("r", 1, 4)
+    # As in Triton, a negative number is a huge one, which no region has room for.
+    negative = parameters(**REGION, **SIZE, shared_memory_offset={"int64_param": -1})
+    assert region_of(negative, "T") == ("r", 2**64 - 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (
+            {"shared_memory_region": {"int64_param": 1}},
+            "invalid value type for 'shared_memory_region' parameter for tensor 'T', expected string_param.",
+        ),
+        (
+            REGION,
+            "'shared_memory_byte_size' must be specified along with 'shared_memory_region' parameter for tensor 'T'",
+        ),
+        (
+            SIZE,
+            "'shared_memory_byte_size' can not be specified without 'shared_memory_region' parameter for tensor 'T'",
+        ),
+        (
+            {"shared_memory_offset": {"int64_param": 0}},
+            "'shared_memory_offset' can not be specified without 'shared_memory_region' parameter for tensor 'T'",
+        ),
+        (
+            REGION | {"shared_memory_byte_size": {"uint64_param": 4}},
+            "invalid value type for 'shared_memory_byte_size' parameter for tensor 'T', expected int64_param.",
+        ),
+    ],
+)
+def test_a_wrong_region_has_tritons_text(values: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        region_of(parameters(**values), "T")
+    assert str(refusal.value) == text
+
+
+def test_the_classes_of_an_output() -> None:
+    assert classes_of(parameters()) == 0
+    assert classes_of(parameters(classification={"int64_param": 3})) == 3
+    with pytest.raises(InvalidRequest, match="invalid value type for 'classification' parameter, expected int64_param"):
+        classes_of(parameters(classification={"uint64_param": 3}))
+    for wrong in (0, -1):
+        with pytest.raises(InvalidRequest, match="invalid value for 'classification' parameter, expected >= 0"):
+            classes_of(parameters(classification={"int64_param": wrong}))

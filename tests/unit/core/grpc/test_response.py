@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc.service_pb2 import ModelInferResponse, ModelStreamInferResponse
+
+from tests.unit.core.grpc.codec_messages import FIRST, SECOND, spec
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.grpc.request import ResponsePlan
+from trident.core.grpc.response import (
+    Encoded,
+    encode_empty_final,
+    encode_parameters,
+    encode_response,
+    encode_stream_error,
+    encode_stream_failure,
+    encode_stream_response,
+)
+from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.tensors import Array, bytes_array, layout_of
+
+PLAN = ResponsePlan()
+
+
+def whole(encoded: Encoded) -> bytes:
+    parts, size = encoded
+    content = b"".join(parts)
+    assert len(content) == size
+    return content
+
+
+def unary(response: InferenceResponse, plan: ResponsePlan = PLAN) -> Any:
+    return ModelInferResponse.FromString(whole(encode_response(response, plan, spec())))
+
+
+def stream(encoded: Encoded) -> Any:
+    return ModelStreamInferResponse.FromString(whole(encoded))
+
+
+def packed() -> PackedOutputs:
+    layout = layout_of([("OUTPUT0", "INT32", (1, 16), 64), ("OUTPUT1", "INT32", (1, 16), 64)])
+    return PackedOutputs(layout, memoryview(FIRST + SECOND))
+
+
+def tensor(name: str, datatype: str, array: Array) -> OutputTensor:
+    return OutputTensor(name, datatype, array.shape, array)
+
+
+def separate() -> list[OutputTensor]:
+    return [
+        tensor(name, "INT32", np.frombuffer(content, np.int32).reshape(1, 16))
+        for name, content in (("OUTPUT0", FIRST), ("OUTPUT1", SECOND))
+    ]
+
+
+def expected(**fields: Any) -> Any:
+    message = ModelInferResponse(model_name="simple", model_version="3", **fields)
+    for name in ("OUTPUT0", "OUTPUT1"):
+        message.outputs.add(name=name, datatype="INT32", shape=[1, 16])
+    message.raw_output_contents.extend([FIRST, SECOND])
+    return message
+
+
+@pytest.mark.parametrize("outputs", [packed(), separate()], ids=["packed", "separate"])
+@pytest.mark.parametrize("response_id", ["", "a", "ä" * 100])
+def test_a_response_has_its_outputs_in_order(outputs: Any, response_id: str) -> None:
+    for _ in range(2):
+        response = InferenceResponse("simple", 3, outputs, id=response_id)
+        assert unary(response) == expected(id=response_id)
+        # The bytes, too, are those that protobuf writes.
+        assert whole(encode_response(response, PLAN, spec())) == expected(id=response_id).SerializeToString()
+
+
+def test_strings_have_their_lengths_before_them_and_large_tensors_are_not_copied() -> None:
+    large = np.arange(50_000, dtype=np.float32)
+    texts = bytes_array([b"a", b"", b"\xff\x00"], (3,))
+    response = InferenceResponse("m", 1, [tensor("L", "FP32", large), tensor("S", "BYTES", texts)])
+    message = unary(response)
+    assert message.raw_output_contents[0] == large.tobytes()
+    assert message.raw_output_contents[1] == b"\1\0\0\0a\0\0\0\0\2\0\0\0\xff\0"
+    parts, _ = encode_response(response, PLAN, spec())
+    large[0] = 9
+    assert b"".join(parts) == whole(encode_response(response, PLAN, spec()))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0, 300)])
+def test_unusual_shapes(shape: tuple[int, ...]) -> None:
+    message = unary(InferenceResponse("m", 1, [tensor("A", "INT8", np.zeros(shape, np.int8))]))
+    assert list(message.outputs[0].shape) == list(shape)
+    assert len(message.raw_output_contents) == 1
+
+
+def test_the_parameters_of_a_response_keep_their_types() -> None:
+    parameters = {"b": False, "i": -5, "s": "", "f": 0.25, "l": 2**63 - 1}
+    message = unary(InferenceResponse("m", 1, [], parameters=dict(parameters)))
+    read = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in message.parameters.items()}
+    assert read == parameters
+    assert type(read["b"]) is bool
+
+
+def test_the_parameters_of_an_ensemble_are_written_once_for_all() -> None:
+    assert encode_parameters(NO_SEQUENCE) == encode_parameters(dict(NO_SEQUENCE))
+    message = unary(InferenceResponse("m", 1, [], parameters=NO_SEQUENCE))
+    assert {key: value.WhichOneof("parameter_choice") for key, value in message.parameters.items()} == {
+        "sequence_id": "int64_param",
+        "sequence_start": "bool_param",
+        "sequence_end": "bool_param",
+    }
+
+
+def test_a_parameter_that_no_field_can_hold_fails() -> None:
+    with pytest.raises(BackendFailed, match="the parameter 'n', which is no 64-bit integer"):
+        unary(InferenceResponse("m", 1, [], parameters={"n": 2**63}))
+
+
+def test_classes_replace_the_values_of_an_output() -> None:
+    message = unary(InferenceResponse("simple", 1, packed(), id="r"), ResponsePlan({"OUTPUT0": 2, "OUTPUT1": 0}))
+    assert [(o.datatype, list(o.shape)) for o in message.outputs] == [("BYTES", [1, 2]), ("INT32", [1, 16])]
+    assert message.raw_output_contents[0] == b"\5\0\0\x0015:15\5\0\0\x0014:14"
+    assert message.raw_output_contents[1] == SECOND
+
+
+def test_a_response_in_a_stream_says_whether_it_is_the_last() -> None:
+    for outputs in (packed(), separate()):
+        for final in (True, False):
+            response = InferenceResponse("simple", 3, outputs, id="r")
+            message = stream(encode_stream_response(response, PLAN, spec(), final=final))
+            assert message.error_message == ""
+            wanted = expected(id="r")
+            wanted.parameters["triton_final_response"].bool_param = final
+            assert message.infer_response == wanted
+
+
+def test_the_empty_end_of_the_responses() -> None:
+    answer = stream(encode_empty_final("r", "simple", "")).infer_response
+    assert (answer.id, answer.model_name, answer.model_version) == ("r", "simple", "")
+    assert answer.parameters["triton_final_response"].bool_param
+    assert not answer.outputs
+
+
+def test_a_refused_request_in_a_stream_is_answered_with_its_id_alone() -> None:
+    message = stream(encode_stream_error("no such model", "r"))
+    assert message.error_message == "no such model"
+    assert message.infer_response == ModelInferResponse(id="r")
+    assert stream(encode_stream_error("text", "")).HasField("infer_response")
+
+
+def test_a_failed_request_in_a_stream_is_answered_with_its_model_and_as_the_last() -> None:
+    message = stream(encode_stream_failure("it broke", "r", "simple", "3"))
+    assert message.error_message == "it broke"
+    answer = message.infer_response
+    assert (answer.id, answer.model_name, answer.model_version) == ("r", "simple", "3")
+    assert answer.parameters["triton_final_response"].bool_param
+
+
+def test_a_message_over_the_limit_of_grpc_is_refused() -> None:
+    zeros = np.zeros(2**31 - 40, np.uint8)  # memory that is never touched
+    response = InferenceResponse("simple", 3, [tensor("A", "UINT8", zeros)])
+    size = 2**31 - 40 + len(encode_response(response, PLAN, spec())[0][0]) + 6
+    assert encode_response(response, PLAN, spec())[1] == size
+    response.id = "r" * 40
+    text = f"Response has byte size {size + 42} which exceeds gRPC's byte size limit 2147483647."
+    with pytest.raises(InvalidRequest, match=text):
+        encode_response(response, PLAN, spec())

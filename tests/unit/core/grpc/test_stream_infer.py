@@ -1,0 +1,488 @@
+"""ModelStreamInfer, over a stream that only notes what is sent on it."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import gevent
+import numpy as np
+import pytest
+
+from tests.unit.core.grpc.grpc_client import Client, ClientStream, frame, with_client
+from tests.unit.core.grpc.infer_messages import echo, infer_request, numbers, stream_response
+from tests.unit.core.waiting.hub_thread import until
+from tests.unit.fake_engine import FakeEngine
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest
+from trident.core.grpc.front_end import GrpcOptions
+from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+
+CANCELLED, INTERNAL, UNAVAILABLE = 1, 13, 14
+
+
+EMPTY_FINAL = {"triton_enable_empty_final_response": {"bool_param": True}}
+
+
+class SlowEngine(FakeEngine):
+    """Keeps all requests until the test answers them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: dict[str, PendingRequest] = {}
+
+    def submit(self, pending: PendingRequest) -> None:
+        self.kept[pending.request.id] = pending
+
+    def cancel(self, pending: PendingRequest) -> None:
+        self.cancelled.append(pending.request)
+
+    def answer(self, identifier: str) -> None:
+        pending = self.kept.pop(identifier)
+        pending.on_response(echo(pending.request))
+
+
+class DecoupledEngine(SlowEngine):
+    """Its models answer as often as the test wants."""
+
+    def model_spec(self, name: str, version: int = -1) -> ModelSpec:
+        return replace(super().model_spec(name, version), decoupled=name == "a%2Fb")
+
+
+def answers(stream: ClientStream) -> list[Any]:
+    return [stream_response(message) for message in stream.messages]
+
+
+def ids(stream: ClientStream) -> list[str]:
+    return [answer.infer_response.id for answer in answers(stream)]
+
+
+def send(client: Client, stream: ClientStream, *identifiers: str, model: str = "simple", count: int = 4) -> None:
+    for identifier in identifiers:
+        client.feed(stream, frame(infer_request(identifier, model, count=count)))
+
+
+def test_each_request_gets_its_response_and_the_end_is_ok() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a", "b")
+        until(lambda: len(answers(stream)) == 2)
+        send(client, stream, "c")
+        until(lambda: len(answers(stream)) == 3)
+        assert not stream.has_ended
+        client.end(stream)
+        assert stream.status == 0
+        assert ids(stream) == ["a", "b", "c"]
+        first = answers(stream)[0]
+        assert first.error_message == ""
+        assert numbers(first.infer_response) == [0, 1, 2, 3]
+        assert first.infer_response.parameters["triton_final_response"].bool_param is True
+        assert stream.releases == 1
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_responses_come_in_the_order_of_the_requests() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a", "b", "c")
+        until(lambda: len(engine.kept) == 3)
+        engine.answer("b")
+        engine.answer("c")
+        gevent.sleep(0.01)
+        assert answers(stream) == []
+        engine.answer("a")
+        assert ids(stream) == ["a", "b", "c"]
+
+    with_client(engine, test)
+
+
+def test_a_bad_request_is_answered_in_its_turn_and_the_others_go_on() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a")
+        send(client, stream, "bad", model="nope")
+        send(client, stream, "c")
+        client.end(stream)
+        until(lambda: len(engine.kept) == 2)
+        engine.answer("c")
+        engine.answer("a")
+        assert ids(stream) == ["a", "bad", "c"]
+        bad = answers(stream)[1]
+        assert bad.error_message == "Request for unknown model: 'nope' is not found"
+        assert bad.infer_response.model_name == ""
+        assert not bad.infer_response.parameters
+        assert stream.status == 0
+
+    with_client(engine, test)
+
+
+def failing(error: Exception) -> Any:
+    def respond(request: InferenceRequest) -> InferenceResponse:
+        if request.id == "bad":
+            return InferenceResponse("simple", 3, [], id=request.id, error=error)  # type: ignore[arg-type]
+        return echo(request)
+
+    return respond
+
+
+def test_a_request_that_failed_as_it_ran_is_told_with_its_model() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        client.feed(stream, frame(infer_request("bad", model_version="3")))
+        send(client, stream, "good")
+        client.end(stream)
+        until(lambda: stream.releases)
+        bad, good = answers(stream)
+        assert bad.error_message == "no"
+        assert (bad.infer_response.model_name, bad.infer_response.model_version) == ("simple", "3")
+        assert bad.infer_response.parameters["triton_final_response"].bool_param is True
+        assert good.error_message == ""
+
+    with_client(FakeEngine(failing(BackendFailed("no"))), test)
+
+
+def test_a_request_that_the_model_refused_is_told_with_its_id_alone() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
+        send(client, stream, "bad")
+        client.end(stream)
+        until(lambda: stream.releases)
+        (bad,) = answers(stream)
+        assert (bad.error_message, bad.infer_response.id, bad.infer_response.model_name) == ("no", "bad", "")
+        assert stream.status == 0
+
+    with_client(FakeEngine(failing(InvalidRequest("no"))), test)
+
+
+def test_with_triton_grpc_error_the_first_failure_ends_the_call_and_cancels_the_rest() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
+        send(client, stream, "refused", model="nope")
+        send(client, stream, "a", "bad", "c")
+        until(lambda: len(engine.kept) == 3)
+        engine.answer("a")
+        bad = engine.kept.pop("bad")
+        bad.on_response(InferenceResponse("simple", 3, [], id="bad", error=BackendFailed("no")))
+        assert (stream.status, stream.message) == (INTERNAL, "no")
+        assert ids(stream) == ["refused", "a"]
+        assert [request.id for request in engine.cancelled] == ["c"]
+        assert stream.releases == 0
+        engine.answer("c")
+        assert stream.releases == 1
+        assert ids(stream) == ["refused", "a"]
+
+    with_client(engine, test)
+
+
+def test_with_triton_grpc_error_requests_before_the_failure_are_answered_first() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
+        send(client, stream, "a", "bad", "c")
+        until(lambda: len(engine.kept) == 3)
+        bad = engine.kept.pop("bad")
+        bad.on_response(InferenceResponse("simple", 3, [], id="bad", error=BackendFailed("no")))
+        engine.answer("c")
+        assert not stream.has_ended
+        engine.answer("a")
+        assert ids(stream) == ["a"]
+        assert (stream.status, stream.message) == (INTERNAL, "no")
+        assert stream.releases == 1
+
+    with_client(engine, test)
+
+
+@pytest.mark.parametrize("count", [1000, 100_000])
+def test_with_triton_grpc_error_compressed_responses_come_before_the_failure(count: int) -> None:
+    def test(client: Client) -> None:
+        metadata = {"triton_grpc_error": "true", "grpc-accept-encoding": "gzip"}
+        stream = client.begin("ModelStreamInfer", metadata)
+        send(client, stream, "a", "b", count=count)
+        send(client, stream, "bad")
+        until(lambda: stream.releases)
+        found = [stream_response(zlib.decompress(message, 31)) for _, message in stream.frames]
+        assert [each.infer_response.id for each in found] == ["a", "b"]
+        assert (stream.status, stream.message) == (INTERNAL, "no")
+
+    with_client(FakeEngine(failing(BackendFailed("no"))), test, GrpcOptions(compression_level="low"))
+
+
+def test_a_client_that_goes_away_cancels_each_of_its_requests_once() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a", "b", "c")
+        until(lambda: len(engine.kept) == 3)
+        engine.answer("b")
+        assert stream.receiver is not None
+        stream.receiver.cancel()
+        assert sorted(request.id for request in engine.cancelled) == ["a", "c"]
+        assert stream.releases == 0
+        engine.answer("a")
+        engine.answer("c")
+        assert stream.releases == 1
+        assert answers(stream) == []
+
+    with_client(engine, test)
+
+
+def test_an_exiting_server_answers_with_an_error_message() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a")
+        until(lambda: answers(stream))
+        client.application.begin_exit()
+        send(client, stream, "late")
+        client.end(stream)
+        _, late = answers(stream)
+        assert late.error_message == "GRPC server is shutting down and has stopped accepting new requests."
+        assert late.infer_response.id == "late"
+        assert stream.status == 0
+
+    with_client(FakeEngine(echo), test)
+
+
+@pytest.mark.slow
+def test_streams_whose_client_waits_end_with_the_server() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        idle, busy = client.begin("ModelStreamInfer"), client.begin("ModelStreamInfer")
+        send(client, busy, "a")
+        until(lambda: "a" in engine.kept)
+        client.application.begin_exit()
+        until(lambda: idle.trailers)
+        assert (idle.status, idle.message) == (
+            UNAVAILABLE,
+            "GRPC server is shutting down and has stopped accepting new requests.",
+        )
+        assert not busy.trailers
+        engine.answer("a")
+        until(lambda: busy.trailers)
+        assert [each.infer_response.id for each in answers(busy)] == ["a"]
+        assert busy.status == UNAVAILABLE
+
+    with_client(engine, test)
+
+
+def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> None:
+    response = echo(pending.request)
+    response.outputs = response.outputs if count else []
+    response.final = final
+    pending.on_response(response)
+
+
+def test_a_decoupled_model_answers_as_it_likes() -> None:
+    engine = DecoupledEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "slow")
+        send(client, stream, "a", "none", model="a%2Fb")
+        client.feed(stream, frame(infer_request("e", "a%2Fb", parameters=EMPTY_FINAL)))
+        until(lambda: len(engine.kept) == 4)
+        client.end(stream)
+        for final in (False, True):
+            decoupled_answer(engine.kept["a"], 1, final=final)
+            decoupled_answer(engine.kept["e"], 0 if final else 1, final=final)
+        decoupled_answer(engine.kept["none"], 0, final=True)
+        assert not stream.has_ended
+        engine.answer("slow")
+        assert stream.status == 0
+        told = [
+            (each.infer_response.id, each.infer_response.parameters["triton_final_response"].bool_param)
+            for each in answers(stream)
+        ]
+        assert told == [("a", False), ("e", False), ("a", True), ("e", True), ("slow", True)]
+        assert len(answers(stream)[3].infer_response.outputs) == 0
+
+    with_client(engine, test)
+
+
+def test_a_decoupled_model_learns_when_its_responses_have_left() -> None:
+    engine = DecoupledEngine()
+    taken: list[str] = []
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", window=0)
+        send(client, stream, "a", "b", model="a%2Fb")
+        until(lambda: len(engine.kept) == 2)
+        a, b = engine.kept["a"], engine.kept["b"]
+        for pending in (a, b):
+            assert isinstance(pending, StreamedRequest)
+            pending.on_take = lambda request, count: taken.extend([request.request.id] * count)
+        decoupled_answer(a, 1, final=False)
+        size = stream.unsent
+        decoupled_answer(b, 1, final=False)
+        decoupled_answer(a, 1, final=False)
+        assert taken == []
+        stream.take(size)
+        assert taken == ["a"]
+        stream.take_all()
+        assert taken == ["a", "b", "a"]
+        decoupled_answer(b, 1, final=False)
+        assert taken == ["a", "b", "a", "b"]
+        for pending in (a, b):
+            decoupled_answer(pending, 0, final=True)
+        assert taken == ["a", "b", "a", "b"]
+
+    with_client(engine, test)
+
+
+def test_the_end_of_a_stream_cancels_the_requests_of_decoupled_models() -> None:
+    engine = DecoupledEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a", model="a%2Fb")
+        until(lambda: engine.kept)
+        decoupled_answer(engine.kept["a"], 1, final=False)
+        assert stream.receiver is not None
+        stream.receiver.cancel()
+        assert [request.id for request in engine.cancelled] == ["a"]
+        decoupled_answer(engine.kept["a"], 1, final=False)
+        assert stream.releases == 0
+        decoupled_answer(engine.kept["a"], 0, final=True)
+        assert len(answers(stream)) == stream.releases == 1
+
+    with_client(engine, test)
+
+
+def test_requests_wait_behind_one_whose_model_is_asked_for() -> None:
+    engine = FakeEngine(echo)
+    engine.knows_models = False
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a", "b")
+        client.end(stream)
+        assert not stream.has_ended
+        engine.knows_models = True
+        until(lambda: stream.releases)
+        assert ids(stream) == ["a", "b"]
+        assert stream.pauses == 1
+        assert stream.status == 0
+
+    with_client(engine, test)
+
+
+def test_a_stream_with_too_many_requests_in_flight_is_read_no_further() -> None:
+    engine = SlowEngine()
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        send(client, stream, "a")
+        until(lambda: "a" in engine.kept)
+        engine.answer("a")
+        send(client, stream, "b", "c", "d")
+        gevent.sleep(0.01)
+        assert set(engine.kept) == {"b", "c"}
+        assert stream.is_paused
+        client.end(stream)
+        engine.answer("b")
+        until(lambda: "d" in engine.kept)
+        assert not stream.is_paused
+        engine.answer("c")
+        engine.answer("d")
+        assert ids(stream) == ["a", "b", "c", "d"]
+        assert stream.status == 0
+
+    with_client(engine, test, GrpcOptions(stream_requests=2))
+
+
+def test_a_client_that_does_not_take_its_answers_is_read_no_further() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", window=100)
+        for number in range(5):
+            send(client, stream, str(number), count=200_000)
+            gevent.sleep(0.01)
+        assert stream.is_paused
+        assert len(answers(stream)) == 2
+        client.end(stream)
+        while not stream.has_ended:
+            stream.take_all()
+            gevent.sleep(0.01)
+        assert ids(stream) == list("01234")
+        assert not stream.is_paused
+
+    with_client(FakeEngine(echo), test)
+
+
+@pytest.mark.parametrize("count", [4, 100_000])
+def test_compressed_requests_and_responses_keep_their_order(count: int) -> None:
+    metadata = {"grpc-encoding": "gzip", "grpc-accept-encoding": "gzip"}
+
+    def compressed(identifier: str) -> bytes:
+        deflater = zlib.compressobj(wbits=31)
+        return frame(deflater.compress(infer_request(identifier, count=count)) + deflater.flush(), flag=1)
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", metadata)
+        client.feed(stream, compressed("a"), frame(infer_request("b", count=4)), compressed("c"))
+        client.end(stream)
+        until(lambda: stream.releases)
+        found = [stream_response(zlib.decompress(each, 31) if flag else each) for flag, each in stream.frames]
+        assert [each.infer_response.id for each in found] == ["a", "b", "c"]
+        assert numbers(found[2].infer_response) == list(range(count))
+        assert stream.status == 0
+
+    with_client(FakeEngine(echo), test, GrpcOptions(compression_level="low"))
+
+
+def test_broken_compression_ends_the_call() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer", {"grpc-encoding": "gzip"})
+        client.feed(stream, frame(b"nonsense", flag=1))
+        assert stream.status == INTERNAL
+        assert stream.message.startswith("failed to decompress a message")
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_a_message_that_is_none_ends_the_call() -> None:
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        client.feed(stream, frame(b"\xff\xff"))
+        until(lambda: stream.releases)
+        assert (stream.status, stream.message) == (INTERNAL, "Unable to parse request")
+
+    with_client(FakeEngine(echo), test)
+
+
+def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
+    memory: list[weakref.ref[Any]] = []
+
+    def allocate(size: int) -> Any:
+        array = np.empty(size, np.uint8)
+        memory.append(weakref.ref(array))
+        return array
+
+    def test(client: Client) -> None:
+        stream = client.begin("ModelStreamInfer")
+        message = frame(infer_request(count=20_000))
+        gc.disable()
+        for number in range(3):
+            client.feed(stream, message[:100], message[100:])
+            until(lambda number=number: len(answers(stream)) == number + 1)  # type: ignore[misc]
+        until(lambda: not any(ref() is not None for ref in memory))
+        assert len(memory) == 3
+
+    try:
+        with_client(FakeEngine(echo), test, allocate=allocate)
+    finally:
+        gc.enable()

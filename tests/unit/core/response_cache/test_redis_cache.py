@@ -1,0 +1,502 @@
+"""The response cache in a Redis server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from tests.certificates import Authority
+from tests.contract.servers.ports import HOST
+from tests.redis_server import RedisServer
+from tests.waiting import until
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.response_cache.redis_cache import (
+    FIRST_PAUSE_S,
+    LARGEST,
+    LONGEST_PAUSE_S,
+    MOST_LATE,
+    BadFrame,
+    CircuitBreaker,
+    LookUps,
+    decode,
+    encode,
+)
+from trident.core.response_cache.redis_options import RedisOptions
+from trident.core.response_cache.response_cache import CachedResponse
+
+if TYPE_CHECKING:
+    from trident.core.response_cache.redis_cache import RedisCache
+
+IDENTITY = b"files and configuration"
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+@contextmanager
+def cache_at(redis: RedisServer, *, connected: bool = True, **options: Any) -> Iterator[RedisCache]:
+    from trident.core.response_cache.redis_cache import RedisCache
+
+    options = {"lookup_timeout": 5000, **options}
+    cache = RedisCache(RedisOptions(host=HOST, port=redis.port, **options))
+    try:
+        if connected:
+            until(lambda: cache.metrics().is_up)
+        yield cache
+    finally:
+        cache.close()
+
+
+def client(redis: RedisServer) -> Any:
+    from redis import Redis
+
+    return Redis(HOST, redis.port)
+
+
+def response(value: int = 0, size: int = 8) -> CachedResponse:
+    array = np.full((1, size), value, np.uint8)
+    return CachedResponse.of(InferenceResponse("m", 1, [OutputTensor("OUT", "UINT8", array.shape, array)]))
+
+
+def look_up(cache: RedisCache, key: bytes) -> CachedResponse | None:
+    found: list[CachedResponse | None] = []
+    if cache.look_up(key, found.append) is None:
+        return None
+    until(lambda: found)
+    return found[0]
+
+
+def kept(cache: RedisCache, key: bytes) -> CachedResponse:
+    """What is found once the writing thread has written it."""
+    return until(lambda: look_up(cache, key))  # type: ignore[return-value]
+
+
+def key_of(cache: RedisCache, name: str, identity: bytes = IDENTITY, *, version: int = 1) -> bytes:
+    return cache.open_scope(name, version, lambda: identity) + b"=request"
+
+
+def test_an_answer_is_found_by_another_server_with_the_same_model(redis: RedisServer) -> None:
+    with cache_at(redis) as first, cache_at(redis, pool_size=2) as second:
+        key = key_of(first, "shared")
+        assert look_up(first, key) is None
+        first.put(key, response(7))
+        found = kept(second, key_of(second, "shared"))
+        assert found.content == bytes([7] * 8)
+        assert look_up(second, key_of(second, "shared", b"other files")) is None
+        assert look_up(second, key_of(second, "shared") + b"more") is None
+
+
+def test_a_version_of_unknown_files_has_answers_of_its_own(redis: RedisServer) -> None:
+    with cache_at(redis) as cache:
+        one, other = (cache.open_scope("unknown", 1, lambda: None) + b"=request" for _ in range(2))
+        cache.put(one, response())
+        kept(cache, one)
+        assert look_up(cache, other) is None
+
+
+def test_the_names_tell_the_model_and_nothing_of_the_request(redis: RedisServer) -> None:
+    with cache_at(redis) as cache:
+        key = key_of(cache, "named", version=3)
+        cache.put(key, response())
+        kept(cache, key)
+        (name,) = client(redis).keys("trident:1:named:*")
+        assert name.startswith(b"trident:1:named:3:")
+        assert b"request" not in name
+
+
+@pytest.mark.parametrize("kind", ["text", "hash", "cut"])
+def test_a_foreign_value_is_a_miss_and_is_replaced(
+    redis: RedisServer, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with cache_at(redis) as cache:
+        key = key_of(cache, f"foreign-{kind}")
+        cache.put(key, response(1))
+        kept(cache, key)
+        (name,) = client(redis).keys(f"trident:1:foreign-{kind}:*")
+        whole = client(redis).get(name)
+        client(redis).delete(name)
+        if kind == "hash":  # as Triton's cache writes them
+            client(redis).hset(name, "0:b", b"value")
+        else:
+            client(redis).set(name, whole[:-1] if kind == "cut" else b"value")
+        with caplog.at_level(logging.WARNING, "trident.cache"):
+            assert [look_up(cache, key) for _ in range(3)] == [None] * 3
+        assert cache.metrics().faults["damaged"] == 3
+        assert caplog.text.count("is no answer") == 1
+        cache.put(key, response(2))
+        assert kept(cache, key).content == bytes([2] * 8)
+
+
+def test_many_answers_are_written_and_read_at_once(redis: RedisServer) -> None:
+    with cache_at(redis, pool_size=3) as cache:
+        scope = cache.open_scope("many", 1, lambda: IDENTITY)
+        keys = [scope + b"=%d" % number for number in range(300)]
+        for number, key in enumerate(keys):
+            cache.put(key, response(number % 256))
+        until(lambda: len(client(redis).keys("trident:1:many:*")) == 300)
+        found: dict[bytes, CachedResponse | None] = {}
+        for key in keys:
+            cache.look_up(key, lambda each, key=key: found.update({key: each}))  # type: ignore[misc]
+        until(lambda: len(found) == 300)
+        assert [each and each.content[0] for each in map(found.get, keys)] == [number % 256 for number in range(300)]
+
+
+def test_a_halted_redis_delays_nothing_past_the_budget_and_is_left_out(
+    redis: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        caplog.at_level(logging.INFO, "trident.cache"),
+        cache_at(redis, lookup_timeout=30, connect_timeout=200) as cache,
+    ):
+        key = key_of(cache, "halted")
+        with redis.halted():
+            began_s = time.monotonic()
+            while cache.metrics().is_up:
+                assert look_up(cache, key) is None
+            assert time.monotonic() - began_s > 0.03
+            assert cache.look_up(key, lambda found: None) is None
+            cache.put(key, response())
+        faults = cache.metrics().faults
+        assert faults["late"] >= 5
+        assert (faults["left_out"], faults["unwritten"]) == (1, 1)
+        assert caplog.text.count("is left out") == 1
+        until(lambda: cache.metrics().is_up)
+        cache.put(key, response(1))
+        kept(cache, key)
+
+
+def test_a_redis_that_is_gone_is_found_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer(tmp_path) as redis, cache_at(redis) as cache:
+        key = key_of(cache, "gone")
+        redis.stop()
+        assert look_up(cache, key) is None
+        until(lambda: not cache.metrics().is_up)
+        assert cache.look_up(key, lambda found: None) is None
+        redis.start()
+        until(lambda: cache.metrics().is_up)
+        cache.put(key, response())
+        kept(cache, key)
+
+
+def test_without_redis_there_is_a_cache_that_finds_nothing(tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as redis:
+        redis.stop()
+        with cache_at(redis, connected=False) as cache:
+            key = key_of(cache, "never")
+            assert cache.look_up(key, lambda found: None) is None
+            assert not cache.holds(1)
+            redis.start()
+            until(lambda: cache.metrics().is_up)
+
+
+def test_a_connection_that_redis_has_closed_is_made_again(redis: RedisServer) -> None:
+    with cache_at(redis) as cache:
+        key = key_of(cache, "closed")
+        cache.put(key, response())
+        kept(cache, key)
+        client(redis).execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        kept(cache, key)
+        assert cache.metrics().is_up
+
+
+def test_a_full_redis_keeps_answering(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with RedisServer(tmp_path, "--maxmemory", "1mb") as redis, cache_at(redis) as cache:
+        key = key_of(cache, "full")
+        with caplog.at_level(logging.WARNING, "trident.cache"):
+            for _ in range(3):
+                cache.put(key, response(size=2 << 20))
+            until(lambda: cache.metrics().faults["unwritten"] == 3)
+        assert look_up(cache, key) is None
+        assert cache.metrics().is_up
+        assert caplog.text.count("keeps no more answers") == 1
+
+
+def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "trident.cache"),
+        RedisServer(tmp_path, "--requirepass", "right-one") as redis,
+        cache_at(redis, connected=False, password="wrong-one") as cache,
+    ):
+        until(lambda: "is left out" in caplog.text)
+        assert "invalid username-password pair" in caplog.text
+        assert "wrong-one" not in caplog.text + repr(cache._options)
+        with cache_at(redis, password="right-one", user="default", db=3) as other:
+            key = key_of(other, "db")
+            other.put(key, response())
+            kept(other, key)
+
+
+def test_tls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    authority = Authority(tmp_path)
+    cert, key_file = authority.sign("redis")
+    mine, my_key = authority.sign("client")
+    with RedisServer(tmp_path, tls=(cert, key_file, authority.root)) as redis:
+        with cache_at(redis, cacert=str(authority.root), cert=str(mine), key=str(my_key)) as cache:
+            key = key_of(cache, "tls")
+            cache.put(key, response())
+            kept(cache, key)
+        with caplog.at_level(logging.WARNING, "trident.cache"), cache_at(redis, connected=False, tls_enabled=True):
+            until(lambda: "certificate verify failed" in caplog.text)
+
+
+Ends = list[tuple[str, CachedResponse | None]]
+
+
+class Bench:
+    def __init__(self, budget_s: float) -> None:
+        self.ends: Ends = []
+        self.late: list[int] = []
+        self.look_ups = LookUps(budget_s, self.late.append)
+
+    def add(self, name: str) -> None:
+        self.look_ups.add(name.encode(), lambda found: self.ends.append((name, found)))
+
+
+@pytest.fixture
+def patient() -> Iterator[Bench]:
+    bench = Bench(60)
+    yield bench
+    bench.look_ups.close()
+
+
+@pytest.fixture
+def hasty() -> Iterator[Bench]:
+    bench = Bench(0.02)
+    yield bench
+    bench.look_ups.close()
+
+
+def test_the_oldest_are_taken_first_and_once(patient: Bench) -> None:
+    for name in "abc":
+        patient.add(name)
+    assert [each.key for each in patient.look_ups.take(2)] == [b"a", b"b"]
+    assert [each.key for each in patient.look_ups.take(2)] == [b"c"]
+    assert not patient.look_ups.waits
+
+
+def test_each_ends_once(patient: Bench) -> None:
+    patient.add("a")
+    (look_up,) = patient.look_ups.take(1)
+    found = CachedResponse.__new__(CachedResponse)
+    assert look_up.end(found)
+    assert not look_up.end(None)
+    look_up.give_up()
+    assert patient.ends == [("a", found)]
+
+
+def test_what_was_given_up_is_not_taken(patient: Bench) -> None:
+    patient.look_ups.add(b"a", lambda found: patient.ends.append(("a", found))).give_up()
+    assert patient.look_ups.take(1) == []
+    assert patient.ends == [("a", None)]
+
+
+def test_a_spent_budget_ends_it_taken_or_not(hasty: Bench) -> None:
+    began_s = time.monotonic()
+    hasty.add("a")
+    taken = hasty.look_ups.take(1)
+    hasty.add("b")
+    until(lambda: len(hasty.ends) == 2)
+    assert time.monotonic() - began_s >= 0.02
+    assert hasty.ends == [("a", None), ("b", None)]
+    assert sum(hasty.late) == 2
+    assert hasty.look_ups.take(1) == []
+    assert not taken[0].end(None)
+
+
+def test_those_after_an_idle_time_have_their_budget_too(hasty: Bench) -> None:
+    for count in (1, 2):
+        hasty.add("a")
+        until(lambda count=count: len(hasty.ends) == count)  # type: ignore[misc]
+
+
+def test_an_exception_of_one_does_not_hurt_the_others(hasty: Bench) -> None:
+    def fail(found: CachedResponse | None) -> None:
+        raise RuntimeError("no reader")
+
+    hasty.look_ups.add(b"a", fail)
+    hasty.add("b")
+    until(lambda: hasty.ends == [("b", None)])
+
+
+def test_the_end_of_the_cache_ends_all(patient: Bench) -> None:
+    patient.add("a")
+    patient.look_ups.close()
+    assert patient.ends == [("a", None)]
+    assert patient.late == []
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def breaker(clock: Clock) -> CircuitBreaker:
+    made = CircuitBreaker("cache:6379", clock)
+    made.close()
+    return made
+
+
+def test_it_is_open_until_there_is_a_connection() -> None:
+    breaker = CircuitBreaker("cache:6379")
+    assert breaker.is_open
+    breaker.close()
+    assert not breaker.is_open
+
+
+def test_a_redis_that_is_not_there_at_the_start_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    breaker = CircuitBreaker("cache:6379")
+    for _ in range(2):
+        breaker.open("refused")
+    assert caplog.text.count("is left out") == 1
+
+
+def test_late_answers_in_a_row_open_it(breaker: CircuitBreaker) -> None:
+    breaker.note_late(MOST_LATE - 1)
+    breaker.note_answer()
+    breaker.note_late(MOST_LATE - 1)
+    assert not breaker.is_open
+    breaker.note_late(1)
+    assert breaker.is_open
+
+
+def test_each_change_is_logged_once(breaker: CircuitBreaker, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "trident.cache"):
+        for reason in ("refused", "refused", "timeout"):
+            breaker.open(reason)
+        for _ in range(3):
+            breaker.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "cache:6379 is left out" in caplog.text
+    assert "refused" in caplog.text
+
+
+def test_the_pauses_grow_and_begin_anew_after_a_good_time(breaker: CircuitBreaker, clock: Clock) -> None:
+    breaker.open("refused")
+    pauses = [breaker.next_pause_s() for _ in range(7)]
+    assert pauses == [FIRST_PAUSE_S * factor for factor in (1, 2, 4, 8, 16)] + [LONGEST_PAUSE_S] * 2
+    breaker.close()
+    clock.now_s += 1
+    breaker.open("refused")
+    assert breaker.next_pause_s() == LONGEST_PAUSE_S  # it was good for a moment only
+    breaker.close()
+    clock.now_s += LONGEST_PAUSE_S + 1
+    breaker.open("refused")
+    assert breaker.next_pause_s() == FIRST_PAUSE_S
+
+
+NAME = b"trident:1:m:1:abc"
+
+
+def framed_response(**fields: Any) -> CachedResponse:
+    outputs = [
+        OutputTensor("N", "INT32", (1, 3), np.arange(3, dtype=np.int32).reshape(1, 3)),
+        OutputTensor("W", "BYTES", (2,), np.array([b"a", b"bcd"], object)),
+        OutputTensor("E", "FP32", (0, 4), np.empty((0, 4), np.float32)),
+    ]
+    return CachedResponse.of(InferenceResponse("m", 1, outputs, **fields))
+
+
+def forged(outputs: Any, content: bytes = b"", parameters: Any = None) -> bytes:
+    """A value with a right checksum and any head."""
+    head = json.dumps([outputs, {} if parameters is None else parameters]).encode()
+    checksum = crc32(content, crc32(head, crc32(NAME)))
+    return Struct("<8sIQI").pack(b"TRIDENT1", len(head), len(content), checksum) + head + content
+
+
+def test_a_response_comes_back_as_it_was() -> None:
+    parameters = {"score": 2, "huge": 2**70, "part": 0.1, "nan": float("inf"), "last": True, "text": "ü\ud800"}
+    value = encode(NAME, framed_response(parameters=parameters))
+    assert value is not None
+    found = decode(NAME, value)
+    answer = found.answer(InferenceRequest("m", [], id="7"), "m", 1)
+    assert [(out.name, out.datatype, out.shape, out.array.tolist()) for out in answer.outputs] == [
+        ("N", "INT32", (1, 3), [[0, 1, 2]]),
+        ("W", "BYTES", (2,), [b"a", b"bcd"]),
+        ("E", "FP32", (0, 4), []),
+    ]
+    assert (answer.id, answer.parameters) == ("7", parameters)
+
+
+def test_every_damaged_byte_is_seen() -> None:
+    value = encode(NAME, framed_response())
+    assert value is not None
+    for at in range(len(value)):
+        with pytest.raises(BadFrame):
+            decode(NAME, value[:at] + bytes([value[at] ^ 0x40]) + value[at + 1 :])
+        with pytest.raises(BadFrame):
+            decode(NAME, value[:at])
+
+
+def test_the_value_of_another_name_is_no_answer() -> None:
+    value = encode(NAME, framed_response())
+    assert value is not None
+    with pytest.raises(BadFrame, match="its checksum is wrong"):
+        decode(b"trident:1:m:2:abc", value)
+
+
+@pytest.mark.parametrize("value", [b"", b"TRIDENT1", b"hello" * 20, b"TRIDENT1" + b"\xff" * 40])
+def test_what_another_program_wrote_is_no_answer(value: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decode(NAME, value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        forged(None),
+        forged(7),
+        forged({"a": 1}),
+        forged([["OUT", "INT32", [1], 4]]),  # no content
+        forged([["OUT", "INT32", [2], 4]], bytes(4)),
+        forged([["OUT", "INT32", [1], 4]], bytes(8)),
+        forged([["OUT", "INT32", [-1, -1], 4]], bytes(4)),
+        forged([["OUT", "INT32", [True], 4]], bytes(4)),
+        forged([["OUT", "INT32", ["1"], 4]], bytes(4)),
+        forged([["OUT", "INT32", [1], 4.0]], bytes(4)),
+        forged([["OUT", "INT32", 1, 4]], bytes(4)),
+        forged([["OUT", "INT31", [1], 4]], bytes(4)),
+        forged([["OUT", ["INT32"], [1], 4]], bytes(4)),
+        forged([[1, "INT32", [1], 4]], bytes(4)),
+        forged([["OUT", "INT32", [1]]], bytes(4)),
+        forged([["OUT", "BYTES", [1], 4]], b"\xff\xff\xff\x7f"),
+        forged([["OUT", "BYTES", [2**62], 4]], bytes(4)),
+        forged([["A", "INT32", [1], 4], ["B", "BYTES", [1], -4]], bytes(4)),
+        forged([], b"", [1]),
+        forged([], b"", {"a": None}),
+        forged([], b"", {"a": [1]}),
+        forged(json.loads("[" * 500 + "]" * 500)),
+    ],
+)
+def test_a_forged_head_is_no_answer(value: bytes) -> None:
+    with pytest.raises(BadFrame):
+        decode(NAME, value)
+
+
+def test_a_response_that_would_not_be_read_is_not_written() -> None:
+    array = np.zeros(LARGEST, np.uint8)
+    large = CachedResponse.of(InferenceResponse("m", 1, [OutputTensor("O", "UINT8", array.shape, array)]))
+    assert encode(NAME, large) is None
+    many = {str(number): number for number in range(20_000)}
+    assert encode(NAME, framed_response(parameters=many)) is None

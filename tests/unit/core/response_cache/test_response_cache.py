@@ -1,0 +1,117 @@
+"""What a cached response is, and the key under which it is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.packed_tensors import packed_responses
+from trident.core.inference.request import InferenceRequest, InferenceTimes, InputTensor, PackedInputs
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import layout_of, pack_bytes
+from trident.core.response_cache.response_cache import LONGEST_PLAIN, CachedResponse, request_key
+
+SCOPE = b"12345678"
+A = np.arange(4, dtype=np.int32)
+B = np.array([b"x", b"yz"], object)
+B_WIRE = pack_bytes([b"x", b"yz"])
+
+
+def request(inputs: Any = None, **fields: Any) -> InferenceRequest:
+    made = [InputTensor("A", "INT32", (4,), A), InputTensor("B", "BYTES", (2,), B)] if inputs is None else inputs
+    return InferenceRequest("m", made, **fields)
+
+
+def packed(*names: str) -> PackedInputs:
+    tensors = {"A": ("INT32", (4,), A.tobytes()), "B": ("BYTES", (2,), B_WIRE)}
+    chosen = [(name, *tensors[name]) for name in names]
+    layout = layout_of([(name, datatype, shape, len(content)) for name, datatype, shape, content in chosen])
+    return PackedInputs(layout, memoryview(b"".join(content for *_, content in chosen)))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [InputTensor("B", "BYTES", (2,), memoryview(B_WIRE)), InputTensor("A", "INT32", (4,), memoryview(A.tobytes()))],
+        packed("A", "B"),
+        packed("B", "A"),
+    ],
+    ids=["binary", "packed", "packed in another order"],
+)
+def test_the_form_and_the_order_of_the_inputs_do_not_matter(inputs: Any) -> None:
+    assert request_key(SCOPE, request(inputs)) == request_key(SCOPE, request())
+
+
+def test_what_does_not_decide_the_answer_is_not_in_the_key() -> None:
+    assert request_key(SCOPE, request(id="r", priority=3, timeout_us=9)) == request_key(SCOPE, request())
+
+
+def test_everything_that_decides_the_answer_is_in_the_key() -> None:
+    a, b = InputTensor("A", "INT32", (4,), A), InputTensor("B", "BYTES", (2,), B)
+    requests = [
+        request(),
+        request(outputs=("OUT",)),
+        request(parameters={"top_k": 1}),
+        request(parameters={"top_k": True}),
+        request(parameters={"top_k": "1"}),
+        request(correlation_id=7),
+        request(correlation_id="7"),
+        request(correlation_id=7, sequence_start=True),
+        request(correlation_id=7, sequence_end=True),
+        request([InputTensor("A", "INT32", (2, 2), A), b]),
+        request([InputTensor("A", "UINT32", (4,), A.view(np.uint32)), b]),
+        request([a, InputTensor("C", "BYTES", (2,), B)]),
+        request([a]),
+        request([a, InputTensor("B", "BYTES", (2,), B[::-1])]),
+    ]
+    assert len({request_key(SCOPE, each) for each in requests}) == len(requests)
+
+
+def test_another_scope_is_another_key() -> None:
+    assert request_key(b"87654321", request()) != request_key(SCOPE, request())
+    assert request_key(SCOPE, request()).startswith(SCOPE)
+
+
+def test_a_large_request_has_a_short_key_that_depends_on_every_byte() -> None:
+    large = np.zeros(1 << 16, np.uint8)
+    first = request_key(SCOPE, request([InputTensor("A", "UINT8", large.shape, large)]))
+    changed = large.copy()
+    changed[-1] = 1
+    second = request_key(SCOPE, request([InputTensor("A", "UINT8", large.shape, changed)]))
+    assert first != second
+    assert len(first) == len(second) < LONGEST_PLAIN
+
+
+def test_the_copy_does_not_follow_the_model_s_arrays() -> None:
+    numbers, words = np.arange(3, dtype=np.int32), np.array([b"a", b"bcd"], object)
+    outputs = [OutputTensor("N", "INT32", (3,), numbers), OutputTensor("W", "BYTES", (2,), words)]
+    cached = CachedResponse.of(InferenceResponse("m", 1, outputs, id="first", parameters={"score": 2}))
+    numbers[:] = 0
+    answer = cached.answer(InferenceRequest("m", [], id="second"), "m", 1)
+    assert [(out.name, out.datatype, out.shape, out.array.tolist()) for out in answer.outputs] == [
+        ("N", "INT32", (3,), [0, 1, 2]),
+        ("W", "BYTES", (2,), [b"a", b"bcd"]),
+    ]
+    assert (answer.id, answer.final, answer.parameters, answer.times) == ("second", True, {"score": 2}, None)
+
+
+def test_packed_outputs_stay_packed() -> None:
+    (response,) = packed_responses(1)
+    answer = CachedResponse.of(response).answer(InferenceRequest("m", []), "m", 1)
+    assert [out.array.tolist() for out in answer.outputs] == [out.array.tolist() for out in response.outputs]
+
+
+def test_the_times_of_the_execution_are_not_kept() -> None:
+    of_the_execution = InferenceTimes(1, 2, 3, 4, 5).parameters()
+    cached = CachedResponse.of(InferenceResponse("m", 1, [], parameters={**of_the_execution, "score": 2}))
+    assert cached.answer(InferenceRequest("m", []), "m", 1).parameters == {"score": 2}
+
+
+def test_an_answer_s_parameters_are_its_own() -> None:
+    cached = CachedResponse.of(InferenceResponse("m", 1, [], parameters={"score": 2}))
+    first = cached.answer(InferenceRequest("m", []), "m", 1)
+    assert first.parameters is not None
+    first.parameters["score"] = 3
+    assert cached.answer(InferenceRequest("m", []), "m", 1).parameters == {"score": 2}
