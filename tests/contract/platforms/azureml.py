@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from trident.core.http.infer import infer_body, read_whole, servable
-
 from trident.adapters.common.options import BOOLEAN, PORT, OptionText, OptionValues, group, option
 from trident.adapters.common.platform import Evidence, Host, Platform, PlatformSettings, PlatformTexts
 from trident.adapters.common.routes import absent_route
@@ -18,6 +16,7 @@ from trident.core.frontend.default_model import DefaultModel
 from trident.core.frontend.request import LATEST
 from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
+from trident.core.http.dataplane import infer_body, one_response, read_body
 from trident.core.http.reply import Environ, Reply, json_reply
 from trident.core.http.routes import GET, POST, Route
 
@@ -79,8 +78,10 @@ class AzureMLApplication(V2Application):
 
 
 def _score(model: DefaultModel, application: V2Application, environ: Environ) -> Reply:
-    body = read_whole(application, environ)
-    return infer_body(application, environ, servable(model.find()), body, LATEST, application.binary_header(environ))
+    body = read_body(application, environ)
+    return infer_body(
+        application, environ, one_response(model.find()), body, LATEST, application.binary_header(environ)
+    )
 
 
 def _ready(application: V2Application, environ: Environ) -> Reply:
