@@ -25,13 +25,14 @@ from trident.core.observability.latencies import (
 )
 from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyOptions
 from trident.core.observability.metrics.exposition import MetricFamily, Sample, number, render
-from trident.core.observability.metrics.families import bucket_families, latency_families, metric_families
+from trident.core.observability.metrics.families import metric_families
 from trident.core.observability.metrics.snapshot import (
     DownloadMetrics,
     LoadMetrics,
     MetricsOptions,
     MetricsSnapshot,
     ModelMetrics,
+    ResponseCacheMetrics,
     VersionStateMetrics,
 )
 from trident.core.observability.model_statistics import ModelStatistics
@@ -351,10 +352,14 @@ def test_a_series_has_the_sizes_that_the_model_pads_to() -> None:
     rows, lengths = ModelStatistics(), ModelStatistics()
     rows.record_bucket(BucketUse(4, 0, 6, 2))
     lengths.record_bucket(BucketUse(0, 16, 12, 4))
-    executions, elements, padding = bucket_families(
-        [({"model": "a"}, rows.snapshot()), ({"model": "b"}, lengths.snapshot()), ({}, ModelStatistics().snapshot())]
+    models = tuple(
+        ModelMetrics(model=name, version=1, statistics=statistics.snapshot(), load_duration_secs=1.0)
+        for name, statistics in (("a", rows), ("b", lengths), ("c", ModelStatistics()))
     )
-    by_rows, by_length = {"model": "a", "batch_size": "4"}, {"model": "b", "length": "16"}
+    found = metric_families(MetricsSnapshot(models=models), MetricsOptions())
+    executions, elements, padding = [family for family in found if family.name.startswith("trident_bucket_")]
+    by_rows = {"model": "a", "version": "1", "batch_size": "4"}
+    by_length = {"model": "b", "version": "1", "length": "16"}
     assert executions.samples == (Sample(by_rows, 1), Sample(by_length, 1))
     assert elements.samples == (Sample(by_rows, 6), Sample(by_length, 12))
     assert padding.samples == (Sample(by_rows, 2), Sample(by_length, 4))
@@ -394,8 +399,14 @@ MODEL = ModelMetrics(
 )
 
 
+def distributions(model: ModelMetrics, *, has_cache: bool = True) -> list[MetricFamily]:
+    cache = ResponseCacheMetrics(size=2, used=1, entries=1, evictions=0) if has_cache else None
+    found = metric_families(MetricsSnapshot(models=(model,), response_cache=cache), MetricsOptions())
+    return [family for family in found if family.type in ("histogram", "summary")]
+
+
 def test_the_page_has_triton_s_names_and_labels() -> None:
-    page = render(latency_families([MODEL], has_cache=True)).decode()
+    page = render(distributions(MODEL)).decode()
     lines = [line for line in page.splitlines() if not line.startswith("#")]
     label = 'model="m",version="1"'
     assert lines == [
@@ -422,9 +433,9 @@ def test_parsers_of_both_formats_read_the_page() -> None:
         "trident_inference_queue_duration_seconds": "histogram",
         "nv_inference_queue_summary_us": "summary",
     }
-    families = list(parse(render(latency_families([MODEL], has_cache=True)).decode()))
+    families = list(parse(render(distributions(MODEL)).decode()))
     assert {family.name: family.type for family in families} == names
-    page = render(latency_families([MODEL], has_cache=True), openmetrics=True).decode() + "# EOF\n"
+    page = render(distributions(MODEL), openmetrics=True).decode() + "# EOF\n"
     found = {family.name: family for family in parse_openmetrics(page)}
     assert {name: family.type for name, family in found.items()} == names
     (exemplar,) = [
@@ -439,7 +450,7 @@ def test_parsers_of_both_formats_read_the_page() -> None:
 
 def test_a_version_without_distributions_has_no_series() -> None:
     plain = ModelMetrics(model="m", version=1, statistics=ModelStatistics().snapshot(), load_duration_secs=1.0)
-    assert render(latency_families([plain], has_cache=True)) == b""
+    assert render(distributions(plain)) == b""
     assert pickle.loads(pickle.dumps(plain)) == plain
 
 
@@ -447,9 +458,9 @@ def test_without_a_cache_there_are_no_summaries_of_it() -> None:
     statistics = ModelStatistics()
     statistics.measure(LatencyMeters(LatencyOptions(summaries=True), DEFAULT_BUCKETS))
     model = replace(MODEL, latencies=statistics.latencies(1))
-    names = [family.name for family in latency_families([model], has_cache=True) if family.samples]
+    names = [family.name for family in distributions(model) if family.samples]
     assert [name for name in names if name.startswith("nv_cache_")] == list(CACHE_SUMMARIES)
-    without = [family.name for family in latency_families([model], has_cache=False) if family.samples]
+    without = [family.name for family in distributions(model, has_cache=False) if family.samples]
     assert without == [name for name in names if name not in CACHE_SUMMARIES]
 
 
