@@ -58,8 +58,7 @@ from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.tracing.tracer import Tracer
-from trident.core.repository.checksums import check_checksums
-from trident.core.repository.config import check_config, load_config, read_config
+from trident.core.repository.config import check_checksums, check_config, load_config, read_config
 from trident.core.repository.layout_mistakes import layout_hint
 from trident.core.repository.repositories import Located
 from trident.core.repository.repository import (

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.disk import (
-    disk_failure,
+    disk_failures,
     free_bytes,
     lock_shared,
     make_private,
@@ -78,13 +78,13 @@ class Snapshot:
 
         Raises RepositoryUnavailable for a disk failure.
         """
-        aside = self._aside()
+        aside, cache = self._aside(), self._folder.parent.parent
         folder = aside / self._model
         try:
-            with self._disk_failures():
+            with disk_failures(cache):
                 folder.mkdir(parents=True, mode=0o700)
             yield folder
-            with self._disk_failures():
+            with disk_failures(cache):
                 self._publish(aside, contents)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
@@ -105,13 +105,6 @@ class Snapshot:
 
     def _aside(self) -> Path:
         return self._folder.with_name(f"{self._folder.name}.{secrets.token_hex(8)}")
-
-    @contextmanager
-    def _disk_failures(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise disk_failure(error, self._folder.parent.parent, 0) from error
 
 
 def _is_verified(path: Path, size: int) -> bool:
@@ -277,30 +270,22 @@ class ModelCache:
 
     def snapshot(self, location: str, model: str, contents: Mapping[str, StoredObject]) -> Snapshot:
         """The snapshot for a model's files, by path. It may have them already; otherwise the caller stages them."""
-        try:
+        with disk_failures(self.directory):
             return Snapshot(self._models, snapshot_id(location, model, contents), model)
-        except OSError as error:
-            raise disk_failure(error, self.directory, 0) from error
 
     def take(self, location: str, stored: StoredObject, target: Path) -> bool:
         """Put the content of `stored` at `target`; False if the cache does not have it."""
-        try:
+        with disk_failures(self.directory, stored.size):
             return any(self._take(blob, stored.size, target) for blob in _names(location, stored))
-        except OSError as error:
-            raise disk_failure(error, self.directory, stored.size) from error
 
     def make_folder(self, path: Path) -> None:
-        try:
+        with disk_failures(self.directory):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise disk_failure(error, self.directory, 0) from error
 
     def try_part(self, location: str, stored: StoredObject, part_bytes: int) -> PartialFile | None:
         """The partial file of `stored`, for this caller alone; None while another thread or process holds it."""
-        try:
+        with disk_failures(self.directory, stored.size):
             lock = try_lock_exclusive(self._part_path(location, stored))
-        except OSError as error:
-            raise disk_failure(error, self.directory, stored.size) from error
         return None if lock is None else PartialFile(lock, stored.size, part_bytes)
 
     def admit(self, part: PartialFile, location: str, stored: StoredObject, target: Path, *, named: bool) -> None:
@@ -309,17 +294,15 @@ class ModelCache:
         `named`: its content was verified against the digest of `stored`.
         """
         names = _names(location, stored)
-        try:
+        with disk_failures(self.directory, stored.size):
             self._place(part.path, target)  # before it becomes a blob, because one with a single link may be evicted
             part.move_to(self._blobs / (names[0] if named else names[-1]))
-        except OSError as error:
-            raise disk_failure(error, self.directory, stored.size) from error
         with self._evicting:
             self._used += stored.size
 
     def make_room(self, location: str, wanted: Mapping[str, StoredObject]) -> None:
         """Evict entries to make room for `wanted`. Raises RepositoryUnavailable if the disk is too small for it."""
-        try:
+        with disk_failures(self.directory):
             needed = sum(stored.size - self._has(location, stored) for stored in wanted.values())
             with self._evicting:
                 self._shrink(self.max_bytes - needed)
@@ -330,8 +313,6 @@ class ModelCache:
                     free = self._free(self.directory)
                     if free < needed:
                         raise no_space(self.directory, needed, free)
-        except OSError as error:
-            raise disk_failure(error, self.directory, 0) from error
 
     def trim(self) -> None:
         """Evict entries until the cache is within `max_bytes`, except those in use."""

@@ -1,13 +1,15 @@
-"""Every problem and every warning of a model directory, found without serving the model.
+"""The configuration of a model directory: read, completed, checked; every problem and warning without serving it.
 
 Source: docs/spec/model-config.md sections 2.2 and 2.4.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import posixpath
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,11 +25,12 @@ from trident.core.config.autocomplete import auto_complete as complete_config
 from trident.core.config.golden import GoldenRequest, golden_requests
 from trident.core.config.parse import decode_config, parse_model_config
 from trident.core.config.platforms import is_ensemble
-from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem
+from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, path_inside
 from trident.core.config.resolve import resolve_model_spec
 from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.config.spec import ModelSpec
 from trident.core.config.validate import (
+    AGENT_KEY,
     agent_problems,
     batching_problem,
     log_batching_problem,
@@ -38,7 +41,6 @@ from trident.core.config.validate import (
 )
 from trident.core.config.warmup import warmup_problems
 from trident.core.errors import ConfigInvalid, ModelNotFound, NotInstalled, ServerError
-from trident.core.repository.checksums import check_checksums
 from trident.core.repository.layout_mistakes import layout_hint
 from trident.core.repository.repository import (
     CONFIG_FILE,
@@ -97,6 +99,46 @@ def _read(path: Path) -> bytes:
         )
         raise InvalidModelConfig([Problem(str(path), message)])
     return path.read_bytes()
+
+
+# Triton's checksum agent: files whose MD5 the configuration names are compared with it before anything reads them.
+# Source: docs/spec/repository.md section 1.11.
+
+
+_MD5_HINT = "copy the file of the author again, or write the MD5 of this one if it is right"
+
+
+def check_checksums(directory: ModelDirectory, config: ModelConfig, *, without: Collection[int] = ()) -> None:
+    """Raise InvalidModelConfig if a file is not the one that `config` names; its agents are valid.
+
+    The files of the versions `without` are left out: they are checked when their version is loaded.
+    """
+    problems = list(_checksum_problems(directory, config, {str(version) for version in without}))
+    if problems:
+        raise InvalidModelConfig(problems, model=directory.name)
+
+
+def _checksum_problems(directory: ModelDirectory, config: ModelConfig, without: Collection[str]) -> Iterator[Problem]:
+    for index, agent in enumerate(config.model_repository_agents.agents):
+        for key, expected in sorted(agent.parameters.items()):
+            name = key.partition(":")[2]
+            if posixpath.normpath(name).partition("/")[0] in without:
+                continue
+            field = f"model_repository_agents.agents[{index}].parameters[{key}]"
+            path = path_inside(directory.path, name)
+            if path is None:
+                yield Problem(field, f"file {name} is outside of the model directory", "name a file of the model")
+                continue
+            try:
+                with path.open("rb") as file:
+                    found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+            except OSError as error:
+                yield Problem(field, f"failed to open text file for read {name}: {error.strerror}", AGENT_KEY)
+                continue
+            if found != expected.lower():
+                yield Problem(
+                    field, f"Mismatched MD5 hash for file {name}, expect: {expected}, got: {found}", _MD5_HINT
+                )
 
 
 #     parsed -> fill identity -> normalise -> auto-complete from the graph -> normalise -> validate

@@ -1,6 +1,7 @@
-"""An flock on a file, shared or exclusive, between threads and processes; the kernel frees it when the process ends.
+"""The disk of the model cache: a private folder, free space, failures, and locks on files.
 
-It works only on a local disk: over NFS the kernel turns it into a lock of the whole process.
+A lock is an flock, between threads and processes; the kernel frees it when the process ends. It works only on a local
+disk: over NFS the kernel turns it into a lock of the whole process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import errno
 import fcntl
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trident.core.errors import RepositoryUnavailable
@@ -65,6 +68,15 @@ def disk_failure(error: OSError, directory: Path, needed: int) -> RepositoryUnav
     if is_full(error):
         return no_space(directory, needed, free_bytes(directory), error.strerror or str(error))
     return RepositoryUnavailable(f"failed to use the model cache in {directory}: {error.strerror or error}")
+
+
+@contextmanager
+def disk_failures(directory: Path, needed: int = 0) -> Iterator[None]:
+    """Turn each OSError of the block into `disk_failure`."""
+    try:
+        yield
+    except OSError as error:
+        raise disk_failure(error, directory, needed) from error
 
 
 class FileLock:

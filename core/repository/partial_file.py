@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from trident.core.errors import RepositoryUnavailable
-from trident.core.repository.disk import FileLock, disk_failure, is_full
+from trident.core.repository.disk import FileLock, disk_failure, disk_failures, is_full
 from trident.core.repository.stores.object_store import Checksum, Hash
 
 # Hashes that identify a content; a CRC does not.
@@ -146,11 +146,9 @@ class PartialFile:
 
     def discard(self) -> None:
         """Remove the file; what other threads still write to it is lost."""
-        try:
+        with disk_failures(self.path.parent.parent):
             self._journal_path.unlink(missing_ok=True)
             self.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise disk_failure(error, self.path.parent.parent, 0) from error
 
     def move_to(self, blob: Path) -> None:
         """Move the complete file to `blob`, read-only. Raises OSError."""

@@ -162,7 +162,7 @@ class LocalSource:
         return sorted(found, key=lambda file: file.path)
 
     def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
-        return Fetched(ModelDirectory(model, self.path / model), _release_nothing)
+        return Fetched(ModelDirectory(model, self.path / model), _nothing)
 
     def _walk(self, folder: str, prefix: str, found: list[SourceFile], seen: set[tuple[int, int]]) -> None:
         """Add all files under `folder` to `found`. An empty folder counts as an empty file: it may be a version.
@@ -206,8 +206,8 @@ def _is_utf8(name: str) -> bool:
     return True
 
 
-def _release_nothing() -> None:
-    """The files belong to the user."""
+def _nothing() -> None:
+    """Release nothing: the files belong to the user, or were released before."""
 
 
 _PREFIX = "file:"
@@ -320,10 +320,6 @@ def _not_written(model: str, error: OSError) -> RepositoryUnavailable:
     return RepositoryUnavailable(
         f"failed to write the files of the load request for model '{model}': {error.strerror}", model=model
     )
-
-
-def _nothing() -> None:
-    """A second release does nothing."""
 
 
 _VERSION = "1"

@@ -14,6 +14,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -188,37 +189,27 @@ class RenewedStore(Generic[_C]):
         self._store: ObjectStore | None = None
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        store = None
-        try:
-            store = self._current()
+        with self._renewing() as store:
             yield from store.list(prefix)
-        except RepositoryUnavailable:
-            self._renew(store)
-            raise
 
     def folders(self, pages: int | None = None) -> Iterator[str]:
-        store = None
-        try:
-            store = self._current()
+        with self._renewing() as store:
             yield from store.folders(pages)
-        except RepositoryUnavailable:
-            self._renew(store)
-            raise
 
     def read(self, wanted: StoredObject, start: int, stop: int) -> Iterator[bytes]:
-        store = None
-        try:
-            store = self._current()
+        with self._renewing() as store:
             yield from store.read(wanted, start, stop)
-        except RepositoryUnavailable:
-            self._renew(store)
-            raise
 
     def checksum(self, wanted: StoredObject) -> Checksum | None:
+        with self._renewing() as store:
+            return store.checksum(wanted)
+
+    @contextmanager
+    def _renewing(self) -> Iterator[ObjectStore]:
         store = None
         try:
             store = self._current()
-            return store.checksum(wanted)
+            yield store
         except RepositoryUnavailable:
             self._renew(store)
             raise

@@ -13,8 +13,7 @@ from trident.core.config.autocomplete import GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
-from trident.core.repository.checksums import check_checksums
-from trident.core.repository.config import LARGEST_CONFIG, check_config, problems_of, read_config
+from trident.core.repository.config import LARGEST_CONFIG, check_checksums, check_config, problems_of, read_config
 from trident.core.repository.repository import ModelDirectory
 
 
