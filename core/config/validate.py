@@ -1,6 +1,6 @@
-"""Checks of a configuration against the graph of its model.
+"""Checks of a configuration: by itself, and beside the graph of its model.
 
-Source: docs/spec/onnxruntime-backend.md section 5.4.
+Every check yields the problems that it finds, with Triton's texts where Triton has one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 from trident.core.config.autocomplete import GpuIds, instance_group_problems
 from trident.core.config.batching import (
@@ -33,311 +35,114 @@ from trident.core.config.schema import (
     BatchOutput,
     DataType,
     ModelConfig,
-    ModelDynamicBatching,
     ModelInput,
     ModelInstanceGroup,
     ModelOutput,
     ModelQueuePolicy,
     ModelSequenceBatching,
-    ModelWarmup,
     datatype_of,
 )
 from trident.core.inference.tensors import BY_NAME, Shape, element_count, shape_text
 from trident.core.observability.latency_options import DEFAULT_BUCKETS
 
-
-def control_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
-    """Every contradiction between the controls of a validated `config` and `signature`, with Triton's texts."""
-    sequence = resolve_sequence_spec(config)
-    if sequence is None:
-        return
-    unable = f"unable to load model '{model_name}', sequence control"
-    tensors = {tensor.name: tensor for tensor in signature.inputs}
-    for control in (sequence.start, sequence.end, sequence.ready, sequence.correlation_id):
-        if control is None:
-            continue
-        path, name, datatype = "sequence_batching.control_input", control.name, control.datatype
-        tensor = tensors.get(name)
-        if tensor is None:
-            text = f"configuration specified sequence control '{name}', but model does not provide that input"
-            yield Problem(path, text, f"the inputs of the model are: {', '.join(sorted(tensors))}")
-            continue
-        dims = tensor.shape[1:] if config.max_batch_size > 0 else tensor.shape
-        # A dimension that the graph leaves open can be 1.
-        if len(dims) != 1 or dims[0] not in (1, -1):
-            text = f"{unable} '{name}' in model has dims {shape_text(dims)} but dims [1] is expected"
-            yield Problem(path, text)
-        if tensor.datatype != datatype.name:
-            row = BY_NAME.get(tensor.datatype)
-            has = row.onnx_name.removeprefix("tensor(").removesuffix(")").upper() if row else "an unknown type"
-            text = f"{unable} '{name}', the model expects data-type {has} but the model configuration specifies "
-            yield Problem(path, f"{text}data-type {DataType.Name(datatype.config_number)}")
+_log = logging.getLogger("trident.config")
 
 
-# Triton has no bounds for them: a wrong one keeps it busy, or takes all memory, without a word. What is only compared
-# (`max_batch_size`, `max_queue_size`, `priority_levels`, times) needs none. Source: docs/spec/model-config.md section
-# "In Trident".
+# Source: docs/spec/model-config.md sections 2.2 to 2.10.
 
 
-MOST_INSTANCES = 1024
-MOST_THREADS = 4096
-MOST_WARMUP_REQUESTS = 65_536
-MOST_BUCKETS = 4096
-MOST_SLOTS = 65_536
-MOST_BYTES = 4 << 30
-"""Of what is made at the load: the tensors of one item, or one state."""
-
-_THREAD_COUNTS = (
-    "intra_op_thread_count",
-    "inter_op_thread_count",
-    "INTRA_OP_THREAD_COUNT",
-    "INTER_OP_THREAD_COUNT",
-    "INFERENCE_NUM_THREADS",
-    "COMPILATION_NUM_THREADS",
-    "NUM_STREAMS",
-    "cpu_nthread",
-    "TF_NUM_INTRA_THREADS",
-    "TF_NUM_INTER_THREADS",
-)
-_REFERENCE_BYTES = 8  # of a string
+AGENT_KEY = "a key is MD5:<path in the model directory>, such as MD5:1/model.onnx"
 
 
-def count_problems(config: ModelConfig) -> list[Problem]:
-    """The counts of a normalised `config` that are too large to load it."""
-    return [
-        *_instance_problems(config),
-        *_thread_problems(config),
-        *_warmup_problems(config),
-        *_slot_problems(config),
-        *_state_problems(config),
-    ]
+def validate_model_config(
+    config: ModelConfig,
+    model_name: str,
+    *,
+    gpu_ids: GpuIds = (),
+    completed: bool = True,
+    layout_hint: str = "",
+) -> list[Problem]:
+    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a valid one.
 
-
-def bucket_count_problems(config: ModelConfig) -> Iterator[Problem]:
-    """Those of the buckets, each of which is executed once. All else of `config` is valid."""
-    buckets = bucket_spec(config)
-    if buckets is None:
-        return
-    count = max(1, len(buckets.batch_sizes)) * max(1, len(buckets.lengths))
-    name = BATCH_BUCKETS if buckets.batch_sizes else LENGTH_BUCKETS
-    if count > MOST_BUCKETS:
-        yield _problem(f"parameters[{name}]", f"{count} buckets", MOST_BUCKETS, config, "choose fewer sizes")
-    if buckets.batch_sizes and buckets.batch_sizes[-1] > MOST_WARMUP_REQUESTS:
-        largest = f"a bucket of {buckets.batch_sizes[-1]} items"
-        yield _problem(f"parameters[{BATCH_BUCKETS}]", largest, MOST_WARMUP_REQUESTS, config)
-    size = 0
-    for length in buckets.lengths or (1,):
-        for entry in config.input:
-            dims = [length if dim == -1 else dim for dim in entry.dims]
-            size += max(1, len(buckets.batch_sizes)) * _bytes(entry.data_type, dims)
-    if size > MOST_BYTES:
-        yield _problem(f"parameters[{name}]", f"{size} bytes of samples for its buckets", MOST_BYTES, config)
-
-
-def _instance_problems(config: ModelConfig) -> Iterator[Problem]:
-    total = 0
-    for index, group in enumerate(config.instance_group):
-        total += 0 if group.passive else group.count * max(1, len(group.gpus))
-        if total > MOST_INSTANCES:
-            hint = "an instance is a thread, and of a Python model a process"
-            yield _problem(f"instance_group[{index}].count", f"{total} instances", MOST_INSTANCES, config, hint)
-            return
-
-
-def _thread_problems(config: ModelConfig) -> Iterator[Problem]:
-    for name in _THREAD_COUNTS:
-        text = config.parameters[name].string_value.strip() if name in config.parameters else ""
-        if text.isdecimal() and (len(text) > len(str(MOST_THREADS)) or int(text) > MOST_THREADS):
-            shown = text if len(text) < 24 else f"{text[:20]}…"
-            yield _problem(f"parameters[{name}]", f"{shown} threads", MOST_THREADS, config)
-
-
-def _warmup_problems(config: ModelConfig) -> Iterator[Problem]:
-    for index, sample in enumerate(config.model_warmup):
-        path, what = f"model_warmup[{index}]", f"in the warmup sample '{sample.name}'"
-        if sample.batch_size > MOST_WARMUP_REQUESTS:
-            text = f"a batch of {sample.batch_size} requests {what}"
-            yield _problem(f"{path}.batch_size", text, MOST_WARMUP_REQUESTS, config)
-        if sample.count > MOST_WARMUP_REQUESTS:
-            text = f"{sample.count} executions {what}"
-            yield _problem(f"{path}.count", text, MOST_WARMUP_REQUESTS, config)
-        size = sum(_input_bytes(entry) for entry in sample.inputs.values())
-        if size > MOST_BYTES:
-            yield _problem(
-                f"{path}.inputs", f"{size} bytes for one item {what}", MOST_BYTES, config, "look at its dims"
-            )
-
-
-def _input_bytes(entry: ModelWarmup.Input) -> int:
-    return _bytes(entry.data_type, entry.dims)
-
-
-def _slot_problems(config: ModelConfig) -> Iterator[Problem]:
-    direct = config.sequence_batching.direct
-    if direct.minimum_slot_utilization and direct.max_queue_delay_microseconds and config.max_batch_size > MOST_SLOTS:
-        path = "sequence_batching.direct.minimum_slot_utilization"
-        yield _problem(
-            path, f"a utilization of {config.max_batch_size} slots", MOST_SLOTS, config, "lower max_batch_size"
-        )
-
-
-def _state_problems(config: ModelConfig) -> Iterator[Problem]:
-    for index, state in enumerate(config.sequence_batching.state):
-        for dims in (state.dims, *(initial.dims for initial in state.initial_state)):
-            size = _bytes(state.data_type, dims)
-            if size > MOST_BYTES:
-                path = f"sequence_batching.state[{index}].dims"
-                yield _problem(path, f"{size} bytes in the state '{state.input_name}'", MOST_BYTES, config)
-                break
-
-
-def _bytes(data_type: int, dims: Iterable[int]) -> int:
-    """The size of a tensor with 1 for each variable dimension; 0 for one of an unknown datatype."""
-    datatype = datatype_of(data_type)
-    if datatype is None:
-        return 0
-    return element_count(max(dim, 1) for dim in dims) * (datatype.size or _REFERENCE_BYTES)
-
-
-def _problem(path: str, what: str, most: int, config: ModelConfig, hint: str = "") -> Problem:
-    return Problem(path, f"'{path}' of model '{config.name}' means {what}, more than the maximum of {most}", hint)
-
-
-# Source: docs/ragged-batching.md; docs/spec/model-config.md section "In Trident".
-
-
-_LARGEST = 2**31 - 1
-# Their tensors have a row for each item, so that they can be padded with the rows.
-_KINDS_BY_ITEM = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)
-
-
-def bucket_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    """The problems of the buckets of a completed `config` whose other fields are valid."""
-    if not pads_batches(config):
-        return []
-    problems = [
-        *_size_problems(config, BATCH_BUCKETS, model_name),
-        *_size_problems(config, LENGTH_BUCKETS, model_name),
-    ]
-    if problems:
-        return problems
-    if parameter(config, BATCH_BUCKETS):
-        problems += _batch_problems(config, model_name)
-    if parameter(config, LENGTH_BUCKETS):
-        problems += _length_problems(config, model_name)
-    else:
-        for name in (LENGTH_PAD_VALUES, LENGTH_OUTPUTS):
-            if parameter(config, name):
-                text = f"{name} is without effect, because there is no {LENGTH_BUCKETS}, for {model_name}"
-                problems.append(Problem(_path(name), text, f"add {LENGTH_BUCKETS}, or remove {name}"))
-    if parameter(config, BATCH_BUCKETS) or parameter(config, LENGTH_BUCKETS):
-        problems += _shape_problems(config, model_name)
+    `gpu_ids` are the GPUs that instances may use. With `completed` False it leaves out the checks that need the batch
+    size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `layout_hint` says how the
+    model's folder differs from that of a model whose backend can be told from its files.
+    """
+    problems = [*_identity_problems(config, model_name)]
+    problems += platform_problems(config, model_name, layout_hint)
+    if not config.HasField("version_policy"):
+        problems.append(Problem("version_policy", f"must specify 'version policy' for {model_name}"))
+    if config.max_batch_size < 0:
+        text = f"'max_batch_size' must be non-negative value for {model_name}"
+        problems.append(Problem("max_batch_size", text, "0 means a model without a batch dimension"))
+    problems += _file_name_problems(config, model_name)
+    if completed:
+        problems += tensor_problems(config, model_name)
+        problems += batch_tensor_problems(config, model_name)
+        if not problems:
+            problems += bucket_problems(config, model_name)
+        if not problems:
+            problems += bucket_count_problems(config)
+    problems += scheduling_problems(config, model_name, completed=completed)
+    problems += instance_group_problems(config, model_name, gpu_ids)
+    problems += count_problems(config)
+    problems += _metrics_problems(config)
+    problems += agent_problems(config)
     return problems
 
 
-def _size_problems(config: ModelConfig, name: str, model_name: str) -> Iterator[Problem]:
-    text = parameter(config, name)
-    if name in config.parameters and not text.strip():
-        yield Problem(_path(name), f"{name} is empty for {model_name}", 'sizes with commas, such as "1,4,16"')
-        return
-    try:
-        sizes = sizes_of(text)
-    except ValueError:
-        yield Problem(_path(name), f"{name} '{text}' is not a list of sizes for {model_name}", 'such as "1,4,16"')
-        return
-    ascending = tuple(sorted(set(sizes)))
-    if sizes and sizes[0] < 1:
-        yield Problem(_path(name), f"{name} has a size below 1 for {model_name}", "sizes are 1 or more")
-    elif sizes != ascending:
-        fitting = ",".join(map(str, ascending))
-        yield Problem(_path(name), f"{name} '{text}' is not ascending for {model_name}", f'write "{fitting}"')
-    elif sizes and sizes[-1] > _LARGEST:
-        text = f"{name} has the size {sizes[-1]}, larger than any dimension, for {model_name}"
-        yield Problem(_path(name), text, f"{_LARGEST} at most")
+def _identity_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    if not config.name:
+        yield Problem("name", "model configuration must specify 'name'")
+    elif config.name != model_name:
+        text = f"unexpected directory name '{model_name}' for model '{config.name}', "
+        hint = f"remove 'name' from config.pbtxt, or rename the directory to '{config.name}'"
+        yield Problem("name", f"{text}directory name must equal model name", hint)
 
 
-def _batch_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    largest, most = sizes_of(parameter(config, BATCH_BUCKETS))[-1], config.max_batch_size
-    if most == 0:
-        text = f"{BATCH_BUCKETS} needs a model that batches, and max_batch_size is 0 for {model_name}"
-        yield Problem(_path(BATCH_BUCKETS), text, f"set max_batch_size to {largest}, or remove {BATCH_BUCKETS}")
-    elif largest != most:
-        text = f"the largest size of {BATCH_BUCKETS} is {largest}, but max_batch_size is {most} for {model_name}"
-        hint = f"they must be equal: set max_batch_size to {largest}, or end the sizes with {most}"
-        yield Problem(_path(BATCH_BUCKETS), text, hint)
+def _file_name_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    names = {"default_model_filename": config.default_model_filename}
+    names |= {f"cc_model_filenames[{key}]": name for key, name in sorted(config.cc_model_filenames.items())}
+    for path, name in names.items():
+        if not is_plain(name):
+            yield Problem(path, f"model file name '{name}' must stay within the version directory for {model_name}")
 
 
-def _length_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    variable = {entry.name: entry for entry in config.input if -1 in entry.dims}
-    if not variable:
-        text = f"{LENGTH_BUCKETS} needs an input with a variable dimension for {model_name}"
-        yield Problem(_path(LENGTH_BUCKETS), text, "write -1 in the dims of the input that is to be padded")
-    for entry in variable.values():
-        if list(entry.dims).count(-1) > 1:
-            text = f"input '{entry.name}' has several variable dimensions, and {LENGTH_BUCKETS} pads one, "
-            hint = "fix the others in dims"
-            yield Problem(_path(LENGTH_BUCKETS), f"{text}for {model_name}", hint)
-        if entry.HasField("reshape"):
-            text = f"input '{entry.name}' has a reshape, and {LENGTH_BUCKETS} pads only what the graph takes as it is, "
-            yield Problem(_path(LENGTH_BUCKETS), f"{text}for {model_name}", "write the dims of the graph")
-    yield from _pad_value_problems(config, variable, model_name)
-    outputs = {entry.name: entry for entry in config.output}
-    for name in names_of(parameter(config, LENGTH_OUTPUTS)):
-        if name not in outputs:
-            text = f"{LENGTH_OUTPUTS} names '{name}', which is not an output of {model_name}"
-            yield Problem(_path(LENGTH_OUTPUTS), text, f"the outputs are: {', '.join(outputs)}")
-        elif -1 not in outputs[name].dims:
-            text = f"{LENGTH_OUTPUTS} names '{name}', which has no variable dimension, for {model_name}"
-            yield Problem(_path(LENGTH_OUTPUTS), text, "remove it: there is nothing to cut")
-
-
-def _pad_value_problems(config: ModelConfig, variable: dict[str, ModelInput], model_name: str) -> Iterator[Problem]:
-    try:
-        values = pad_values_of(parameter(config, LENGTH_PAD_VALUES))
-    except ValueError as error:
-        text = f"{LENGTH_PAD_VALUES}: {error} for {model_name}"
-        yield Problem(_path(LENGTH_PAD_VALUES), text, 'such as "input_ids=1, scores=-inf"')
-        return
-    for name, text in values.items():
-        datatype = datatype_of(variable[name].data_type) if name in variable else None
-        if datatype is None:
-            message = f"{LENGTH_PAD_VALUES} names '{name}', which is not an input with a variable dimension, "
-            hint = f"these are: {', '.join(variable)}"
-            yield Problem(_path(LENGTH_PAD_VALUES), f"{message}for {model_name}", hint)
+def agent_problems(config: ModelConfig) -> Iterator[Problem]:
+    """The problems of the repository agents, without those of the files that they name."""
+    for index, agent in enumerate(config.model_repository_agents.agents):
+        path = f"model_repository_agents.agents[{index}]"
+        if agent.name != "checksum":
+            text = f"unable to find repo agent '{agent.name}': only 'checksum' is built in"
+            yield Problem(f"{path}.name", text, "remove it if the model's files can be read without it")
             continue
-        try:
-            pad_value(datatype, text)
-        except ValueError as error:
-            message = f"{LENGTH_PAD_VALUES}: input '{name}' of {datatype.config_name} cannot hold '{text}'"
-            yield Problem(_path(LENGTH_PAD_VALUES), f"{message} for {model_name}", str(error))
+        for key in sorted(agent.parameters):
+            algorithm, colon, _ = key.partition(":")
+            if not colon:
+                text = f"failed to parse key: {key}"
+            elif algorithm.lower() != "md5":
+                text = f"Unsupported checksum algorithm: {algorithm}"
+            else:
+                continue
+            yield Problem(f"{path}.parameters[{key}]", text, AGENT_KEY)
 
 
-def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """What has no fixed shape in any bucket."""
-    for index, entry in enumerate(config.input):
-        if entry.allow_ragged_batch:
-            text = f"input '{entry.name}' is ragged, and batch buckets cannot pad it, for {model_name}"
-            yield Problem(f"input[{index}].allow_ragged_batch", text, "use either ragged inputs or buckets")
-        if entry.is_shape_tensor:
-            text = f"input '{entry.name}' is a shape tensor, whose values batch buckets would pad, for {model_name}"
-            hint = "remove the buckets: a plan with shape tensors decides about shapes itself"
-            yield Problem(f"input[{index}].is_shape_tensor", text, hint)
-    for index, batch_input in enumerate(config.batch_input):
-        if batch_input.kind not in _KINDS_BY_ITEM:
-            kind = BatchInput.Kind.Name(batch_input.kind)
-            text = f"batch input kind '{kind}' has an element for each request, which batch buckets cannot pad, "
-            hint = "BATCH_ITEM_SHAPE tells the model the real length of each row"
-            yield Problem(f"batch_input[{index}].kind", f"{text}for {model_name}", hint)
-    if config.HasField("sequence_batching"):
-        text = f"the rows of sequences belong to their slots, so that batch buckets cannot add rows, for {model_name}"
-        yield Problem("sequence_batching", text, "remove the buckets, or the sequence batching")
-    if config.batch_output:
-        text = f"a batch output has no fixed shape, so that it cannot be used with batch buckets for {model_name}"
-        yield Problem("batch_output", text, "outputs are cut to the real rows and lengths without it")
-
-
-def _path(name: str) -> str:
-    return f"parameters[{name}]"
+def _metrics_problems(config: ModelConfig) -> Iterator[Problem]:
+    for index, control in enumerate(config.model_metrics.metric_control):
+        path = f"model_metrics.metric_control[{index}]"
+        family = control.metric_identifier.family
+        if not control.HasField("metric_identifier"):
+            yield Problem(path, "metric control must specify 'metric_identifier'")
+        elif not family:
+            yield Problem(f"{path}.metric_identifier", "metric identifier must specify non-empty 'family'")
+        elif family not in DEFAULT_BUCKETS:
+            _log.warning(
+                "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.", family
+            )
+        if not control.HasField("histogram_options"):
+            yield Problem(path, "metric control must specify 'histogram_options'")
+        elif not control.histogram_options.buckets:
+            yield Problem(f"{path}.histogram_options", "histogram options must specify non-empty 'buckets'")
 
 
 # Source: docs/spec/model-config.md sections 2.3 and 2.7.
@@ -346,51 +151,48 @@ def _path(name: str) -> str:
 _DATA_TYPE_HINT = "one of TYPE_BOOL, TYPE_[U]INT8..64, TYPE_FP16, TYPE_BF16, TYPE_FP32, TYPE_FP64, TYPE_STRING"
 
 
-def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
+def tensor_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> Iterator[Problem]:
     """The problems of `input` and `output`; with `completed` False auto-complete may still enable batching."""
     batching = config.max_batch_size > 0 or not completed
-    problems: list[Problem] = []
     for index, entry in enumerate(config.input):
         path = f"input[{index}]"
-        problems += _entry_problems(config, entry, path, "input", model_name, batching)
+        yield from _entry_problems(config, entry, path, "input", model_name, batching)
         if entry.format != ModelInput.FORMAT_NONE and len(entry.dims) != 3:
-            problems.append(Problem(f"{path}.format", f"model input NHWC/NCHW require 3 dims for {model_name}"))
+            yield Problem(f"{path}.format", f"model input NHWC/NCHW require 3 dims for {model_name}")
     for index, entry in enumerate(config.output):
-        problems += _entry_problems(config, entry, f"output[{index}]", "output", model_name, batching)
-    problems += _repeated("input", config.input, model_name)
-    problems += _repeated("output", config.output, model_name)
-    return problems
+        yield from _entry_problems(config, entry, f"output[{index}]", "output", model_name, batching)
+    for side, entries in (("input", config.input), ("output", config.output)):
+        for name, count in Counter(entry.name for entry in entries if entry.name).items():
+            if count > 1:
+                yield Problem(side, f"model {side} '{name}' is specified {count} times for {model_name}")
 
 
-def batch_tensor_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+def batch_tensor_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
     """The problems of `batch_input` and `batch_output` of a completed `config`."""
-    problems: list[Problem] = []
     inputs = {entry.name: entry for entry in config.input}
     outputs = {entry.name: entry for entry in config.output}
     for index, entry in enumerate(config.batch_input):
         path = f"batch_input[{index}]"
-        problems += _source_problems(entry, path, "input", set(inputs), model_name)
+        yield from _source_problems(entry, path, "input", set(inputs), model_name)
         if not entry.target_name:
             text = f"batch input kind '{_kind(entry)}' expects a target name, got none for {model_name}"
-            problems.append(Problem(f"{path}.target_name", text, "the input of the graph that takes the tensor"))
+            yield Problem(f"{path}.target_name", text, "the input of the graph that takes the tensor")
         if entry.data_type not in (DataType.TYPE_INT32, DataType.TYPE_FP32):
             text = f"batch input data type must be TYPE_INT32 or TYPE_FP32 for {model_name}"
-            problems.append(Problem(f"{path}.data_type", text))
+            yield Problem(f"{path}.data_type", text)
     seen: set[str] = set()
     for index, entry in enumerate(config.batch_output):
         path = f"batch_output[{index}]"
-        problems += _source_problems(entry, path, "output", set(inputs), model_name)
+        yield from _source_problems(entry, path, "output", set(inputs), model_name)
         for name in entry.target_name:
             if name not in outputs:
-                text = f"unknown target output name '{name}' for {model_name}"
-                problems.append(Problem(f"{path}.target_name", text))
+                yield Problem(f"{path}.target_name", f"unknown target output name '{name}' for {model_name}")
             elif name in seen:
                 text = f"target output name '{name}' can only be specified once for {model_name}"
-                problems.append(Problem(f"{path}.target_name", text))
+                yield Problem(f"{path}.target_name", text)
             else:
-                problems += _scatter_problems(entry, outputs[name], inputs, path, model_name)
+                yield from _scatter_problems(entry, outputs[name], inputs, path, model_name)
             seen.add(name)
-    return problems
 
 
 def _entry_problems(
@@ -456,15 +258,6 @@ def _chunks(dims: Sequence[int]) -> list[int]:
     return [element_count(chunk) for chunk in chunks]
 
 
-def _repeated(side: str, entries: Sequence[ModelInput | ModelOutput], model_name: str) -> list[Problem]:
-    counts = Counter(entry.name for entry in entries if entry.name)
-    return [
-        Problem(side, f"model {side} '{name}' is specified {count} times for {model_name}")
-        for name, count in counts.items()
-        if count > 1
-    ]
-
-
 def _scatter_problems(
     entry: BatchOutput, output: ModelOutput, inputs: Mapping[str, ModelInput], path: str, model_name: str
 ) -> Iterator[Problem]:
@@ -486,23 +279,95 @@ def _model_dims(entry: ModelInput | ModelOutput) -> list[int]:
 
 def _source_problems(
     entry: BatchInput | BatchOutput, path: str, side: str, inputs: set[str], model_name: str
-) -> list[Problem]:
+) -> Iterator[Problem]:
     label = f"batch {side} kind '{_kind(entry)}'"
-    if entry.kind not in entry.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_number:
-        known = ", ".join(entry.DESCRIPTOR.fields_by_name["kind"].enum_type.values_by_name)
-        return [Problem(f"{path}.kind", f"unknown {label} for {model_name}", f"known are: {known}")]
+    kinds = entry.DESCRIPTOR.fields_by_name["kind"].enum_type
     sources = list(entry.source_input)
-    if len(sources) != 1:
+    if entry.kind not in kinds.values_by_number:
+        known = ", ".join(kinds.values_by_name)
+        yield Problem(f"{path}.kind", f"unknown {label} for {model_name}", f"known are: {known}")
+    elif len(sources) != 1:
         text = f"{label} expects 1 source input, got {len(sources)} for {model_name}"
-        return [Problem(f"{path}.source_input", text)]
-    unknown = [name for name in sources if name not in inputs]
-    return [Problem(f"{path}.source_input", f"unknown source input name '{name}' for {model_name}") for name in unknown]
+        yield Problem(f"{path}.source_input", text)
+    elif sources[0] not in inputs:
+        yield Problem(f"{path}.source_input", f"unknown source input name '{sources[0]}' for {model_name}")
 
 
 def _kind(entry: BatchInput | BatchOutput) -> str:
     field = entry.DESCRIPTOR.fields_by_name["kind"]
     value = field.enum_type.values_by_number.get(entry.kind)
     return str(value.name) if value else str(entry.kind)
+
+
+# Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
+
+
+def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> Iterator[Problem]:
+    """The problems of the scheduler; with `completed` False auto-complete may still fill max_batch_size."""
+    if config.HasField("dynamic_batching"):
+        yield from _dynamic_batching_problems(config, model_name, completed)
+    yield from latency_target_problems(config, completed=completed)
+    yield from queue_delay_problems(config)
+    yield from sequence_problems(config, model_name, completed=completed)
+    yield from ensemble_problems(config, model_name)
+    if config.response_cache.enable:
+        if config.model_transaction_policy.decoupled:
+            yield decoupled_cache_problem(model_name)
+        if config.HasField("sequence_batching"):
+            yield _cache_problem(model_name, "sequence batching scheduler")
+
+
+def _dynamic_batching_problems(config: ModelConfig, model_name: str, completed: bool) -> Iterator[Problem]:
+    batching, suffix = config.dynamic_batching, f" for {model_name}"
+    yield from _preferred_size_problems(
+        "dynamic_batching.preferred_batch_size",
+        f"dynamic batching preferred size must be {{}}{suffix}",
+        batching.preferred_batch_size,
+        config,
+        completed,
+    )
+    levels = batching.priority_levels
+    if levels and not 1 <= batching.default_priority_level <= levels:
+        text = f"default priority level must be in range [1, {levels}]{suffix}"
+        yield Problem("dynamic_batching.default_priority_level", text)
+    if levels and any(not 1 <= level <= levels for level in batching.priority_queue_policy):
+        text = f"priority queue policy must have priority level in range [1, {levels}]{suffix}"
+        yield Problem("dynamic_batching.priority_queue_policy", text)
+    if not batching.preserve_ordering:
+        return
+    if levels > 1:
+        text = f"Only one priority level is allowed when 'preserve_ordering' is true{suffix}"
+        yield Problem("dynamic_batching.priority_levels", text)
+    policies = {"default_queue_policy": batching.default_queue_policy}
+    for level, policy in sorted(batching.priority_queue_policy.items()):
+        policies[f"priority_queue_policy[{level}]"] = policy
+    for name, policy in policies.items():
+        if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds != 0:
+            text = f"Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true{suffix}"
+            yield Problem(f"dynamic_batching.{name}.timeout_action", text)
+
+
+def _preferred_size_problems(
+    path: str, text: str, sizes: Sequence[int], config: ModelConfig, completed: bool
+) -> Iterator[Problem]:
+    """`text` says what the sizes must be."""
+    if any(size <= 0 for size in sizes):
+        yield Problem(path, text.format("positive"))
+    limit = config.max_batch_size
+    if (completed or limit > 0) and any(size > limit for size in sizes):
+        yield Problem(path, text.format("<= max batch size"), f"max_batch_size is {limit}")
+
+
+def decoupled_cache_problem(model_name: str, hint: str = "") -> Problem:
+    """That of a model with a response cache that may answer a request more than once."""
+    return _cache_problem(model_name, "'decoupled' transaction policy", hint)
+
+
+def _cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
+    text = (
+        f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
+    )
+    return Problem("response_cache", text, hint)
 
 
 # Source: docs/spec/schedulers.md section 3.4.
@@ -514,18 +379,15 @@ _ID_DATATYPES = ("UINT64", "INT64", "UINT32", "INT32", "BYTES")
 _FLAG_HINT = "for example: int32_false_true: [ 0, 1 ]"
 
 
-def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
+def sequence_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> Iterator[Problem]:
     """The problems of the sequence batcher; with `completed` False auto-complete may still fill max_batch_size."""
     if not config.HasField("sequence_batching"):
-        return []
-    batching = config.sequence_batching
+        return
     suffix = f" for {model_name}"
-    problems: list[Problem] = []
-    problems += _strategy_problems(config, suffix, completed)
-    problems += _control_problems(batching, suffix)
-    problems += _sequence_state_problems(config)
-    problems += _client_problems(config, suffix)
-    return problems
+    yield from _strategy_problems(config, suffix, completed)
+    yield from _control_problems(config.sequence_batching, suffix)
+    yield from _sequence_state_problems(config)
+    yield from _client_problems(config, suffix)
 
 
 def _strategy_problems(config: ModelConfig, suffix: str, completed: bool) -> Iterator[Problem]:
@@ -535,14 +397,13 @@ def _strategy_problems(config: ModelConfig, suffix: str, completed: bool) -> Ite
         text = f"sequence batching minimum slot utilization must be in range (0.0, 1.0]{suffix}"
         yield Problem("sequence_batching.direct.minimum_slot_utilization", text)
     if batching.HasField("oldest"):
-        path = "sequence_batching.oldest.preferred_batch_size"
-        sizes = batching.oldest.preferred_batch_size
-        limit = config.max_batch_size if completed or config.max_batch_size > 0 else None
-        if any(size <= 0 for size in sizes):
-            yield Problem(path, f"sequence batching preferred batch size must be positive{suffix}")
-        if limit is not None and any(size > limit for size in sizes):
-            text = f"sequence batching preferred batch size must be <= max batch size{suffix}"
-            yield Problem(path, text, f"max_batch_size is {limit}")
+        yield from _preferred_size_problems(
+            "sequence_batching.oldest.preferred_batch_size",
+            f"sequence batching preferred batch size must be {{}}{suffix}",
+            batching.oldest.preferred_batch_size,
+            config,
+            completed,
+        )
 
 
 def _control_problems(batching: ModelSequenceBatching, suffix: str) -> Iterator[Problem]:
@@ -691,36 +552,32 @@ def _client_problems(config: ModelConfig, suffix: str) -> Iterator[Problem]:
 _STEPS = "ensemble_scheduling.step"
 
 
-def ensemble_problems(config: ModelConfig, model_name: str) -> list[Problem]:
+def ensemble_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
     """The problems of an ensemble, or of ensemble settings of a model that is not an ensemble."""
+    has_scheduling = config.HasField("ensemble_scheduling")
     if not is_ensemble(config):
-        if not config.HasField("ensemble_scheduling"):
-            return []
-        text = f"ensemble scheduling cannot be set for model '{model_name}' whose platform is not ensemble"
-        return [Problem("ensemble_scheduling", text, 'set platform: "ensemble"')]
-    problems = list(_setting_problems(config, model_name))
-    if not config.HasField("ensemble_scheduling"):
+        if has_scheduling:
+            text = f"ensemble scheduling cannot be set for model '{model_name}' whose platform is not ensemble"
+            yield Problem("ensemble_scheduling", text, 'set platform: "ensemble"')
+        return
+    if not has_scheduling:
         text = f"ensemble scheduling must be set for ensemble {model_name} whose platform is ensemble"
-        return [Problem("ensemble_scheduling", text), *problems]
-    if not config.ensemble_scheduling.step:
-        return [*problems, Problem(_STEPS, f"must specify 'step' for ensemble '{model_name}'")]
-    steps = ensemble_steps(config)
-    unfinished = list(_step_problems(steps, model_name))
-    problems += unfinished
-    problems += _repeated_outputs(steps, {entry.name for entry in config.input}, model_name)
-    # The flow through steps that are not finished would show further problems that are none.
-    if not unfinished:
-        problems += _flow_problems(config, steps, model_name)
-    return problems
-
-
-def _setting_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+        yield Problem("ensemble_scheduling", text)
     if config.instance_group:
         yield Problem("instance_group", f"instance group should not be specified for ensemble '{model_name}'")
     if config.HasField("optimization"):
         yield Problem("optimization", f"optimization should not be specified for ensemble '{model_name}'")
     if config.model_warmup:
         yield Problem("model_warmup", f"model_warmup can not be specified for ensemble '{model_name}'")
+    steps = ensemble_steps(config)
+    if has_scheduling and not steps:
+        yield Problem(_STEPS, f"must specify 'step' for ensemble '{model_name}'")
+    unfinished = list(_step_problems(steps, model_name))
+    yield from unfinished
+    yield from _repeated_outputs(steps, {entry.name for entry in config.input}, model_name)
+    # The flow through steps that are not finished would show further problems that are none.
+    if steps and not unfinished:
+        yield from _flow_problems(config, steps, model_name)
 
 
 def _step_problems(steps: tuple[EnsembleStep, ...], model_name: str) -> Iterator[Problem]:
@@ -784,118 +641,312 @@ def _unused_hint(tensor: str, is_read: bool) -> str:
     return f"no step reads '{tensor}' and it is no output: remove it from the 'output_map'"
 
 
-# Source: docs/spec/schedulers.md sections 3.2 and 3.4; docs/spec/model-config.md sections 2.2 and 2.10.
+# Counts that make a load impossible. Triton has no bounds for them: a wrong one keeps it busy, or takes all memory,
+# without a word. What is only compared (`max_batch_size`, `max_queue_size`, `priority_levels`, times) needs none.
+# Source: docs/spec/model-config.md section "In Trident".
 
 
-def scheduling_problems(config: ModelConfig, model_name: str, *, completed: bool = True) -> list[Problem]:
-    """The problems of the scheduler; with `completed` False auto-complete may still fill max_batch_size."""
-    problems: list[Problem] = []
-    if config.HasField("dynamic_batching"):
-        batching = config.dynamic_batching
-        limit = config.max_batch_size if completed or config.max_batch_size > 0 else None
-        problems += _preferred_size_problems(batching.preferred_batch_size, limit, model_name)
-        problems += _priority_problems(batching, model_name)
-        problems += _ordering_problems(batching, model_name)
-    problems += latency_target_problems(config, completed=completed)
-    problems += queue_delay_problems(config)
-    problems += sequence_problems(config, model_name, completed=completed)
-    problems += ensemble_problems(config, model_name)
-    problems += _cache_problems(config, model_name)
-    return problems
+MOST_INSTANCES = 1024
+MOST_THREADS = 4096
+MOST_WARMUP_REQUESTS = 65_536
+MOST_BUCKETS = 4096
+MOST_SLOTS = 65_536
+MOST_BYTES = 4 << 30
+"""Of what is made at the load: the tensors of one item, or one state."""
+
+_THREAD_COUNTS = (
+    "intra_op_thread_count",
+    "inter_op_thread_count",
+    "INTRA_OP_THREAD_COUNT",
+    "INTER_OP_THREAD_COUNT",
+    "INFERENCE_NUM_THREADS",
+    "COMPILATION_NUM_THREADS",
+    "NUM_STREAMS",
+    "cpu_nthread",
+    "TF_NUM_INTRA_THREADS",
+    "TF_NUM_INTER_THREADS",
+)
+_REFERENCE_BYTES = 8  # of a string
 
 
-def _preferred_size_problems(sizes: Sequence[int], limit: int | None, model_name: str) -> list[Problem]:
-    path = "dynamic_batching.preferred_batch_size"
-    problems: list[Problem] = []
-    if any(size <= 0 for size in sizes):
-        problems.append(Problem(path, f"dynamic batching preferred size must be positive for {model_name}"))
-    if limit is not None and any(size > limit for size in sizes):
-        text = f"dynamic batching preferred size must be <= max batch size for {model_name}"
-        problems.append(Problem(path, text, f"max_batch_size is {limit}"))
-    return problems
+class _Count(NamedTuple):
+    """An amount and its maximum. `what` is the amount in words."""
+
+    path: str
+    amount: int
+    most: int
+    what: str
+    hint: str = ""
 
 
-def _priority_problems(batching: ModelDynamicBatching, model_name: str) -> list[Problem]:
-    levels = batching.priority_levels
-    if levels == 0:
-        return []
-    problems: list[Problem] = []
-    if not 1 <= batching.default_priority_level <= levels:
-        text = f"default priority level must be in range [1, {levels}] for {model_name}"
-        problems.append(Problem("dynamic_batching.default_priority_level", text))
-    if any(not 1 <= level <= levels for level in batching.priority_queue_policy):
-        text = f"priority queue policy must have priority level in range [1, {levels}] for {model_name}"
-        problems.append(Problem("dynamic_batching.priority_queue_policy", text))
-    return problems
+def count_problems(config: ModelConfig) -> Iterator[Problem]:
+    """The counts of a normalised `config` that are too large to load it."""
+    return _exceeding(config, _counts(config))
 
 
-def _ordering_problems(batching: ModelDynamicBatching, model_name: str) -> list[Problem]:
-    if not batching.preserve_ordering:
-        return []
-    problems: list[Problem] = []
-    if batching.priority_levels > 1:
-        text = f"Only one priority level is allowed when 'preserve_ordering' is true for {model_name}"
-        problems.append(Problem("dynamic_batching.priority_levels", text))
-    policies = {"default_queue_policy": batching.default_queue_policy}
-    for level, policy in sorted(batching.priority_queue_policy.items()):
-        policies[f"priority_queue_policy[{level}]"] = policy
-    for name, policy in policies.items():
-        if policy.timeout_action == ModelQueuePolicy.DELAY and policy.default_timeout_microseconds != 0:
-            text = "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true for "
-            problems.append(Problem(f"dynamic_batching.{name}.timeout_action", text + model_name))
-    return problems
+def bucket_count_problems(config: ModelConfig) -> Iterator[Problem]:
+    """Those of the buckets, each of which is executed once. All else of `config` is valid."""
+    return _exceeding(config, _bucket_counts(config))
 
 
-def _cache_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    if not config.response_cache.enable:
-        return []
-    problems: list[Problem] = []
-    if config.model_transaction_policy.decoupled:
-        problems.append(decoupled_cache_problem(model_name))
-    if config.HasField("sequence_batching"):
-        problems.append(_cache_problem(model_name, "sequence batching scheduler"))
-    return problems
+def _exceeding(config: ModelConfig, counts: Iterable[_Count]) -> Iterator[Problem]:
+    for path, amount, most, what, hint in counts:
+        if amount > most:
+            text = f"'{path}' of model '{config.name}' means {what}, more than the maximum of {most}"
+            yield Problem(path, text, hint)
 
 
-def decoupled_cache_problem(model_name: str, hint: str = "") -> Problem:
-    """That of a model with a response cache that may answer a request more than once."""
-    return _cache_problem(model_name, "'decoupled' transaction policy", hint)
-
-
-def _cache_problem(model_name: str, what: str, hint: str = "") -> Problem:
-    text = (
-        f"Response Cache does not currently support model {model_name} with {what}. Please disable the response cache."
+def _counts(config: ModelConfig) -> Iterator[_Count]:
+    totals = accumulate(
+        0 if group.passive else group.count * max(1, len(group.gpus)) for group in config.instance_group
     )
-    return Problem("response_cache", text, hint)
+    index, total = next(((i, total) for i, total in enumerate(totals) if total > MOST_INSTANCES), (0, 0))
+    hint = "an instance is a thread, and of a Python model a process"
+    yield _Count(f"instance_group[{index}].count", total, MOST_INSTANCES, f"{total} instances", hint)
+    for name in _THREAD_COUNTS:
+        text = parameter(config, name).strip()
+        if text.isdecimal():
+            shown = text if len(text) < 24 else f"{text[:20]}…"
+            amount = int(text.lstrip("0")[:20] or "0")
+            yield _Count(f"parameters[{name}]", amount, MOST_THREADS, f"{shown} threads")
+    for index, sample in enumerate(config.model_warmup):
+        path, where, most = f"model_warmup[{index}]", f"in the warmup sample '{sample.name}'", MOST_WARMUP_REQUESTS
+        size = sum(_bytes(entry.data_type, entry.dims) for entry in sample.inputs.values())
+        yield _Count(f"{path}.batch_size", sample.batch_size, most, f"a batch of {sample.batch_size} requests {where}")
+        yield _Count(f"{path}.count", sample.count, most, f"{sample.count} executions {where}")
+        yield _Count(f"{path}.inputs", size, MOST_BYTES, f"{size} bytes for one item {where}", "look at its dims")
+    direct, slots = config.sequence_batching.direct, config.max_batch_size
+    if direct.minimum_slot_utilization and direct.max_queue_delay_microseconds:
+        path = "sequence_batching.direct.minimum_slot_utilization"
+        yield _Count(path, slots, MOST_SLOTS, f"a utilization of {slots} slots", "lower max_batch_size")
+    for index, state in enumerate(config.sequence_batching.state):
+        all_dims = (state.dims, *(initial.dims for initial in state.initial_state))
+        size = max(_bytes(state.data_type, dims) for dims in all_dims)
+        path = f"sequence_batching.state[{index}].dims"
+        yield _Count(path, size, MOST_BYTES, f"{size} bytes in the state '{state.input_name}'")
 
 
-_log = logging.getLogger("trident.config")
+def _bucket_counts(config: ModelConfig) -> Iterator[_Count]:
+    buckets = bucket_spec(config)
+    if buckets is None:
+        return
+    rows = max(1, len(buckets.batch_sizes))
+    count = rows * max(1, len(buckets.lengths))
+    path = _path(BATCH_BUCKETS if buckets.batch_sizes else LENGTH_BUCKETS)
+    yield _Count(path, count, MOST_BUCKETS, f"{count} buckets", "choose fewer sizes")
+    if buckets.batch_sizes:
+        largest = buckets.batch_sizes[-1]
+        yield _Count(_path(BATCH_BUCKETS), largest, MOST_WARMUP_REQUESTS, f"a bucket of {largest} items")
+    size = rows * sum(
+        _bytes(entry.data_type, [length if dim == -1 else dim for dim in entry.dims])
+        for length in buckets.lengths or (1,)
+        for entry in config.input
+    )
+    yield _Count(path, size, MOST_BYTES, f"{size} bytes of samples for its buckets")
+
+
+def _bytes(data_type: int, dims: Iterable[int]) -> int:
+    """The size of a tensor with 1 for each variable dimension; 0 for one of an unknown datatype."""
+    datatype = datatype_of(data_type)
+    if datatype is None:
+        return 0
+    return element_count(max(dim, 1) for dim in dims) * (datatype.size or _REFERENCE_BYTES)
+
+
+# Source: docs/ragged-batching.md; docs/spec/model-config.md section "In Trident".
+
+
+_LARGEST = 2**31 - 1
+# Their tensors have a row for each item, so that they can be padded with the rows.
+_KINDS_BY_ITEM = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)
+
+
+def bucket_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    """The problems of the buckets of a completed `config` whose other fields are valid."""
+    if not pads_batches(config):
+        return
+    wrong_sizes = [
+        *_size_problems(config, BATCH_BUCKETS, model_name),
+        *_size_problems(config, LENGTH_BUCKETS, model_name),
+    ]
+    if wrong_sizes:
+        yield from wrong_sizes
+        return
+    if parameter(config, BATCH_BUCKETS):
+        yield from _batch_problems(config, model_name)
+    if parameter(config, LENGTH_BUCKETS):
+        yield from _length_problems(config, model_name)
+    else:
+        for name in (LENGTH_PAD_VALUES, LENGTH_OUTPUTS):
+            if parameter(config, name):
+                text = f"{name} is without effect, because there is no {LENGTH_BUCKETS}, for {model_name}"
+                yield Problem(_path(name), text, f"add {LENGTH_BUCKETS}, or remove {name}")
+    if parameter(config, BATCH_BUCKETS) or parameter(config, LENGTH_BUCKETS):
+        yield from _shape_problems(config, model_name)
+
+
+def _size_problems(config: ModelConfig, name: str, model_name: str) -> Iterator[Problem]:
+    text = parameter(config, name)
+    if name in config.parameters and not text.strip():
+        yield Problem(_path(name), f"{name} is empty for {model_name}", 'sizes with commas, such as "1,4,16"')
+        return
+    try:
+        sizes = sizes_of(text)
+    except ValueError:
+        yield Problem(_path(name), f"{name} '{text}' is not a list of sizes for {model_name}", 'such as "1,4,16"')
+        return
+    ascending = tuple(sorted(set(sizes)))
+    if sizes and sizes[0] < 1:
+        yield Problem(_path(name), f"{name} has a size below 1 for {model_name}", "sizes are 1 or more")
+    elif sizes != ascending:
+        fitting = ",".join(map(str, ascending))
+        yield Problem(_path(name), f"{name} '{text}' is not ascending for {model_name}", f'write "{fitting}"')
+    elif sizes and sizes[-1] > _LARGEST:
+        text = f"{name} has the size {sizes[-1]}, larger than any dimension, for {model_name}"
+        yield Problem(_path(name), text, f"{_LARGEST} at most")
+
+
+def _batch_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    largest, most = sizes_of(parameter(config, BATCH_BUCKETS))[-1], config.max_batch_size
+    if most == 0:
+        text = f"{BATCH_BUCKETS} needs a model that batches, and max_batch_size is 0 for {model_name}"
+        yield Problem(_path(BATCH_BUCKETS), text, f"set max_batch_size to {largest}, or remove {BATCH_BUCKETS}")
+    elif largest != most:
+        text = f"the largest size of {BATCH_BUCKETS} is {largest}, but max_batch_size is {most} for {model_name}"
+        hint = f"they must be equal: set max_batch_size to {largest}, or end the sizes with {most}"
+        yield Problem(_path(BATCH_BUCKETS), text, hint)
+
+
+def _length_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    variable = {entry.name: entry for entry in config.input if -1 in entry.dims}
+    if not variable:
+        text = f"{LENGTH_BUCKETS} needs an input with a variable dimension for {model_name}"
+        yield Problem(_path(LENGTH_BUCKETS), text, "write -1 in the dims of the input that is to be padded")
+    for entry in variable.values():
+        if list(entry.dims).count(-1) > 1:
+            text = f"input '{entry.name}' has several variable dimensions, and {LENGTH_BUCKETS} pads one, "
+            hint = "fix the others in dims"
+            yield Problem(_path(LENGTH_BUCKETS), f"{text}for {model_name}", hint)
+        if entry.HasField("reshape"):
+            text = f"input '{entry.name}' has a reshape, and {LENGTH_BUCKETS} pads only what the graph takes as it is, "
+            yield Problem(_path(LENGTH_BUCKETS), f"{text}for {model_name}", "write the dims of the graph")
+    yield from _pad_value_problems(config, variable, model_name)
+    outputs = {entry.name: entry for entry in config.output}
+    for name in names_of(parameter(config, LENGTH_OUTPUTS)):
+        if name not in outputs:
+            text = f"{LENGTH_OUTPUTS} names '{name}', which is not an output of {model_name}"
+            yield Problem(_path(LENGTH_OUTPUTS), text, f"the outputs are: {', '.join(outputs)}")
+        elif -1 not in outputs[name].dims:
+            text = f"{LENGTH_OUTPUTS} names '{name}', which has no variable dimension, for {model_name}"
+            yield Problem(_path(LENGTH_OUTPUTS), text, "remove it: there is nothing to cut")
+
+
+def _pad_value_problems(config: ModelConfig, variable: dict[str, ModelInput], model_name: str) -> Iterator[Problem]:
+    try:
+        values = pad_values_of(parameter(config, LENGTH_PAD_VALUES))
+    except ValueError as error:
+        text = f"{LENGTH_PAD_VALUES}: {error} for {model_name}"
+        yield Problem(_path(LENGTH_PAD_VALUES), text, 'such as "input_ids=1, scores=-inf"')
+        return
+    for name, text in values.items():
+        datatype = datatype_of(variable[name].data_type) if name in variable else None
+        if datatype is None:
+            message = f"{LENGTH_PAD_VALUES} names '{name}', which is not an input with a variable dimension, "
+            hint = f"these are: {', '.join(variable)}"
+            yield Problem(_path(LENGTH_PAD_VALUES), f"{message}for {model_name}", hint)
+            continue
+        try:
+            pad_value(datatype, text)
+        except ValueError as error:
+            message = f"{LENGTH_PAD_VALUES}: input '{name}' of {datatype.config_name} cannot hold '{text}'"
+            yield Problem(_path(LENGTH_PAD_VALUES), f"{message} for {model_name}", str(error))
+
+
+def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
+    """What has no fixed shape in any bucket."""
+    for index, entry in enumerate(config.input):
+        if entry.allow_ragged_batch:
+            text = f"input '{entry.name}' is ragged, and batch buckets cannot pad it, for {model_name}"
+            yield Problem(f"input[{index}].allow_ragged_batch", text, "use either ragged inputs or buckets")
+        if entry.is_shape_tensor:
+            text = f"input '{entry.name}' is a shape tensor, whose values batch buckets would pad, for {model_name}"
+            hint = "remove the buckets: a plan with shape tensors decides about shapes itself"
+            yield Problem(f"input[{index}].is_shape_tensor", text, hint)
+    for index, batch_input in enumerate(config.batch_input):
+        if batch_input.kind not in _KINDS_BY_ITEM:
+            kind = BatchInput.Kind.Name(batch_input.kind)
+            text = f"batch input kind '{kind}' has an element for each request, which batch buckets cannot pad, "
+            hint = "BATCH_ITEM_SHAPE tells the model the real length of each row"
+            yield Problem(f"batch_input[{index}].kind", f"{text}for {model_name}", hint)
+    if config.HasField("sequence_batching"):
+        text = f"the rows of sequences belong to their slots, so that batch buckets cannot add rows, for {model_name}"
+        yield Problem("sequence_batching", text, "remove the buckets, or the sequence batching")
+    if config.batch_output:
+        text = f"a batch output has no fixed shape, so that it cannot be used with batch buckets for {model_name}"
+        yield Problem("batch_output", text, "outputs are cut to the real rows and lengths without it")
+
+
+def _path(name: str) -> str:
+    return f"parameters[{name}]"
+
+
+# Contradictions between a configuration and the graph. Source: docs/spec/onnxruntime-backend.md section 5.4.
 
 
 def validate_against_signature(config: ModelConfig, signature: ModelSignature, model_name: str) -> list[Problem]:
-    """Every contradiction between a validated `config` and `signature`, with Triton's texts."""
-    problems: list[Problem] = []
-    problems += control_problems(config, signature, model_name)
-    problems += _count_problems(config, signature, model_name)
+    """Every contradiction between a validated `config` and `signature`; empty if they fit."""
+    return list(_signature_problems(config, signature, model_name))
+
+
+def _signature_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
+    yield from control_problems(config, signature, model_name)
+    yield from _input_count_problems(config, signature, model_name)
     for index, entry in enumerate(config.input):
         allowed = signature.optional_inputs if entry.optional else signature.inputs
-        problems += _input_problems(config, entry, allowed, f"input[{index}]", model_name)
+        yield from _input_problems(config, entry, allowed, f"input[{index}]", model_name)
     for index, batch_input in enumerate(config.batch_input):
         for name in batch_input.target_name:
-            problems += _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
+            yield from _batch_input_problems(batch_input, name, signature, f"batch_input[{index}]", model_name)
     scattered = _scattered_outputs(config)
     for index, entry in enumerate(config.output):
         path = f"output[{index}]"
         tensor = _named(signature.outputs, entry.name)
         if tensor is None:
-            problems.append(_unexpected("output", entry.name, signature.outputs, f"{path}.name"))
+            yield _unexpected("output", entry.name, signature.outputs, f"{path}.name")
             continue
-        problems += _datatype_problems("output", entry, tensor, path, model_name)
+        yield from _datatype_problems("output", entry, tensor, path, model_name)
         if entry.name not in scattered:
-            problems += _dims_problems(config, entry, tensor, path, model_name, wider=True)
+            yield from _dims_problems(config, entry, tensor, path, model_name, wider=True)
     for index, state in enumerate(config.sequence_batching.state):
-        problems += _signature_state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
-    return problems
+        yield from _signature_state_problems(config, state, signature, f"sequence_batching.state[{index}]", model_name)
+
+
+def control_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
+    """Every contradiction between the controls of a validated `config` and `signature`, with Triton's texts."""
+    sequence = resolve_sequence_spec(config)
+    if sequence is None:
+        return
+    unable = f"unable to load model '{model_name}', sequence control"
+    tensors = {tensor.name: tensor for tensor in signature.inputs}
+    for control in (sequence.start, sequence.end, sequence.ready, sequence.correlation_id):
+        if control is None:
+            continue
+        path, name, datatype = "sequence_batching.control_input", control.name, control.datatype
+        tensor = tensors.get(name)
+        if tensor is None:
+            text = f"configuration specified sequence control '{name}', but model does not provide that input"
+            yield Problem(path, text, f"the inputs of the model are: {', '.join(sorted(tensors))}")
+            continue
+        dims = tensor.shape[1:] if config.max_batch_size > 0 else tensor.shape
+        # A dimension that the graph leaves open can be 1.
+        if len(dims) != 1 or dims[0] not in (1, -1):
+            text = f"{unable} '{name}' in model has dims {shape_text(dims)} but dims [1] is expected"
+            yield Problem(path, text)
+        if tensor.datatype != datatype.name:
+            row = BY_NAME.get(tensor.datatype)
+            has = row.onnx_name.removeprefix("tensor(").removesuffix(")").upper() if row else "an unknown type"
+            text = f"{unable} '{name}', the model expects data-type {has} but the model configuration specifies "
+            yield Problem(path, f"{text}data-type {DataType.Name(datatype.config_number)}")
 
 
 def batching_problem(config: ModelConfig, signature: ModelSignature) -> Problem | None:
@@ -918,7 +969,7 @@ def log_batching_problem(config: ModelConfig, signature: ModelSignature) -> None
         _log.warning("model '%s': %s (%s)", config.name, problem.message, problem.hint)
 
 
-def _count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
+def _input_count_problems(config: ModelConfig, signature: ModelSignature, model_name: str) -> Iterator[Problem]:
     own = [tensor for tensor in signature.inputs if tensor.name in own_inputs(config)]
     expected = sum(not entry.optional for entry in config.input) + len(own)
     expected += sum(len(entry.target_name) for entry in config.batch_input)
@@ -1089,179 +1140,56 @@ def _unexpected(side: str, name: str, tensors: Iterable[TensorSignature], path: 
     return Problem(path, f"unexpected inference {side} '{name}', allowed {side}s are: {allowed}")
 
 
-# Source: docs/spec/model-config.md sections 2.2 to 2.10.
-
-
-AGENT_KEY = "a key is MD5:<path in the model directory>, such as MD5:1/model.onnx"
-
-
-def validate_model_config(
-    config: ModelConfig,
-    model_name: str,
-    *,
-    gpu_ids: GpuIds = (),
-    completed: bool = True,
-    layout_hint: str = "",
-) -> list[Problem]:
-    """Every problem of a normalised `config` of the model in directory `model_name`; empty for a valid one.
-
-    `gpu_ids` are the GPUs that instances may use. With `completed` False it leaves out the checks that need the batch
-    size, inputs and outputs from auto-complete; inputs and outputs are then not checked. `layout_hint` says how the
-    model's folder differs from that of a model whose backend can be told from its files.
-    """
-    problems = _identity_problems(config, model_name)
-    problems += platform_problems(config, model_name, layout_hint)
-    if not config.HasField("version_policy"):
-        problems.append(Problem("version_policy", f"must specify 'version policy' for {model_name}"))
-    if config.max_batch_size < 0:
-        text = f"'max_batch_size' must be non-negative value for {model_name}"
-        problems.append(Problem("max_batch_size", text, "0 means a model without a batch dimension"))
-    problems += _file_name_problems(config, model_name)
-    if completed:
-        problems += tensor_problems(config, model_name)
-        problems += batch_tensor_problems(config, model_name)
-        if not problems:
-            problems += bucket_problems(config, model_name) or bucket_count_problems(config)
-    problems += scheduling_problems(config, model_name, completed=completed)
-    problems += instance_group_problems(config, model_name, gpu_ids)
-    problems += count_problems(config)
-    problems += _metrics_problems(config)
-    problems += agent_problems(config)
-    return problems
-
-
-def _identity_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    if not config.name:
-        return [Problem("name", "model configuration must specify 'name'")]
-    if config.name != model_name:
-        text = f"unexpected directory name '{model_name}' for model '{config.name}', "
-        hint = f"remove 'name' from config.pbtxt, or rename the directory to '{config.name}'"
-        return [Problem("name", f"{text}directory name must equal model name", hint)]
-    return []
-
-
-def _file_name_problems(config: ModelConfig, model_name: str) -> list[Problem]:
-    names = {"default_model_filename": config.default_model_filename}
-    names |= {f"cc_model_filenames[{key}]": name for key, name in sorted(config.cc_model_filenames.items())}
-    return [
-        Problem(path, f"model file name '{name}' must stay within the version directory for {model_name}")
-        for path, name in names.items()
-        if not is_plain(name)
-    ]
-
-
-def agent_problems(config: ModelConfig) -> list[Problem]:
-    """The problems of the repository agents, without those of the files that they name."""
-    problems: list[Problem] = []
-    for index, agent in enumerate(config.model_repository_agents.agents):
-        path = f"model_repository_agents.agents[{index}]"
-        if agent.name != "checksum":
-            text = f"unable to find repo agent '{agent.name}': only 'checksum' is built in"
-            problems.append(Problem(f"{path}.name", text, "remove it if the model's files can be read without it"))
-            continue
-        for key in sorted(agent.parameters):
-            algorithm, colon, _ = key.partition(":")
-            if not colon:
-                text = f"failed to parse key: {key}"
-            elif algorithm.lower() != "md5":
-                text = f"Unsupported checksum algorithm: {algorithm}"
-            else:
-                continue
-            problems.append(Problem(f"{path}.parameters[{key}]", text, AGENT_KEY))
-    return problems
-
-
-def _metrics_problems(config: ModelConfig) -> list[Problem]:
-    problems: list[Problem] = []
-    for index, control in enumerate(config.model_metrics.metric_control):
-        path = f"model_metrics.metric_control[{index}]"
-        family = control.metric_identifier.family
-        if not control.HasField("metric_identifier"):
-            problems.append(Problem(path, "metric control must specify 'metric_identifier'"))
-        elif not family:
-            text = "metric identifier must specify non-empty 'family'"
-            problems.append(Problem(f"{path}.metric_identifier", text))
-        elif family not in DEFAULT_BUCKETS:
-            _log.warning(
-                "Metric family '%s' in 'metric_identifier' is not a customizable metric in Triton core.", family
-            )
-        if not control.HasField("histogram_options"):
-            problems.append(Problem(path, "metric control must specify 'histogram_options'"))
-        elif not control.histogram_options.buckets:
-            text = "histogram options must specify non-empty 'buckets'"
-            problems.append(Problem(f"{path}.histogram_options", text))
-    return problems
-
-
-# Source: docs/spec/model-config.md, "In Trident".
+# Settings that have no effect. Source: docs/spec/model-config.md, "In Trident".
 
 
 def settings_without_effect(written: ModelConfig) -> list[Problem]:
     """One entry for each of them, in the order of the configuration; `written` is as its author wrote it."""
-    return [
-        *_optimization(written),
-        *_instance_groups(written),
-        *_files(written),
-        *_parameters(written),
-        *_warmup(written),
-    ]
+    return [problem for is_set, problem in _without_effect(written) if is_set]
 
 
-def _optimization(config: ModelConfig) -> Iterator[Problem]:
+def _without_effect(config: ModelConfig) -> Iterator[tuple[object, Problem]]:
+    """Each such setting: whether it is set, and what is said of it."""
     optimization = config.optimization
     is_plan = TENSORRT in (config.platform, f"{config.backend}_plan")
-    if optimization.priority and not is_plan:
-        yield Problem("optimization.priority", "The threads of all models have the priority of the server's process.")
-    cuda = optimization.cuda
-    if optimization.HasField("cuda") and not (is_plan and cuda == type(cuda)(busy_wait_events=cuda.busy_wait_events)):
-        hint = "remove optimization.cuda.graphs"
-        message = "Only busy_wait_events has an effect, and only for TensorRT plans: CUDA graphs are not captured."
-        yield Problem("optimization.cuda", message, hint)
-    if optimization.execution_accelerators.gpu_execution_accelerator and _is_cpu_only(config):
-        path = "optimization.execution_accelerators.gpu_execution_accelerator"
-        yield Problem(path, "No instance group is on a GPU.", "remove it, or add a group of KIND_GPU")
-    for name in ("input_pinned_memory", "output_pinned_memory"):
-        if optimization.HasField(name) and not getattr(optimization, name).enable:
-            yield Problem(f"optimization.{name}", "Pinned memory is used for the batches of a GPU in any case.")
-    if optimization.gather_kernel_buffer_threshold:
-        path = "optimization.gather_kernel_buffer_threshold"
-        yield Problem(path, "Batches are gathered on the CPU, never by a kernel.")
-    if optimization.eager_batching:
-        path = "optimization.eager_batching"
-        yield Problem(path, "A batch is formed when an instance is free, not while it is busy.")
-
-
-def _instance_groups(config: ModelConfig) -> Iterator[Problem]:
-    for index, group in enumerate(config.instance_group):
-        path = f"instance_group[{index}]"
-        if group.host_policy:
-            yield Problem(f"{path}.host_policy", "There are no host policies: threads are not bound to cores or nodes.")
-        if group.secondary_devices:
-            yield Problem(f"{path}.secondary_devices", "Instances use only the device of their group.")
-        if group.passive:
-            yield Problem(f"{path}.passive", "A passive group gets no instances, because nothing would use them.")
-
-
-def _files(config: ModelConfig) -> Iterator[Problem]:
-    if config.cc_model_filenames and _is_cpu_only(config):
-        message = "These files are for GPUs by compute capability, and no instance group is on a GPU."
-        yield Problem("cc_model_filenames", message)
-
-
-def _parameters(config: ModelConfig) -> Iterator[Problem]:
-    if "TRITON_BATCH_STRATEGY_PATH" in config.parameters:
-        path = "parameters[TRITON_BATCH_STRATEGY_PATH]"
-        yield Problem(path, "Custom batching libraries are not loaded: the dynamic batcher forms the batches.")
-
-
-def _warmup(config: ModelConfig) -> Iterator[Problem]:
-    for index, sample in enumerate(config.model_warmup):
-        if sample.batch_size == 0:
-            path = f"model_warmup[{index}].batch_size"
-            yield Problem(path, "A sample with a batch size of 0 is not run.", "1 or more")
-
-
-def _is_cpu_only(config: ModelConfig) -> bool:
-    """Whether the author keeps the model off GPUs; without an instance group the server chooses."""
+    # Without an instance group the server chooses the devices.
     groups = config.instance_group
-    return bool(groups) and all(group.kind == ModelInstanceGroup.KIND_CPU for group in groups)
+    is_cpu_only = bool(groups) and all(group.kind == ModelInstanceGroup.KIND_CPU for group in groups)
+    path = "optimization.priority"
+    text = "The threads of all models have the priority of the server's process."
+    yield optimization.priority and not is_plan, Problem(path, text)
+    cuda = optimization.cuda
+    is_used = is_plan and cuda == type(cuda)(busy_wait_events=cuda.busy_wait_events)
+    text = "Only busy_wait_events has an effect, and only for TensorRT plans: CUDA graphs are not captured."
+    hint = "for CUDA graphs of TensorRT set 'trt_cuda_graph_enable' of the accelerator 'tensorrt' of an ONNX model"
+    yield optimization.HasField("cuda") and not is_used, Problem("optimization.cuda", text, hint)
+    accelerators = optimization.execution_accelerators.gpu_execution_accelerator
+    path = "optimization.execution_accelerators.gpu_execution_accelerator"
+    hint = "remove it, or add a group of KIND_GPU"
+    yield accelerators and is_cpu_only, Problem(path, "No instance group is on a GPU.", hint)
+    for name in ("input_pinned_memory", "output_pinned_memory"):
+        is_off = optimization.HasField(name) and not getattr(optimization, name).enable
+        text = "Pinned memory is used for the batches of a GPU in any case."
+        yield is_off, Problem(f"optimization.{name}", text)
+    for name, text in (
+        ("gather_kernel_buffer_threshold", "Batches are gathered on the CPU, never by a kernel."),
+        ("eager_batching", "A batch is formed when an instance is free, not while it is busy."),
+    ):
+        yield getattr(optimization, name), Problem(f"optimization.{name}", text)
+    for index, group in enumerate(groups):
+        for name, text in (
+            ("host_policy", "There are no host policies: threads are not bound to cores or nodes."),
+            ("secondary_devices", "Instances use only the device of their group."),
+            ("passive", "A passive group gets no instances, because nothing would use them."),
+        ):
+            yield getattr(group, name), Problem(f"instance_group[{index}].{name}", text)
+    text = "These files are for GPUs by compute capability, and no instance group is on a GPU."
+    yield config.cc_model_filenames and is_cpu_only, Problem("cc_model_filenames", text)
+    name, text = _STRATEGY, "Custom batching libraries are not loaded: the dynamic batcher forms the batches."
+    yield name in config.parameters, Problem(_path(name), text)
+    for index, sample in enumerate(config.model_warmup):
+        path = f"model_warmup[{index}].batch_size"
+        yield sample.batch_size == 0, Problem(path, "A sample with a batch size of 0 is not run.", "1 or more")
+
+
+_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"

@@ -355,7 +355,7 @@ def _problems_of(
     """
     try:
         written = read_config(directory, config_name=config_name, required=not auto_complete)
-        if not agent_problems(written):
+        if not list(agent_problems(written)):
             check_checksums(directory, written)
     except InvalidModelConfig as error:
         return list(error.problems)

@@ -197,7 +197,7 @@ def test_what_cannot_be_padded_is_a_problem(text: str, message: str) -> None:
 def test_other_backends_are_not_checked() -> None:
     config = config_of(bucket_text(BATCH_BUCKETS="what it likes"))
     config.backend = "python"
-    assert bucket_problems(config, "m") == []
+    assert list(bucket_problems(config, "m")) == []
 
 
 def test_fixed_inputs_beside_padded_ones_are_left_alone() -> None:

@@ -209,7 +209,7 @@ def test_reshape_with_equal_size_has_no_problem(fields: str) -> None:
 
 def test_empty_reshape_is_allowed_before_auto_complete() -> None:
     config = config_of('input { name: "X" data_type: TYPE_FP32 dims: [ 1 ] reshape {} }')
-    assert tensor_problems(config, "m", completed=False) == []
+    assert list(tensor_problems(config, "m", completed=False)) == []
 
 
 def test_format_needs_three_dimensions() -> None:
@@ -525,7 +525,7 @@ def test_a_client_sends_neither_controls_nor_states() -> None:
 
 def test_the_batch_size_may_be_completed_later() -> None:
     config = sequence_config("oldest { preferred_batch_size: [ 9 ] }", "")
-    assert sequence_problems(config, "m", completed=False) == []
+    assert list(sequence_problems(config, "m", completed=False)) == []
 
 
 IO = 'input { name: "IN" } output { name: "OUT" }'
