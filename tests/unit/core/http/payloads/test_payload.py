@@ -1,11 +1,50 @@
 from __future__ import annotations
 
-import numpy as np
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any
 
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.core.http.json_texts import damaged, json_text, numbers, sizes, sizes_parsed, strings, values
 from tests.unit.core.http.payloads.payload_models import model, one
-from trident.core.http.payloads.payload import DecodedPayload, split_instances
+from trident.core.config.golden import as_numbers
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import BackendFailed, InvalidRequest, RequestCancelled
+from trident.core.http.long_json import ELEMENTS, Slicing
+from trident.core.http.payloads.csv import decode_csv
+from trident.core.http.payloads.json import decode_json, decode_jsonlines
+from trident.core.http.payloads.payload import (
+    CsvErrorLocation,
+    DecodedPayload,
+    DecodeRules,
+    ErrorLocation,
+    OutputColumn,
+    as_datatype,
+    check_names,
+    expected_text,
+    instance_name,
+    instance_signature,
+    line_name,
+    mismatch,
+    output_columns,
+    row_slices,
+    single_input,
+    split_instances,
+    string_array,
+    unravelled,
+    wide_integers,
+)
 from trident.core.inference.request import InputTensor
-from trident.core.inference.tensors import Array
+from trident.core.inference.response import OutputTensor
+from trident.core.inference.tensors import BY_NAME, DATATYPES, Array
+
+# --- payload
 
 
 def shapes_and_values(requests: list[list[InputTensor]]) -> list[list[tuple[tuple[int, ...], object]]]:
@@ -58,3 +97,425 @@ def test_each_row_of_another_shape_is_a_request() -> None:
         [("IN", (2,), True)],
         [("IN", (3,), True)],
     ]
+
+
+# --- conversion
+
+
+LOCATION = ErrorLocation(instance_name, "IN")
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in DATATYPES if row.kind in "iu" and row.name != "BF16"], ids=lambda r: r.name
+)
+@pytest.mark.parametrize("wide", [np.int64, np.uint64, np.float64, np.float32, np.float16])
+def test_integers_within_the_limits_are_converted(row: Any, wide: type) -> None:
+    limits = np.iinfo(row.dtype)
+    inside = [value for value in (limits.min, 0, 100) if not (wide is np.uint64 and value < 0)]
+    if wide is np.float16:
+        inside = [value for value in inside if abs(value) < 2048]
+    given = np.array([inside], wide)
+    got = as_datatype(given, row, LOCATION)
+    assert got.dtype == row.dtype
+    assert got.tolist() == [inside]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "wide", "shown"),
+    [
+        ("INT8", np.array([[1, 128]], np.int64), "128"),
+        ("INT8", np.array([[1, -129]], np.int64), "-129"),
+        ("UINT8", np.array([[1, -1]], np.int64), "-1"),
+        ("INT64", np.array([[1, 2**63]], np.uint64), "9223372036854775808"),
+        ("UINT64", np.array([[1, -1]], np.int64), "-1"),
+        ("INT64", np.array([[1, 2.0**63]]), "9.223372036854775808e18"),
+        ("UINT64", np.array([[1, 2.0**64]]), "1.8446744073709552e+19"),
+        ("INT32", np.array([[1, 1.5]]), "1.5"),
+        ("INT32", np.array([[1, np.nan]]), "NaN"),
+        ("INT64", np.array([[1, -np.inf]], np.float16), "-Infinity"),
+        ("FP32", np.array([[1, 1e39]]), "1e+39"),
+        ("FP16", np.array([[1, 65520]]), "65520.0"),
+        ("FP16", np.array([[1, 2**60]], np.int64), "1152921504606846976"),
+        ("BF16", np.array([[1, -1e39]]), "-1e+39"),
+    ],
+)
+def test_an_element_that_does_not_fit_is_named(datatype: str, wide: Any, shown: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        as_datatype(wide, BY_NAME[datatype], LOCATION)
+    text = f"instance 0, input 'IN', element [1]: expected {expected_text(BY_NAME[datatype])}, got "
+    assert caught.value.message.startswith(text)
+    assert float(caught.value.message.removeprefix(text)) == pytest.approx(float(shown), nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "wide"), [("BOOL", np.ones(2)), ("FP32", np.ones(2, bool)), ("BYTES", np.ones(2))]
+)
+def test_booleans_numbers_and_strings_are_not_converted_into_each_other(datatype: str, wide: Any) -> None:
+    with pytest.raises(InvalidRequest, match=f"expected elements of {datatype}, got an array of"):
+        as_datatype(wide, BY_NAME[datatype], LOCATION)
+
+
+def test_infinities_and_nan_are_kept() -> None:
+    wide = np.array([[np.inf, -np.inf, np.nan, 1.0]])
+    for name in ("FP16", "FP32", "FP64", "BF16"):
+        got = as_numbers(as_datatype(wide, BY_NAME[name], LOCATION), BY_NAME[name])
+        np.testing.assert_array_equal(got, wide)
+
+
+def test_a_nan_with_all_bits_set_stays_a_nan() -> None:
+    wide = np.array([0x7FFFFFFF, 0xFFFFFFFF], np.uint32).view(np.float32)
+    got = as_datatype(wide, BY_NAME["BF16"], LOCATION)
+    assert np.isnan(as_numbers(got, BY_NAME["BF16"])).all()
+
+
+def test_bf16_rounds_to_the_nearest_even() -> None:
+    wide = np.array([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20])
+    got = as_numbers(as_datatype(wide, BY_NAME["BF16"], LOCATION), BY_NAME["BF16"])
+    assert got.tolist() == [1.0, 1.0, 1 + 2**-6, 1 + 2**-7]
+
+
+def test_integers_get_the_first_wide_type_that_holds_them() -> None:
+    signed, unsigned = wide_integers([-1, 2**63 - 1]), wide_integers([0, 2**64 - 1])
+    assert signed is not None
+    assert signed.dtype == np.int64
+    assert unsigned is not None
+    assert unsigned.tolist() == [0, 2**64 - 1]
+    assert wide_integers([-1, 2**64 - 1]) is None
+
+
+def test_text_becomes_utf8() -> None:
+    assert string_array(np.array([["é", "ab"]])).tolist() == [["é".encode(), b"ab"]]
+    assert string_array(np.array([b"\xff"])).tolist() == [b"\xff"]
+
+
+# --- error location
+
+
+def test_instances_count_from_zero_and_lines_from_one() -> None:
+    assert ErrorLocation(instance_name, "IN").at(3) == "instance 3, input 'IN'"
+    assert ErrorLocation(line_name, "IN").at(3, 1, 2) == "line 4, input 'IN', element [1,2]"
+
+
+def test_without_rows_all_indices_belong_to_the_element() -> None:
+    assert ErrorLocation(None, "IN").at(3, 1) == "input 'IN', element [3,1]"
+    assert ErrorLocation(None, "IN").at() == "input 'IN'"
+
+
+def test_an_element_is_located_by_its_position() -> None:
+    assert unravelled(7, (2, 2, 3)) == (1, 0, 1)
+    assert ErrorLocation(instance_name, "IN").element(7, (2, 2, 3)) == "instance 1, input 'IN', element [0,1]"
+
+
+def test_a_csv_location_has_row_and_column() -> None:
+    assert CsvErrorLocation("IN", 10).element(7, (2, 5)) == "row 2, column 13 (input 'IN')"
+
+
+def test_a_mismatch_gives_the_expected_value() -> None:
+    assert mismatch("there", "this", "that").message == "there: expected this, got that"
+
+
+# --- instance signature
+
+
+def test_a_batching_model_stacks_its_dims() -> None:
+    signature = instance_signature(one("FP32", 30), 1)
+    assert signature.stacked
+    assert signature.inputs["IN"].dims == (30,)
+
+
+@pytest.mark.parametrize(("rank", "stacked", "dims"), [(1, True, (30,)), (None, True, (30,)), (2, False, (-1, 30))])
+def test_rows_without_the_models_own_batch_dimension_are_stacked_along_it(
+    rank: int | None, stacked: bool, dims: tuple[int, ...]
+) -> None:
+    signature = instance_signature(one("FP32", -1, 30, batch=0), rank)
+    assert (signature.stacked, signature.inputs["IN"].dims) == (stacked, dims)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        one("FP32", 30, batch=0),
+        one("INT64", -1, batch=0),
+        model({"IN": ("FP32", (-1, 30))}, {"OUT": ("FP32", (1,))}, batch=0),
+        model({"A": ("FP32", (-1, 30)), "B": ("FP32", (3, 3))}, {"OUT": ("FP32", (-1,))}, batch=0),
+    ],
+)
+def test_other_instances_are_separate(spec: object) -> None:
+    assert not instance_signature(spec, None).stacked  # type: ignore[arg-type]
+
+
+def test_unknown_and_missing_names_are_refused() -> None:
+    spec = model({"A": ("FP32", (1,)), "B": ("FP32", (1,))}, optional="B")
+    check_names(["A"], spec, "here")
+    with pytest.raises(InvalidRequest, match="here: 'C' is not an input of model 'm', whose inputs are 'A', 'B'"):
+        check_names(["A", "C"], spec, "here")
+    with pytest.raises(InvalidRequest, match="here: input 'A' is missing"):
+        check_names(["B"], spec, "here")
+
+
+def test_several_inputs_are_refused_where_one_is_needed() -> None:
+    assert single_input(one("FP32", 1), "this").name == "IN"
+    with pytest.raises(InvalidRequest, match="this needs a model with one input, 'm' has 'A', 'B'"):
+        single_input(model({"A": ("FP32", ()), "B": ("FP32", ())}), "this")
+
+
+def test_the_first_unknown_name_is_reported() -> None:
+    names = [f"x{n}" for n in range(20)]
+    with pytest.raises(InvalidRequest, match="'x0' is not an input"):
+        check_names(iter(names), one("FP32", 1), "here")
+
+
+# --- output columns
+
+
+def tensor(name: str, array: Array, datatype: str = "FP32") -> OutputTensor:
+    return OutputTensor(name, datatype, array.shape, array)
+
+
+def payload(count: int | None, stacked: bool = True) -> DecodedPayload:
+    return DecodedPayload(arrays={}, count=count, stacked=stacked)
+
+
+def test_a_batch_is_kept_as_one_part() -> None:
+    array = np.ones((2, 3), np.float32)
+    (column,) = output_columns([[tensor("A", array)]], payload(2))
+    assert column.parts[0] is array
+
+
+def test_parts_of_a_batch_are_joined_in_order() -> None:
+    responses = [[tensor("A", np.full((n, 2), n, np.float32))] for n in (2, 1)]
+    (column,) = output_columns(responses, payload(3))
+    assert [part.tolist() for part in column.parts] == [[[2, 2], [2, 2], [1, 1]]]
+
+
+def test_single_instances_become_rows_and_keep_their_shapes() -> None:
+    responses = [[tensor("A", np.zeros(n, np.float32)), tensor("B", np.float32(n) * np.ones(()))] for n in (1, 2)]
+    first, second = output_columns(responses, payload(2, stacked=False))
+    assert [part.shape for part in first.parts] == [(1, 1), (1, 2)]
+    assert [part.tolist() for part in second.parts] == [[1, 2]]
+    with pytest.raises(
+        InvalidRequest, match=r"output 'A' has rows of different shapes, such as \[1\] and \[2\], which x"
+    ):
+        first.array("x")
+
+
+def test_bf16_becomes_fp32() -> None:
+    (column,) = output_columns([[tensor("A", np.array([0x3F80], np.uint16), "BF16")]], payload(1))
+    assert column.parts[0].tolist() == [1.0]
+    assert column.parts[0].dtype == np.float32
+
+
+def test_whole_tensors_have_no_rows() -> None:
+    (column,) = output_columns([[tensor("A", np.ones(()))]], payload(None))
+    assert column.whole
+    assert column.array("x").shape == ()
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [
+        [[]],
+        [[tensor("A", np.ones((3, 1)))]],
+        [[tensor("A", np.ones(()))]],
+        [[tensor("A", np.ones((1, 1)))], [tensor("B", np.ones((1, 1)))]],
+    ],
+)
+def test_a_model_with_wrong_outputs_is_reported(responses: list[list[OutputTensor]]) -> None:
+    with pytest.raises(BackendFailed):
+        output_columns(responses, payload(2))
+
+
+@pytest.mark.parametrize(("rows", "width"), [(5, 2), (3 * ELEMENTS, 1), (ELEMENTS, 3), (3, ELEMENTS), (0, 7)])
+def test_slices_of_rows_are_the_rows_in_order(rows: int, width: int) -> None:
+    numbers = np.arange(rows * width).reshape(rows, width)
+    columns = [OutputColumn(name, BY_NAME["INT64"], [array]) for name, array in (("A", numbers), ("B", numbers[:, 0]))]
+    slices = list(row_slices(columns))
+    assert all(len(first.parts[0]) == len(second.parts[0]) for first, second in slices)
+    assert all(first.parts[0].size <= max(ELEMENTS, width) for first, _ in slices)
+    assert np.concatenate([first.parts[0] for first, _ in slices]).tolist() == numbers.tolist()
+
+
+def test_columns_without_common_rows_are_one_slice() -> None:
+    long, short = np.zeros(2 * ELEMENTS), np.zeros(3)
+    for parts in ([long], [short]), ([long], [np.zeros(())]), ([long, short], [long]):
+        columns = [OutputColumn(str(i), BY_NAME["FP64"], part, whole=True) for i, part in enumerate(parts)]
+        assert list(row_slices(columns)) == [columns]
+
+
+# --- A body that is decoded in slices gives the payload that it gives as a whole, and the same error
+
+
+SPECS = {
+    "numbers": one("FP32", 2),
+    "any width": one("FP64", -1),
+    "rows": one("INT64", 2, 2),
+    "scalars": one("INT8", 1),
+    "strings": one("BYTES", 1),
+    "booleans": one("BOOL", 2),
+    "one by one": one("FP32", -1, batch=0),
+    "two inputs": model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}),
+    "optional": model({"A": ("FP32", (1,)), "B": ("INT32", (1,))}, optional="B"),
+}
+specs = st.sampled_from(list(SPECS))
+b64 = st.sampled_from([{"b64": "/w=="}, {"b64": "AACAPwAAgD8="}, {"b64": "x"}, {"b64": 1}])
+NAMED: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "two inputs": {"A": st.lists(numbers, min_size=2, max_size=2), "B": strings},
+    "optional": {"A": numbers, "B": st.integers(0, 9)},
+}
+ROWS: dict[str, st.SearchStrategy[Any]] = {
+    "numbers": st.lists(numbers, min_size=2, max_size=2),
+    "any width": st.lists(numbers, min_size=3, max_size=3),
+    "rows": st.lists(st.lists(st.integers(0, 9), min_size=2, max_size=2), min_size=2, max_size=2),
+    "scalars": st.integers(0, 9),
+    "strings": strings,
+    "booleans": st.lists(st.booleans(), min_size=2, max_size=2),
+    "one by one": st.lists(numbers, max_size=3),
+}
+
+
+@st.composite
+def instances(draw: st.DrawFn, name: str) -> list[Any]:
+    """Instances of a model, most of them right."""
+    right = st.fixed_dictionaries(NAMED[name]) if name in NAMED else ROWS[name]
+    found = draw(st.lists(right, max_size=8))
+    if name in ROWS and draw(st.booleans()):
+        found = [{"IN": value} for value in found]
+    if found and draw(st.sampled_from([False, False, True])):
+        wrong = st.one_of(values, b64, st.lists(values, max_size=3), st.dictionaries(strings, values, max_size=2))
+        found[draw(st.integers(0, len(found) - 1))] = draw(wrong)
+    return found
+
+
+def outcome(
+    decode: Callable[[bytearray, ModelSpec, DecodeRules], Any], body: bytes, name: str, slicing: Slicing | None = None
+) -> Any:
+    """The payload, or the text of its error."""
+    rules = DecodeRules(ignored_fields=frozenset({"key"}), slicing=slicing)
+    try:
+        payload = decode(bytearray(body), SPECS[name], rules)
+    except InvalidRequest as error:
+        return type(error), error.message, error.hint
+    arrays = {name: _content(array) for name, array in payload.arrays.items()}
+    rows = None if payload.rows is None else [{n: _content(a) for n, a in row.items()} for row in payload.rows]
+    return arrays, rows, payload.count, payload.stacked, payload.form, payload.parameters
+
+
+def _content(array: Array) -> Any:
+    return array.dtype, array.shape, repr(array.tolist())
+
+
+def test_a_first_slice_that_is_not_utf_8_has_the_error_of_the_document() -> None:
+    body = b"[\xff0,0]"
+    assert outcome(decode_json, body, "scalars", Slicing(size=1)) == outcome(decode_json, body, "scalars")
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(content=st.data(), name=specs, size=sizes)
+def test_slices_do_not_change_a_document(content: st.DataObject, name: str, size: int) -> None:
+    listed = instances(name)
+    forms = st.one_of(
+        listed,
+        st.fixed_dictionaries(
+            {"instances": listed}, optional={"parameters": st.just({"a": 1}), "signature_name": strings, "x": values}
+        ),
+        st.fixed_dictionaries({"key": st.just([1]), "instances": listed}),
+        st.fixed_dictionaries({"inputs": listed}),
+    )
+    body = content.draw(damaged(json_text(forms)))
+    assert outcome(decode_json, body, name, Slicing(size=size)) == outcome(decode_json, body, name)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(content=st.data(), name=specs, size=sizes, end=st.sampled_from(["\n", "\r\n"]))
+def test_slices_do_not_change_lines(content: st.DataObject, name: str, size: int, end: str) -> None:
+    lines = content.draw(instances(name))
+    text = end.join(json.dumps(line) for line in lines) + content.draw(st.sampled_from(["", end, end + end, " "]))
+    body = content.draw(damaged(st.just(text.encode())))
+    assert outcome(decode_jsonlines, body, name, Slicing(size=size)) == outcome(decode_jsonlines, body, name)
+
+
+CELLS = st.one_of(
+    st.integers(-9, 9), st.floats(width=16), strings, st.sampled_from(["nan", "a", 'a"b', '"', " 1", "true", "1_0"])
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(content=st.data(), name=specs, size=sizes, end=st.sampled_from(["\n", "\r\n"]))
+def test_slices_do_not_change_csv(content: st.DataObject, name: str, size: int, end: str) -> None:
+    width = content.draw(st.sampled_from([1, 2, 3, 4]))
+    cells = content.draw(st.sampled_from([numbers, st.integers(0, 9), CELLS]))
+    rows = content.draw(st.lists(st.lists(cells, min_size=width, max_size=width), max_size=8))
+    if content.draw(st.booleans()):
+        file = io.StringIO(newline="")
+        csv.writer(file, lineterminator=end).writerows(rows)
+        text = file.getvalue()
+    else:
+        text = end.join(",".join(map(str, row)) for row in rows)
+    body = content.draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + content.draw(damaged(st.just(text.encode())))
+    assert outcome(decode_csv, body, name, Slicing(size=size)) == outcome(decode_csv, body, name)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'[{"IN":[1,2]},[3,4],[5,6]]',
+        b'[[1,2],{"b64":"AACAPwAAgD8="}]',
+        b'{"instances":[[1,2],[3,4]],"instances":[[5,6],[7,8]]}',
+        b'{"instances":[[1,2],[3,4]],"x":{"instances":[[5,6],[7,8]]}}',
+        b"[[1,2],[3,4]] x",
+        b"[[1,2],[3]]",
+    ],
+)
+@pytest.mark.parametrize("size", range(1, 12))
+def test_rows_that_only_the_whole_document_compares(body: bytes, size: int) -> None:
+    for name in SPECS:
+        assert outcome(decode_json, body, name, Slicing(size=size)) == outcome(decode_json, body, name)
+
+
+def test_a_body_is_not_decoded_further_when_the_pause_stops_it() -> None:
+    def pause() -> None:
+        raise RequestCancelled("gone")
+
+    rules = DecodeRules(slicing=Slicing(pause, 4))
+    for decode, body in ((decode_json, b"[[1,2],[3,4]]"), (decode_jsonlines, b"[1,2]\n[3,4]"), (decode_csv, b"1,2\n")):
+        with pytest.raises(RequestCancelled):
+            decode(body, SPECS["numbers"], rules)
+
+
+DOCUMENTS = ("[%s]", '{"instances":[%s]}', '{"parameters":{},"instances":[%s],"signature_name":"s"}')
+
+
+def bodies(rows: list[str]) -> list[tuple[Callable[[bytearray, ModelSpec, DecodeRules], Any], bytes]]:
+    """Bodies with the rows, each with its decoder."""
+    texts = [(decode_json, document % ",".join(rows)) for document in DOCUMENTS]
+    texts.append((decode_jsonlines, "\n".join(rows)))
+    texts.append((decode_csv, "\n".join(row.strip("[]") for row in rows)))
+    return [(decode, text.encode("utf-8", "surrogateescape")) for decode, text in texts]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *("[1.5]", '[1.5,"x"]', "[1e300,1]", "1.5", "{}", '{"IN":[1]}', '{"b64":"AACAPwAAgD8="}', "[1.5 2.5]"),
+        *("[1.5,2.5", "[1.5,2.5}", "[1.5,2.5]]", '["\udcff",1]', "\udcff", "[1.5,x]", '[NaN,"x"]', "[NaN,1]"),
+    ],
+)
+def test_one_wrong_row_gives_the_error_of_the_whole_body(wrong: str) -> None:
+    rows = ["[1.5,2.5]"] * 20
+    rows[11] = wrong
+    for decode, body in bodies(rows):
+        for text in (body, body[:-1]):
+            assert outcome(decode, text, "numbers", Slicing(size=30)) == outcome(decode, text, "numbers")
+
+
+@pytest.mark.parametrize("row", ["[1.5,2.5]", "[1.5,NaN]"])
+def test_a_right_body_is_read_in_small_steps(row: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for decode, body in bodies([row] * 400):
+        expected = outcome(decode, body, "numbers")
+        with monkeypatch.context() as patched:
+            parsed = sizes_parsed(patched)
+            assert outcome(decode, body, "numbers", Slicing(size=100)) == expected
+        assert max(parsed, default=0) < 300

@@ -1,0 +1,642 @@
+"""The platform's routes on an engine with scripted responses: statuses, bodies, headers, modes."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from werkzeug.test import Client
+
+from tests.project import pure_python_only
+from tests.unit.fake_engine import FakeEngine
+from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.invocations import (
+    ResponseTypes,
+    add_timing,
+    adopt_headers,
+    other_than_v2,
+    parameter_headers,
+)
+from trident.adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
+from trident.core.errors import (
+    AlreadyLoaded,
+    BackendFailed,
+    ConfigInvalid,
+    InvalidRequest,
+    OutOfMemory,
+    QueueFull,
+    ServerError,
+)
+from trident.core.frontend.access import parse_restricted
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpFrontEnd, HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.payloads.formats import BodyKind, NotAcceptable
+from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.lifecycle.state import Phase, ServingPhase
+
+V2 = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[2],"data":[1,2]}]}'
+ANSWER = {
+    "model_name": "simple",
+    "model_version": "3",
+    "outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}],
+}
+BINARY = "application/vnd.sagemaker-triton.binary+json"
+
+
+class Bench:
+    """The application under Flask's test client. `seen` are the requests that reached the engine."""
+
+    def __init__(self, options: HttpOptions | None = None, **settings: Any) -> None:
+        self.seen: list[InferenceRequest] = []
+        self.error: ServerError | None = None
+        self.parameters: dict[str, Parameter] | None = None
+        self.engine = FakeEngine(self._respond)
+        self.application = SageMakerApplication(
+            self.engine,
+            options or HttpOptions(),
+            ThreadBridge(),
+            SageMakerSettings(**{"default_model": "simple", **settings}),
+            MetricsPage(lambda _: b"# page"),
+        )
+        client = Client(self.application)
+        self.get: Any = client.get
+        self.open: Any = client.open
+
+    def invoke(self, data: bytes = V2, content_type: str | None = "application/json", **headers: str) -> Any:
+        spelled = {name.replace("_", "-"): value for name, value in headers.items()}
+        return self.open("/invocations", method="POST", data=data, content_type=content_type, headers=spelled)
+
+    def _respond(self, request: InferenceRequest) -> InferenceResponse:
+        self.seen.append(request)
+        if self.error is not None:
+            return InferenceResponse("simple", 3, [], error=self.error)
+        given = request.inputs[0].data
+        array = given if isinstance(given, np.ndarray) else np.frombuffer(given, np.int32)
+        output = OutputTensor("OUT", "INT32", array.shape, array)
+        return InferenceResponse("simple", 3, [output], id=request.id, parameters=self.parameters)
+
+
+# --- routes
+
+
+@pytest.mark.parametrize(("mode", "flag"), [("ready", "ready"), ("live", "live")])
+def test_ping_answers_503_with_the_progress(mode: str, flag: str) -> None:
+    bench = Bench(ping_mode=PingMode(mode))
+    answer = bench.get("/ping")
+    assert (answer.status_code, answer.data) == (200, b"")
+    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", done=1, total=3)
+    setattr(bench.engine, flag, False)
+    answer = bench.get("/ping")
+    assert (answer.status_code, answer.mimetype) == (503, "application/json")
+    assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
+
+
+@pytest.mark.parametrize("mode", PingMode)
+def test_ping_names_the_models_whose_last_load_failed_while_older_versions_serve(mode: PingMode) -> None:
+    bench = Bench(ping_mode=mode)
+    bench.engine.serving = ServingPhase(name=Phase.READY, done=2, total=2, failures={"big": "no memory"})
+    answer = bench.get("/ping")
+    assert (answer.status_code, answer.data, answer.headers["Trident-Failures"]) == (200, b"", "big: no memory")
+
+
+def test_ping_of_a_live_server_that_loads_has_no_body() -> None:
+    bench = Bench(ping_mode=PingMode.LIVE)
+    bench.engine.ready = False
+    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", failures={"small": "broken"})
+    assert (bench.get("/ping").status_code, bench.get("/ping").data) == (200, b"")
+
+
+def test_metrics_returns_the_page() -> None:
+    for path in ("/metrics", "/metrics/"):
+        answer = Bench().get(path)
+        assert (answer.status_code, answer.data) == (200, b"# page")
+        assert answer.content_type == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "limit", "expected"),
+    [
+        ({}, 64 << 20, (16, "MULTI_RECORD", 6)),
+        ({"batch_strategy": "SINGLE_RECORD", "max_payload_mb": 50}, 64 << 20, (2, "SINGLE_RECORD", 50)),
+        ({"max_payload_mb": 100, "max_concurrent_transforms": 4}, 100 << 20, (1, "MULTI_RECORD", 100)),
+        ({"max_payload_mb": 100}, 10 << 20, (10, "MULTI_RECORD", 10)),
+        ({"max_payload_mb": 0, "max_concurrent_transforms": 3}, 64 << 20, (3, "MULTI_RECORD", 0)),
+        ({"max_concurrent_transforms": 2}, 1, (2, "MULTI_RECORD", 1)),
+    ],
+)
+def test_execution_parameters_stay_within_the_limits(
+    settings: dict[str, Any], limit: int, expected: tuple[int, str, int]
+) -> None:
+    answer = Bench(HttpOptions(max_input_size=limit), **settings).get("/execution-parameters")
+    names = ("MaxConcurrentTransforms", "BatchStrategy", "MaxPayloadInMB")
+    assert (answer.status_code, answer.json) == (200, dict(zip(names, expected, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "allowed"),
+    [
+        ("/ping", "POST", "GET"),
+        ("/ping", "HEAD", "GET"),
+        ("/invocations", "GET", "POST"),
+        ("/execution-parameters", "PUT", "GET"),
+        ("/metrics", "POST", "GET"),
+        ("/models", "DELETE", "GET, POST"),
+        ("/models/m", "POST", "DELETE, GET"),
+        ("/models/m/invoke", "GET", "POST"),
+    ],
+)
+def test_other_methods_are_405(path: str, method: str, allowed: str) -> None:
+    answer = Bench().open(path, method=method)
+    assert (answer.status_code, answer.headers["Allow"]) == (405, allowed)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/v2", "/v2/models/simple/infer", "/v2/repository/index", "/ping/", "//ping", "/models//invoke", "/a/b"],
+)
+@pytest.mark.parametrize("method", ["GET", "POST", "BREW"])
+def test_an_unknown_route_is_404_and_lists_the_routes(path: str, method: str) -> None:
+    answer = Bench().open(path, method=method)
+    assert (answer.status_code, answer.mimetype) == (404, "application/json")
+    assert "POST /invocations" in answer.json["error"]
+    assert "/models" not in answer.json["error"]
+
+
+def test_the_list_of_routes_depends_on_the_mode() -> None:
+    text = Bench(multi_model=True).get("/v2").json["error"]
+    assert "GET|POST /models" in text
+    assert "/invocations" not in text
+
+
+def test_a_route_of_the_other_mode_is_404_with_the_reason() -> None:
+    single, multi = Bench(), Bench(multi_model=True)
+    for path, method in (
+        ("/models", "GET"),
+        ("/models/m", "GET"),
+        ("/models/m", "DELETE"),
+        ("/models/m/invoke", "POST"),
+    ):
+        answer = single.open(path, method=method)
+        assert (answer.status_code, answer.mimetype) == (404, "application/json")
+        assert "SAGEMAKER_MULTI_MODEL" in answer.json["error"]
+    answer = multi.invoke()
+    assert (answer.status_code, answer.json["error"][:17]) == (404, "this endpoint ser")
+    assert multi.seen == []
+
+
+def test_restricted_groups_need_their_header() -> None:
+    bench = Bench(HttpOptions(restricted=parse_restricted(["inference,model-repository:key=value"])))
+    assert bench.invoke().status_code == 403
+    assert bench.get("/models").status_code == 403
+    assert bench.get("/ping").status_code == 200
+    assert bench.invoke(Key="value").status_code == 200
+
+
+# --- the v2 protocol
+
+
+def test_the_direct_path_and_flask_answer_alike() -> None:
+    bench = Bench()
+    through_flask = Client(bench.application.wsgi_app)
+    short = bench.invoke()
+    answer = through_flask.post("/invocations", data=V2, content_type="application/json")
+    assert (short.status_code, short.content_type, short.json) == (200, "application/json", ANSWER)
+    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
+    assert len(bench.seen) == 2
+
+
+@pure_python_only
+def test_invocations_do_not_enter_flask() -> None:
+    bench = Bench()
+    bench.application.wsgi_app = None  # type: ignore[method-assign, assignment]
+    assert bench.invoke().status_code == 200
+
+
+@pytest.mark.parametrize("content_type", [None, "application/octet-stream", "text/plain", "application/x-unknown"])
+@pytest.mark.parametrize("accept", ["*/*", "application/json", "image/png"])
+def test_v2_json_is_read_under_any_type(content_type: str | None, accept: str) -> None:
+    answer = Bench().invoke(content_type=content_type, Accept=accept)
+    assert (answer.status_code, answer.content_type, answer.json) == (200, "application/json", ANSWER)
+
+
+def test_a_v2_request_gets_the_format_that_it_accepts() -> None:
+    bench = Bench()
+    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "a=1"}
+    answer = bench.invoke(Accept="text/csv")
+    assert (answer.status_code, answer.content_type, answer.data) == (200, "text/csv", b"1\n2\n")
+    assert answer.headers["X-Amzn-SageMaker-Custom-Attributes"] == "a=1"
+
+
+@pytest.mark.parametrize(
+    ("accept", "expected"),
+    [
+        ("text/csv", b"2:1\n1:0\n"),
+        ("application/jsonlines", b'"2:1"\n"1:0"\n'),
+        ("application/x-npy", np.array([b"2:1", b"1:0"])),
+    ],
+)
+def test_a_classification_has_the_same_text_in_every_format(accept: str, expected: Any) -> None:
+    document = orjson.loads(V2) | {"outputs": [{"name": "OUT", "parameters": {"classification": 2}}]}
+    answer = Bench().invoke(orjson.dumps(document), Accept=accept)
+    assert (answer.status_code, answer.content_type) == (200, accept)
+    if isinstance(expected, bytes):
+        assert answer.data == expected
+    else:
+        assert np.load(io.BytesIO(answer.data)).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("data", [V2, b"[1,2]"])
+def test_npy_for_several_outputs_is_refused_before_the_model_runs(data: bytes) -> None:
+    bench = Bench()
+    spec = bench.engine.model_spec("simple")
+    two = replace(spec, outputs={**spec.outputs, "MORE": replace(spec.outputs["OUT"], name="MORE")})
+    bench.engine.model_spec = lambda name, version=-1: two  # type: ignore[method-assign]
+    answer = bench.invoke(data, Accept="application/x-npy")
+    assert (answer.status_code, "application/x-npz" in answer.json["error"]) == (406, True)
+    assert bench.seen == []
+    one = orjson.dumps(orjson.loads(V2) | {"outputs": [{"name": "OUT"}]})
+    assert bench.invoke(one, Accept="application/x-npy").status_code == 200
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "application/jsonlines", None])
+def test_a_line_is_answered_as_if_it_were_alone(content_type: str | None) -> None:
+    bench = Bench(batch=True)
+    answer = bench.invoke(V2 + b"\n" + V2 + b"\n", content_type)
+    assert (answer.status_code, answer.content_type) == (200, "application/jsonlines")
+    assert [orjson.loads(line) for line in answer.data.splitlines()] == [ANSWER, ANSWER]
+    answer = bench.invoke(b'{"instances":[[1,2],[3,4]]}\n{"instances":[[5]]}', content_type)
+    assert answer.data == b'{"predictions":[[1,2],[3,4]]}\n{"predictions":[[5]]}\n'
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="text/csv").data == b"1\n2\n" * 2
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="image/png").status_code == 200
+    assert bench.invoke(V2 + b"\n" + V2, content_type, Accept="application/x-npz").status_code == 406
+
+
+def binary(size: int | str | None = None) -> tuple[bytes, str]:
+    header = orjson.dumps(
+        {
+            "parameters": {"binary_data_output": True},
+            "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}],
+        }
+    )
+    return header + np.array(
+        [5, 6], np.int32
+    ).tobytes(), f"{BINARY};json-header-size={len(header) if size is None else size}"
+
+
+def test_a_binary_request_gets_a_binary_response() -> None:
+    bench = Bench()
+    body, content_type = binary()
+    for _ in range(2):
+        answer = bench.invoke(body, content_type, Accept="text/csv")
+        prefix, _, size = answer.headers["Content-Type"].partition(";json-header-size=")
+        assert (answer.status_code, prefix) == (200, BINARY)
+        document = orjson.loads(answer.data[: int(size)])
+        assert document["outputs"][0]["parameters"] == {"binary_data_size": 8}
+        assert answer.data[int(size) :] == body[-8:]
+        assert "Inference-Header-Content-Length" not in answer.headers
+
+
+def test_the_content_type_gives_the_binary_offset() -> None:
+    body, content_type = binary()
+    assert Bench().application.binary_offset({"CONTENT_TYPE": content_type}) == len(body) - 8
+    assert Bench().application.binary_offset({"CONTENT_TYPE": "nonsense"}) == 0
+    assert Bench().application.binary_offset({}) == 0
+
+
+def test_a_json_length_of_zero_means_raw_bytes_of_the_only_input() -> None:
+    answer = Bench().invoke(np.array([7], np.int32).tobytes(), f"{BINARY};json-header-size=0")
+    assert (answer.status_code, answer.mimetype) == (200, BINARY)
+    assert answer.data.endswith(b"\7\0\0\0")
+
+
+@pytest.mark.parametrize("size", ["-1", "abc", "99999", "2147483648", "9" * 30, "", "1e2", "1;2"])
+def test_invalid_json_lengths_are_refused(size: str) -> None:
+    bench = Bench()
+    body, content_type = binary(size)
+    answer = bench.invoke(body, content_type)
+    assert (answer.status_code, answer.mimetype) == (400, "application/json")
+    assert "header" in answer.json["error"]
+    assert "Inference-Header" not in answer.json["error"]
+    assert bench.seen == []
+
+
+@pytest.mark.parametrize("content_type", [BINARY, f"text/csv,{BINARY};json-header-size=1", f"x{BINARY}"])
+def test_a_malformed_binary_type_is_refused(content_type: str) -> None:
+    answer = Bench().invoke(V2, content_type)
+    assert (answer.status_code, f"{BINARY};json-header-size=N" in answer.json["error"]) == (400, True)
+
+
+# --- errors and headers
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (OutOfMemory("full"), 507),
+        (AlreadyLoaded("there"), 409),
+        (QueueFull("busy"), 503),
+        (BackendFailed("boom"), 500),
+    ],
+)
+def test_errors_of_the_engine_have_their_statuses(error: ServerError, status: int) -> None:
+    bench = Bench()
+    bench.error = error
+    answer = bench.invoke()
+    assert (answer.status_code, answer.mimetype, answer.json) == (status, "application/json", {"error": error.message})
+
+
+def test_a_missing_default_model_is_404() -> None:
+    answer = Bench(default_model="nope").invoke()
+    assert (answer.status_code, answer.mimetype, "nope" in answer.json["error"]) == (404, "application/json", True)
+
+
+def test_the_only_model_is_the_default() -> None:
+    bench = Bench(default_model="")
+    assert (bench.invoke().status_code, bench.seen[0].model_name) == (200, "simple")
+    bench = Bench(default_model="")
+    bench.engine.serving = ServingPhase(name=Phase.LOADING)
+    answer = bench.invoke()
+    assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
+
+
+def test_unsupported_formats_are_415_and_406() -> None:
+    bench = Bench()
+    for answer, status, text in (
+        (bench.invoke(b""), 400, "the body is empty"),
+        (bench.invoke(b"1,2", "image/png"), 415, "text/csv"),
+        (bench.invoke(b"1,2", "text/csv", Accept="image/png"), 406, "application/x-npz"),
+        (bench.invoke(V2, Content_Encoding="br"), 415, "Unsupported compression type"),
+    ):
+        assert (answer.status_code, answer.mimetype, text in answer.json["error"]) == (status, "application/json", True)
+    assert bench.invoke(V2, Content_Encoding="br").headers["Accept-Encoding"] == "gzip, deflate"
+    assert bench.seen == []
+
+
+def test_a_body_over_the_limit_is_refused() -> None:
+    answer = Bench(HttpOptions(max_input_size=8)).invoke(b"[1,2,3,4,5]")
+    assert (answer.status_code, "exceeds the maximum" in answer.json["error"]) == (400, True)
+
+
+def test_platform_headers_reach_the_model_in_every_format() -> None:
+    names = {"X-Amzn-SageMaker-Custom-Attributes": "k=v", "X-Amzn-SageMaker-Session-Id": "s"}
+    headers = {name.replace("-", "_"): value for name, value in names.items()}
+    body, content_type = binary()
+    bench = Bench()
+    for data, kind in (
+        (V2, "application/json"),
+        (body, content_type),
+        (body, content_type),
+        (b"[1,2]", "application/json"),
+    ):
+        answer = bench.invoke(data, kind, X_Amzn_SageMaker_Inference_Id="id-1", **headers)
+        assert answer.status_code == 200
+        assert "X-Amzn-SageMaker-Custom-Attributes" not in answer.headers
+        assert bench.seen[-1].parameters == {**names, "k": "v"}
+        assert bench.seen[-1].id == "id-1"
+    # The cached JSON of a binary request must not include headers.
+    bench.invoke(body, content_type)
+    assert (bench.seen[-1].parameters, bench.seen[-1].id) == (None, "")
+
+
+def test_an_error_has_the_inference_id() -> None:
+    bench = Bench()
+    bench.error = BackendFailed("boom")
+    assert bench.invoke(X_Amzn_SageMaker_Inference_Id="id-1").headers["Trident-Request-Id"] == "id-1"
+
+
+@pytest.mark.parametrize("data", [V2, b"[1,2]"])
+def test_the_model_sets_custom_attributes(data: bytes) -> None:
+    bench = Bench()
+    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "trace=1"}
+    assert bench.invoke(data).headers["X-Amzn-SageMaker-Custom-Attributes"] == "trace=1"
+
+
+@pure_python_only
+def test_the_application_overrides_only_listed_hooks() -> None:
+    documented = f"{HttpFrontEnd.__doc__}{V2Application.__doc__}"
+    own = {name for name in vars(SageMakerApplication) if not name.startswith("_") and hasattr(V2Application, name)}
+    assert own
+    assert all(f"`{name}" in documented for name in own)
+
+
+# --- generate
+
+
+@pytest.mark.parametrize("kind", [InferenceType.GENERATE, InferenceType.GENERATE_STREAM])
+def test_the_inference_type_says_what_invocations_does(kind: InferenceType) -> None:
+    bench = Bench(inference_type=kind)
+    bench.parameters = {"X-Amzn-SageMaker-Custom-Attributes": "from=model"}
+    answer = bench.invoke(
+        b'{"IN": [1, 2], "speed": 3}', X_Amzn_SageMaker_Inference_Id="i", X_Amzn_SageMaker_Custom_Attributes="a=b"
+    )
+    assert answer.status_code == 200
+    is_stream = kind is InferenceType.GENERATE_STREAM
+    assert answer.content_type == ("text/event-stream; charset=utf-8" if is_stream else "application/json")
+    text: bytes = answer.data.removeprefix(b"data: ")
+    assert (text == answer.data, text.endswith(b"\n\n")) == (not is_stream, is_stream)
+    members = orjson.loads(text)
+    assert (members["OUT"], members["id"], members["model_name"]) == ([1, 2], "i", "simple")
+    assert answer.headers["X-Amzn-SageMaker-Custom-Attributes"] == "from=model"
+    (request,) = bench.seen
+    assert request.parameters == {"a": "b", "X-Amzn-SageMaker-Custom-Attributes": "a=b", "speed": 3}
+
+
+def test_memory_that_a_stream_lacks_is_a_507_with_an_event() -> None:
+    bench = Bench(inference_type=InferenceType.GENERATE_STREAM)
+    bench.error = OutOfMemory("no memory")
+    answer = bench.invoke(b'{"IN": 1}')
+    assert (answer.status_code, answer.data) == (507, b'data: {"error":"no memory"}\n\n')
+
+
+def test_a_multi_model_endpoint_ignores_the_inference_type(tmp_path: Path) -> None:
+    bench = Bench(inference_type=InferenceType.GENERATE, multi_model=True, models_root=str(tmp_path))
+    answer = bench.invoke(b'{"IN": 1}')
+    assert (answer.status_code, "serves many models" in answer.json["error"]) == (404, True)
+
+
+# --- request headers
+
+
+ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
+NAMES = ("Session-Id", "Target-Model", "Target-Variant", "Inference-Component", "Target-Container-Hostname")
+
+
+def adopted(headers: dict[str, str], parameters: dict[str, Parameter] | None = None, request_id: str = "") -> Any:
+    request = InferenceRequest("m", [], id=request_id)
+    if parameters is not None:
+        request.parameters = parameters
+    environ = {f"HTTP_X_AMZN_SAGEMAKER_{k.upper().replace('-', '_')}": v for k, v in headers.items()}
+    adopt_headers(environ | {"HTTP_ACCEPT": "*/*"}, request)
+    return request
+
+
+def test_without_headers_nothing_is_added() -> None:
+    request = adopted({})
+    assert request.parameters is None
+    assert request.id == ""
+
+
+def test_headers_become_parameters_under_their_names() -> None:
+    request = adopted(dict.fromkeys(NAMES, "value") | {"Unknown-Header": "x"})
+    assert request.parameters == {f"X-Amzn-SageMaker-{name}": "value" for name in NAMES}
+
+
+@pytest.mark.parametrize(
+    ("attributes", "pairs"),
+    [
+        ("a=1,b = two words ,c=x=y", {"a": "1", "b": "two words", "c": "x=y"}),
+        ("c000b4f9-df62-4c85-a0bf", {}),
+        ("=1,,a", {}),
+        ("a=", {"a": ""}),
+        ("priority=1,timeout=2,sequence_id=3,binary_data_output=true,triton_x=1,mine=2", {"mine": "2"}),
+    ],
+)
+def test_custom_attributes_become_one_parameter_and_their_pairs(attributes: str, pairs: dict[str, str]) -> None:
+    request = adopted({"Custom-Attributes": attributes})
+    assert request.parameters == {ATTRIBUTES: attributes, **pairs}
+    assert (request.priority, request.timeout_us, request.correlation_id) == (0, 0, 0)
+
+
+def test_parameters_of_the_body_take_precedence() -> None:
+    request = adopted({"Custom-Attributes": "a=1,b=2", "Inference-Id": "header"}, {"a": 7}, "body")
+    assert request.parameters == {ATTRIBUTES: "a=1,b=2", "a": 7, "b": "2"}
+    assert request.id == "body"
+
+
+def test_the_inference_id_becomes_a_missing_request_id() -> None:
+    assert adopted({"Inference-Id": "x" * 64}).id == "x" * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        ("Custom-Attributes", 1024),
+        ("Inference-Id", 64),
+        ("Session-Id", 256),
+        ("Target-Model", 1024),
+        ("Target-Variant", 63),
+        ("Enable-Explanations", 64),
+    ],
+)
+def test_headers_over_their_limits_are_refused(name: str, limit: int) -> None:
+    adopted({name: "x" * limit})
+    with pytest.raises(InvalidRequest, match=f"X-Amzn-SageMaker-{name} has {limit + 1} characters, at most {limit}"):
+        adopted({name: "x" * (limit + 1)})
+    with pytest.raises(InvalidRequest, match="visible ASCII"):
+        adopted({name: "caf\xe9"})
+
+
+def test_response_parameters_become_headers() -> None:
+    parameters: dict[str, Parameter] = {
+        ATTRIBUTES: "a=1",
+        "X-Amzn-SageMaker-New-Session-Id": "id; Expires=2030-01-01T00:00:00Z",
+        "X-Amzn-SageMaker-Closed-Session-Id": 7,
+        "X-Amzn-SageMaker-Target-Model": "no answer",
+        "Set-Cookie": "no",
+    }
+    assert parameter_headers(parameters) == [
+        (ATTRIBUTES, "a=1"),
+        ("X-Amzn-SageMaker-New-Session-Id", "id; Expires=2030-01-01T00:00:00Z"),
+        ("X-Amzn-SageMaker-Closed-Session-Id", "7"),
+    ]
+    assert parameter_headers({}) == []
+
+
+@pytest.mark.parametrize("value", ["a\r\nSet-Cookie: b", "caf\xe9", "x" * 1025])
+def test_invalid_header_values_of_the_model_are_errors(value: str) -> None:
+    with pytest.raises(BackendFailed, match=ATTRIBUTES):
+        parameter_headers({ATTRIBUTES: value})
+
+
+TIMES = InferenceTimes(1000, 2000, 3000, 4000, 8)
+TIMING = (
+    "timing_queue_us=1,timing_compute_input_us=2,timing_compute_infer_us=3,timing_compute_output_us=4,"
+    "timing_batch_size=8"
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, TIMING),
+        ("a=1", f"a=1,{TIMING}"),
+        ("x" * (1023 - len(TIMING)), "x" * (1023 - len(TIMING)) + "," + TIMING),
+        ("x" * (1024 - len(TIMING)), "x" * (1024 - len(TIMING))),
+    ],
+    ids=["alone", "behind the model's", "just fits", "too long"],
+)
+def test_times_join_the_custom_attributes_where_they_fit(before: str | None, after: str) -> None:
+    headers = [("Content-Type", "text/csv")] + ([] if before is None else [(ATTRIBUTES, before)])
+    add_timing(TIMES, headers)
+    assert headers == [("Content-Type", "text/csv"), (ATTRIBUTES, after)]
+
+
+# --- response type
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        (None, "application/json"),
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("text/csv", "text/csv"),
+        ("image/png, application/x-npy;q=0.5, text/csv;q=0.4", "application/x-npy"),
+        ("application/json;q=0, */*", "text/csv"),
+    ],
+)
+@pytest.mark.parametrize("kind", [BodyKind.JSON, BodyKind.CSV])
+def test_the_preferred_accepted_type_is_chosen(accept: str | None, chosen: str, kind: BodyKind) -> None:
+    assert ResponseTypes(SageMakerSettings()).of(accept, kind) == chosen
+
+
+def test_an_accept_header_without_a_known_type_is_refused() -> None:
+    with pytest.raises(NotAcceptable, match="available are: application/json, text/csv, "):
+        ResponseTypes(SageMakerSettings()).of("image/png", BodyKind.CSV)
+
+
+def test_the_default_type_is_a_setting() -> None:
+    types = ResponseTypes(SageMakerSettings(default_accept="text/csv"))
+    assert types.of(None, BodyKind.JSON) == types.of("*/*", BodyKind.NPY) == "text/csv"
+    assert types.of("application/json", BodyKind.JSON) == "application/json"
+
+
+@pytest.mark.parametrize("default", ["image/png", "csv"])
+def test_an_invalid_default_type_stops_the_start(default: str) -> None:
+    with pytest.raises(ConfigInvalid, match="SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"):
+        ResponseTypes(SageMakerSettings(default_accept=default))
+
+
+def test_batch_jobs_get_lines_for_lines() -> None:
+    types = ResponseTypes(SageMakerSettings(batch=True))
+    assert types.of(None, BodyKind.CSV) == types.of("*/*", BodyKind.CSV) == "text/csv"
+    assert types.of(None, BodyKind.JSONLINES) == "application/jsonlines"
+    assert types.of(None, BodyKind.JSON) == "application/json"
+    assert types.of("application/json", BodyKind.CSV) == "application/json"
+    chosen = SageMakerSettings(batch=True, sources={"default_accept": "environment"})
+    assert ResponseTypes(chosen).of(None, BodyKind.CSV) == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        ("application/json", None),
+        ("*/*", None),
+        ("application/octet-stream", None),
+        ("application/vnd.sagemaker-triton.binary+json;json-header-size=10", None),
+        ("image/png", None),
+        ("garbage", None),
+        ("text/csv;q=0.5, application/json;q=0.4", "text/csv"),
+        ("application/x-npy", "application/x-npy"),
+    ],
+)
+def test_a_v2_request_may_prefer_another_type(accept: str, chosen: str | None) -> None:
+    assert other_than_v2(accept) == chosen

@@ -1,0 +1,689 @@
+"""The container as a WSGI application, and its differences from the v2 core."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from werkzeug.test import Client
+
+from tests.unit.adapters.vertex.vertex_bench import HEALTH, PREDICT, PUBLIC, V2, VertexBench
+from tests.unit.fake_engine import FakeEngine
+from trident.adapters.common.routes import RouteAbsent
+from trident.adapters.vertex.application import VertexApplication
+from trident.adapters.vertex.endpoint import (
+    SHARED_ENDPOINT_BYTES,
+    Deadline,
+    RedirectForbidden,
+    RedirectUnknown,
+    SizeLimits,
+    received_size,
+    set_deadline,
+)
+from trident.adapters.vertex.settings import VertexSettings
+from trident.core.errors import DeadlineExceeded, InvalidRequest, ModelNotFound, OutOfMemory, ServerError
+from trident.core.frontend.access import GROUPS, parse_restricted
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.errors import UnsupportedEncoding
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.metrics import MetricsPage
+from trident.core.http.payloads.formats import NotAcceptable, UnsupportedMediaType
+from trident.core.http.reply import CLIENT_GONE_KEY
+from trident.core.lifecycle.state import Phase, ServingPhase
+
+INFER = "/v2/models/simple/infer"
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (RouteAbsent("x"), 404),
+        (RedirectUnknown("x"), 400),
+        (RedirectForbidden("x"), 403),
+        (UnsupportedMediaType("x"), 415),
+        (UnsupportedEncoding(), 415),
+        (NotAcceptable("x"), 406),
+        (InvalidRequest("x"), 400),
+        (ModelNotFound("x"), 404),
+        (OutOfMemory("x"), 503),
+        (ValueError("x"), 500),
+    ],
+)
+def test_errors_have_their_statuses(error: Exception, status: int) -> None:
+    assert VertexBench().application.status_of(error) == status
+
+
+def test_an_unexpected_error_reveals_nothing() -> None:
+    bench = VertexBench()
+    bench.error = ServerError("x")
+    bench.engine.model = lambda name, version=-1: 1 / 0  # type: ignore[method-assign,assignment]
+    answer = bench.post()
+    assert (answer.status_code, answer.mimetype) == (500, "application/json")
+    assert answer.json == {"error": "unexpected error in the server, its log says more"}
+
+
+def test_the_v2_routes_answer_as_on_plain_http() -> None:
+    bench = VertexBench()
+    assert bench.post(V2, path=INFER).json["outputs"][0]["data"] == [1, 2]
+    tensor = {"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    body = header + struct.pack("<2i", 5, 6)
+    length = str(len(header))
+    answer = bench.post(body, "application/octet-stream", path=INFER, Inference_Header_Content_Length=length)
+    assert (answer.status_code, answer.json["outputs"][0]["data"]) == (200, [5, 6])
+    content_type = f"application/vnd.vertex-ai-triton.binary+json;json-header-size={length}"
+    assert bench.post(body, content_type, path=INFER).json["outputs"][0]["data"] == [5, 6]
+
+
+def test_the_limits_apply_only_to_the_predict_route() -> None:
+    assert VertexBench(max_request_size=1).post(V2, path=INFER).status_code == 200
+    assert VertexBench(max_request_size=1).post(V2).status_code == 400
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.LOADING])
+def test_a_request_during_the_load_is_503(phase: Phase) -> None:
+    bench = VertexBench()
+    bench.engine.serving = ServingPhase(name=phase)
+    answer = bench.post()
+    assert (answer.status_code, answer.json) == (503, {"error": "the models are still being loaded"})
+
+
+def test_each_request_renders_the_metrics_page() -> None:
+    pages = iter([b"first", b"second"])
+    application = VertexApplication(
+        FakeEngine(),
+        HttpOptions(),
+        ThreadBridge(),
+        VertexSettings(predict_route=PREDICT, health_route=HEALTH, public_groups=("metrics",)),
+        MetricsPage(lambda _: next(pages)),
+    )
+    client: Any = Client(application)
+    assert client.get("/metrics").data == b"first"
+    answer = client.post(PREDICT, headers={"X-Vertex-Ai-Triton-Redirect": "metrics"})
+    assert (answer.data, answer.content_type) == (b"second", "text/plain; charset=utf-8")
+
+
+def test_a_predict_route_with_version_zero_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="version"):
+        VertexBench(predict_route="/v2/models/simple/versions/0/infer")
+
+
+def test_responses_of_the_platform_s_routes_are_counted() -> None:
+    bench = VertexBench()
+    bench.post()
+    bench.get(HEALTH)
+    for method in ("BREW", "BOIL"):  # a client must not make up labels
+        bench.open(PREDICT, method=method)
+    assert bench.responses() == {
+        ("POST", "predict", 200): 1,
+        ("GET", "health", 200): 1,
+        ("UNKNOWN", "predict", 405): 2,
+    }
+    both = VertexBench(predict_route="/one", health_route="/one")
+    both.post(path="/one")
+    both.get("/one")
+    assert both.responses() == {("POST", "predict", 200): 1, ("GET", "health", 200): 1}
+
+
+# --- the routes of a container: the platform's, compared as text, and the public groups
+
+
+PREDICTION = {"predictions": [[1, 2]]}
+INSTANCES = {"instances": [[1, 2]]}
+
+
+def test_the_platforms_two_routes_answer() -> None:
+    bench = VertexBench()
+    assert (bench.get(HEALTH).status_code, bench.get(HEALTH).data) == (200, b"")
+    answer = bench.post(INSTANCES)
+    assert (answer.status_code, answer.json) == (200, PREDICTION)
+    assert bench.post(INSTANCES, path=f"{PREDICT}?a=b").json == PREDICTION
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"])
+def test_other_methods_on_the_predict_route_are_405(method: str) -> None:
+    answer = VertexBench().open(PREDICT, method=method)
+    assert (answer.status_code, answer.headers["Allow"], answer.mimetype) == (405, "POST", "application/json")
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD", "PUT", "DELETE", "BREW"])
+def test_other_methods_on_the_health_route_are_405(method: str) -> None:
+    answer = VertexBench().open(HEALTH, method=method)
+    assert (answer.status_code, answer.headers["Allow"], answer.mimetype) == (405, "GET", "application/json")
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "/",
+        "/a",
+        "/a/",
+        "/a//b",
+        "/a.b",
+        "/[ab]+",
+        "/a*",
+        "/^a$",
+        "/a%2Fb",
+        "/a%41",
+        "/a:b@c;d,e=f&g'h!",
+    ],
+)
+def test_routes_are_compared_as_text(route: str) -> None:
+    bench = VertexBench(predict_route=f"{route}:p", health_route=route)
+    assert bench.get(route).status_code == 200
+    assert bench.post(INSTANCES, path=f"{route}:p").json == PREDICTION
+    bench = VertexBench(predict_route=route, health_route="/health")
+    assert bench.post(INSTANCES, path=route).json == PREDICTION
+    assert bench.get(route).status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("route", "path"),
+    [
+        ("/a.b", "/axb"),
+        ("/a*", "/aaa"),
+        ("/[ab]+", "/ab"),
+        ("/a/", "/a"),
+        ("/a", "/a/"),
+        ("/a%41", "/aA"),
+        ("/aA", "/a%41"),
+        ("/a", "/A"),
+        ("//a", "/a"),
+        ("/a", "//a"),
+        ("/a/b", "/a//b"),
+        ("/a/b", "/a/./b"),
+    ],
+)
+def test_similar_paths_are_404(route: str, path: str) -> None:
+    bench = VertexBench(predict_route=route, health_route=f"{route}-health")
+    assert bench.post(INSTANCES, path=path).status_code == 404
+    bench = VertexBench(predict_route="/p", health_route=route)
+    assert bench.get(path).status_code == 404
+
+
+def test_one_path_may_serve_both_routes() -> None:
+    bench = VertexBench(predict_route="/both", health_route="/both")
+    assert bench.get("/both").status_code == 200
+    assert bench.post(INSTANCES, path="/both").json == PREDICTION
+    assert bench.redirect("v2").status_code == 404
+    answer = bench.open("/both", method="PUT")
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "GET, POST")
+
+
+def test_the_platforms_routes_may_be_v2_paths() -> None:
+    bench = VertexBench(predict_route="/v2/models/simple/infer", health_route="/v2/health/ready")
+    bench.engine.ready = False
+    assert bench.get("/v2/health/ready").status_code == 503  # and not 400
+    bench.engine.ready = True
+    assert bench.post(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
+    bench.engine.versions = {"simple": (1,), "other": (1,)}  # the route names the model
+    assert bench.post(INSTANCES, path="/v2/models/simple/infer").json == PREDICTION
+    assert bench.post(path="/v2/models/other/infer").status_code == 200
+
+
+ABSENT = ["/", "/v1", "/predict", f"{PREDICT}/", f"/{PREDICT}", f"{HEALTH}/", "/v2/nothing", "/v2/", "/a/b/c"]
+
+
+@pytest.mark.parametrize("path", ABSENT)
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "BREW"])
+def test_an_unknown_route_is_404_and_lists_the_routes(path: str, method: str) -> None:
+    answer = VertexBench().open(path, method=method)
+    assert (answer.status_code, answer.mimetype) == (404, "application/json")
+    assert answer.json == {
+        "error": f"there is no such route; the routes are: GET {HEALTH}, POST {PREDICT}, and those of the groups "
+        "health, metadata, inference, model-config, statistics, metrics"
+    }
+    assert "--public-routes" in answer.headers["Trident-Hint"]
+
+
+OF_GROUPS = {
+    "health": [("GET", "/v2/health/live"), ("GET", "/v2/health/ready"), ("GET", "/v2/models/simple/ready")],
+    "metadata": [("GET", "/v2"), ("GET", "/v2/models/simple"), ("GET", "/v2/models/simple/versions/3")],
+    "inference": [("POST", "/v2/models/simple/infer"), ("POST", "/v2/models/simple/versions/3/infer")],
+    "model-config": [("GET", "/v2/models/simple/config")],
+    "statistics": [("GET", "/v2/models/stats"), ("GET", "/v2/models/simple/stats")],
+    "metrics": [("GET", "/metrics"), ("GET", "/metrics/")],
+    "model-repository": [
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v2/repository/models/simple/load"),
+        ("POST", "/v2/repository/models/simple/unload"),
+    ],
+    "shared-memory": [("GET", "/v2/systemsharedmemory/status"), ("GET", "/v2/cudasharedmemory/status")],
+    "trace": [("GET", "/v2/trace/setting"), ("GET", "/v2/models/simple/trace/setting")],
+    "logging": [("GET", "/v2/logging")],
+}
+
+
+def test_this_test_knows_all_groups() -> None:
+    assert OF_GROUPS.keys() == {*GROUPS, "metrics"}
+
+
+@pytest.mark.parametrize("groups", [(), PUBLIC, ("logging",), ("health", "model-repository"), tuple(OF_GROUPS)])
+def test_only_public_groups_are_served(groups: tuple[str, ...]) -> None:
+    bench = VertexBench(public_groups=groups)
+    served = {
+        group
+        for group, requests in OF_GROUPS.items()
+        for method, path in requests
+        if bench.open(path, method=method, data=b"" if method == "GET" else b"{}").status_code != 404
+    }
+    assert served == set(groups)
+    for group in served:
+        for method, path in OF_GROUPS[group]:
+            body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}' if "infer" in path else b""
+            assert bench.open(path, method=method, data=body).status_code == 200, path
+    assert bench.post(INSTANCES).json == PREDICTION
+    assert bench.get(HEALTH).status_code == 200
+    assert bench.redirect("v2").status_code == 200
+
+
+def test_the_list_of_routes_says_none_without_groups() -> None:
+    assert VertexBench(public_groups=()).get("/v2").json["error"].endswith("those of the groups (none)")
+
+
+def test_restricted_groups_need_their_header() -> None:
+    restricted = parse_restricted(["health:x-health=h", "inference:x-infer=i", "metadata:x-meta=m"])
+    bench = VertexBench(HttpOptions(restricted=restricted))
+    refused = bench.get(HEALTH)
+    assert (refused.status_code, refused.mimetype) == (403, "application/json")
+    assert refused.json == {"error": "This API is restricted, expecting header 'x-health'"}
+    assert bench.get(HEALTH, headers={"X-Health": "h"}).status_code == 200
+    refused = bench.post(INSTANCES)
+    assert (refused.status_code, refused.mimetype) == (403, "application/json")
+    assert bench.post(INSTANCES, X_Infer="i").json == PREDICTION
+    assert bench.get("/v2").status_code == 403
+
+
+# --- the routes that the redirect header reaches, and those that it does not
+
+
+PERMITTED = [
+    ("metrics", "text/plain"),
+    ("v2", "application/json"),
+    ("v2/health/live", "text/plain"),
+    ("v2/health/ready", "text/plain"),
+    ("v2/models/stats", "application/json"),
+    ("v2/models/simple", "application/json"),
+    ("v2/models/simple/versions/3", "application/json"),
+    ("v2/models/simple/ready", "text/plain"),
+    ("v2/models/simple/versions/3/ready", "text/plain"),
+    ("v2/models/simple/config", "application/json"),
+    ("v2/models/simple/versions/3/config", "application/json"),
+    ("v2/models/simple/stats", "application/json"),
+    ("v2/models/simple/versions/3/stats", "application/json"),
+    ("v2/models/a%2Fb", "application/json"),
+    ("v2/repository/index", "application/json"),
+    ("v2/repository/r/index", "application/json"),
+    ("v2/systemsharedmemory/status", "application/json"),
+    ("v2/cudasharedmemory/status", "application/json"),
+]
+FORBIDDEN = [
+    "v2/repository/models/simple/load",
+    "v2/repository/models/simple/unload",
+    "v2/repository/r/models/simple/load",
+    "v2/repository/r/models/simple/unload",
+    "v2/systemsharedmemory/region/x/register",
+    "v2/systemsharedmemory/region/x/unregister",
+    "v2/systemsharedmemory/unregister",
+    "v2/cudasharedmemory/region/x/register",
+    "v2/cudasharedmemory/region/x/unregister",
+    "v2/cudasharedmemory/unregister",
+]
+UNKNOWN = [
+    "",
+    "/",
+    "/v2",
+    "//v2",
+    "v2/",
+    "v2//models/simple",
+    "V2",
+    "v2?a=b",
+    "v2#a",
+    "v2 ",
+    "v2/models/simple/",
+    "v2/models/simple/generates",
+    "v2/models/simple/versions/x",
+    "v2/trace/setting",
+    "v2/models/simple/trace/setting",
+    "v2/logging",
+    "v2/nothing",
+    "metrics/x",
+    "metrics?x",
+    "v2,v2",
+    "http://other/v2",
+    "v2\\health\\live",
+    "v2/h\xe9alth/live",
+    HEALTH[1:],
+    PREDICT[1:],
+]
+HIDDEN = [
+    "v2/repository/models/simple/%75nload",
+    "v2/repository/models/simple/unload%00",
+    "v2/repository%2fmodels/simple/unload",
+    "v2%2Frepository/models/simple/unload",
+    "v2/repository/models/simple/unload/",
+    "v2/repository//models/simple/unload",
+    "v2/repository/./models/simple/unload",
+    "v2/models/../repository/models/simple/unload",
+    "v2/models/%2e%2e/repository/models/simple/unload",
+    "v2/health/live/../../repository/models/simple/unload",
+    "v2/repository/models/simple/unload?x=v2/health/live",
+    "v2,v2/repository/models/simple/unload",
+    "v2/repository/models/simple/unload,v2",
+    "v2/repository/models/simple/unload, v2/repository/models/simple/unload",
+    "./v2/repository/models/simple/unload",
+    "../v2/repository/models/simple/unload",
+    "v2/repository/models/../../health/live",
+    "v2/repository/models/simple\\unload",
+]
+
+
+@pytest.mark.parametrize(("target", "mime"), PERMITTED)
+def test_a_redirect_reaches_routes_that_read_state(target: str, mime: str) -> None:
+    answer = VertexBench().redirect(target)
+    assert (answer.status_code, answer.mimetype) == (200, mime)
+
+
+@pytest.mark.parametrize("path", [PREDICT, f"{PREDICT}?a=b"])
+def test_a_redirect_answers_as_its_target(path: str) -> None:
+    bench = VertexBench()
+
+    def redirect(target: str) -> Any:
+        return bench.post(b"", path=path, X_Vertex_Ai_Triton_Redirect=target)
+
+    assert redirect("metrics").data == b"# page"
+    assert redirect("v2/models/simple/versions/1/config").json["max_batch_size"] == 1
+    assert redirect("v2/models/absent").status_code == 404
+    assert redirect("v2/systemsharedmemory/region/x/status").status_code == 404
+    bench.engine.ready = False
+    assert redirect("v2/health/ready").status_code == 400  # as on plain HTTP
+    assert redirect("v2/health/live").status_code == 200
+
+
+def test_a_redirected_index_reads_its_body() -> None:
+    bench = VertexBench()
+    assert len(bench.redirect("v2/repository/index").json) == 2
+    assert len(bench.redirect("v2/repository/index", b'{"ready":true}').json) == 1
+
+
+@pytest.mark.parametrize("target", ["v2/models/simple/infer", "v2/models/simple/versions/1/infer"])
+def test_a_redirect_reaches_inference(target: str) -> None:
+    bench = VertexBench()
+    answer = bench.redirect(target, V2)
+    assert (answer.status_code, answer.json["outputs"][0]["data"]) == (200, [1, 2])
+    assert bench.seen[0].model_version == (1 if "versions" in target else -1)
+    refused = bench.redirect(target, b'{"instances":[[1,2]]}')
+    assert (refused.status_code, list(refused.json)) == (400, ["error"])
+    assert bench.redirect(target.replace("simple", "absent"), V2).status_code == 404
+
+
+def test_redirected_inference_keeps_the_limits() -> None:
+    bench = VertexBench(max_request_size=len(V2), max_response_size=100)
+    refused = bench.redirect("v2/models/simple/infer", V2 + b" ")
+    assert (refused.status_code, refused.json["error"]) == (
+        400,
+        f"the request has {len(V2) + 1} bytes, at most {len(V2)} are allowed",
+    )
+    assert bench.seen == []
+    assert "the response has" in bench.redirect("v2/models/simple/infer", V2).json["error"]
+    bench = VertexBench(timeout_s=0.05)
+    bench.engine.respond = lambda request: None
+    late = bench.redirect("v2/models/simple/infer", V2)
+    assert (late.status_code, late.json["error"]) == (503, "there was no answer within 0.05 seconds")
+
+
+def test_a_large_redirected_request_warns(caplog: pytest.LogCaptureFixture) -> None:
+    VertexBench().redirect("v2/models/simple/infer", V2 + b" " * SHARED_ENDPOINT_BYTES)
+    assert sum("shared public endpoint" in text for text in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("target", FORBIDDEN)
+def test_routes_that_change_the_server_are_forbidden(target: str) -> None:
+    bench = VertexBench(public_groups=(*GROUPS, "metrics"))
+    answer = bench.redirect(target)
+    assert (answer.status_code, answer.mimetype, list(answer.json)) == (403, "application/json", ["error"])
+    assert target in answer.json["error"]
+    assert bench.engine.calls == []
+
+
+@pytest.mark.parametrize("target", FORBIDDEN)
+def test_routes_that_change_the_server_are_forbidden_with_the_key_too(target: str) -> None:
+    bench = VertexBench(HttpOptions(restricted=parse_restricted([f"{','.join(GROUPS)}:x-key=k"])))
+    assert bench.redirect(target, X_Key="k").status_code == 403
+    assert bench.engine.calls == []
+
+
+@pytest.mark.parametrize("target", [*UNKNOWN, *HIDDEN])
+def test_other_paths_cannot_be_reached(target: str) -> None:
+    bench = VertexBench(public_groups=(*GROUPS, "metrics"))
+    answer = bench.redirect(target)
+    assert (answer.status_code, answer.mimetype) == (400, "application/json")
+    assert answer.json["error"].startswith("the header X-Vertex-Ai-Triton-Redirect is '")
+    assert answer.headers["Trident-Hint"].isascii()
+    assert bench.engine.calls == []
+
+
+def test_a_long_header_is_cut_in_the_error() -> None:
+    assert len(VertexBench().redirect("x" * 5000).json["error"]) < 250
+
+
+def test_a_repeated_header_reaches_no_route() -> None:
+    bench = VertexBench()
+    for targets in (("v2", "v2/repository/models/simple/unload"), ("v2/repository/models/simple/unload", "v2")):
+        headers = [("X-Vertex-Ai-Triton-Redirect", target) for target in targets]
+        assert bench.open(PREDICT, method="POST", headers=headers).status_code == 400
+    assert bench.engine.calls == []
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "BREW"])
+@pytest.mark.parametrize("target", ["v2", "metrics", "nonsense", FORBIDDEN[0]])
+def test_other_methods_are_405(method: str, target: str) -> None:
+    answer = VertexBench().open(PREDICT, method=method, headers={"X-Vertex-Ai-Triton-Redirect": target})
+    assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
+
+
+def test_the_header_is_ignored_on_other_paths() -> None:
+    bench = VertexBench()
+    header = {"X-Vertex-Ai-Triton-Redirect": "v2"}
+    assert bench.get(HEALTH, headers=header).data == b""
+    assert bench.get("/v2/models/simple", headers=header).json["name"] == "simple"
+    assert bench.post(V2, path="/v2/models/simple/infer", X_Vertex_Ai_Triton_Redirect="v2").json["outputs"]
+    assert bench.get("/none", headers=header).status_code == 404
+
+
+def test_restricted_groups_need_their_header_behind_the_redirect() -> None:
+    bench = VertexBench(HttpOptions(restricted=parse_restricted(["health:x-health=h", "inference:x-infer=i"])))
+    assert bench.redirect("v2/health/live").status_code == 403
+    assert bench.redirect("v2/health/live", X_Infer="i").status_code == 403
+    assert bench.redirect("v2/health/live", X_Health="h").status_code == 200
+    assert bench.redirect("v2/models/simple/infer", V2).status_code == 403
+    assert bench.redirect("v2/models/simple/infer", V2, X_Infer="i").status_code == 200
+    assert bench.redirect("v2").status_code == 200
+    assert bench.redirect("metrics").status_code == 200
+
+
+def test_a_redirect_does_not_depend_on_public_groups() -> None:
+    bench = VertexBench(public_groups=())
+    assert bench.redirect("v2/models/simple/infer", V2).status_code == 200
+    assert bench.redirect("metrics").status_code == 200
+
+
+def test_a_redirect_is_counted_for_the_route_that_it_reaches() -> None:
+    bench = VertexBench()
+    assert bench.redirect("v2/health/live").status_code == 200
+    assert bench.redirect("v2/models/simple/infer", V2).status_code == 200
+    assert bench.redirect("v2/models/simple/infer", b"{").status_code == 400
+    assert bench.redirect("nonsense").status_code == 400
+    infer = "/v2/models/<model>/infer"
+    assert bench.responses() == {
+        ("GET", "/v2/health/live", 200): 1,
+        ("POST", infer, 200): 1,
+        ("POST", infer, 400): 1,
+        ("POST", "redirect", 400): 1,
+    }
+
+
+# --- the health probe: 200, or 503 with the reason
+
+
+def test_an_unready_server_answers_503_with_the_progress() -> None:
+    bench = VertexBench()
+    bench.engine.ready = False
+    bench.engine.serving = ServingPhase(name=Phase.LOADING, model="big", done=1, total=3)
+    answer = bench.get(HEALTH)
+    assert (answer.status_code, answer.mimetype) == (503, "application/json")
+    assert answer.json == {"phase": "loading", "model": "big", "loaded": 1, "total": 3}
+    bench.engine.serving = ServingPhase(name=Phase.EXITING)
+    assert bench.get(HEALTH).json == {"phase": "exiting", "loaded": 0, "total": 0}
+
+
+def test_a_healthy_server_names_the_models_whose_last_load_failed() -> None:
+    bench = VertexBench()
+    assert bench.get(HEALTH).data == b""
+    bench.engine.serving = ServingPhase(name=Phase.READY, done=2, total=2, failures={"big": "no memory"})
+    answer = bench.get(HEALTH)
+    assert (answer.status_code, answer.data, answer.headers["Trident-Failures"]) == (200, b"", "big: no memory")
+
+
+def test_a_server_without_the_default_model_is_unhealthy() -> None:
+    bench = VertexBench(default_model="absent")
+    answer = bench.get(HEALTH)
+    assert (answer.status_code, answer.json["error"]) == (503, "the default model 'absent' is not loaded")
+    bench.engine.versions["absent"] = (1,)
+    assert bench.get(HEALTH).status_code == 200
+    bench = VertexBench(predict_route="/v2/models/absent/infer")
+    assert bench.get(HEALTH).json["error"] == "the default model 'absent' is not loaded"
+
+
+def test_a_server_without_models_is_healthy_only_if_clients_can_load_one() -> None:
+    for groups, status in ((PUBLIC, 503), (("model-repository",), 200)):
+        bench = VertexBench(public_groups=groups)
+        bench.engine.versions = {}
+        bench.engine.repository_index = lambda ready_only: []  # type: ignore[method-assign]
+        answer = bench.get(HEALTH)
+        assert answer.status_code == status
+        if status == 503:
+            assert answer.json["error"] == "no model is loaded"
+
+
+# --- the size limits and their warnings
+
+
+class Now:
+    value = 0.0
+
+    def __call__(self) -> float:
+        return self.value
+
+
+@pytest.fixture
+def now() -> Now:
+    return Now()
+
+
+def test_larger_bodies_are_refused(now: Now) -> None:
+    limits = SizeLimits(100, 200, now)
+    limits.check_request(100)
+    limits.check_response(200)
+    with pytest.raises(InvalidRequest, match=r"^the request has 101 bytes, at most 100 are allowed$") as refused:
+        limits.check_request(101)
+    assert "--vertex-ai-max-request-size" in str(refused.value.hint)
+    with pytest.raises(InvalidRequest, match=r"^the response has 201 bytes, at most 200 are allowed$") as refused:
+        limits.check_response(201)
+    assert "--vertex-ai-max-response-size" in str(refused.value.hint)
+
+
+def test_a_limit_of_0_allows_any_size(now: Now) -> None:
+    limits = SizeLimits(0, 0, now)
+    limits.check_request(1 << 40)
+    limits.check_response(1 << 40)
+
+
+def test_bodies_over_a_shared_endpoints_limit_warn_once_a_minute(now: Now, caplog: pytest.LogCaptureFixture) -> None:
+    limits = SizeLimits(0, 0, now)
+    limits.check_request(SHARED_ENDPOINT_BYTES)
+    assert caplog.messages == []
+    for _ in range(3):
+        limits.check_request(SHARED_ENDPOINT_BYTES + 1)
+    assert caplog.messages == [
+        "a request of 1500001 bytes is more than the 1500000 that a shared public endpoint lets through"
+    ]
+    limits.check_response(2_000_000)
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1].startswith("a response of 2000000 bytes")
+    now.value = 59.9
+    limits.check_request(2_000_000)
+    limits.check_response(2_000_000)
+    assert len(caplog.messages) == 2
+    now.value = 60.0
+    limits.check_request(2_000_000)
+    limits.check_response(2_000_000)
+    assert len(caplog.messages) == 4
+
+
+def test_a_refused_body_gets_no_warning(now: Now, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(InvalidRequest):
+        SizeLimits(1, 1, now).check_request(2_000_000)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "size"),
+    [
+        ({}, 0),
+        ({"CONTENT_LENGTH": ""}, 0),
+        ({"CONTENT_LENGTH": "12"}, 12),
+        ({"CONTENT_LENGTH": "-1"}, 0),
+        ({"CONTENT_LENGTH": "x"}, 0),
+        ({"CONTENT_LENGTH": "5", "trident.body": b"1234567"}, 7),
+        ({"trident.body": b""}, 0),
+    ],
+)
+def test_the_received_size_is_known_before_the_body_is_read(environ: dict[str, Any], size: int) -> None:
+    assert received_size(environ) == size
+
+
+# --- the time limit of a request
+
+
+class Clock:
+    value = 100.0
+
+    def __call__(self) -> float:
+        return self.value
+
+
+def test_before_the_deadline_the_client_check_counts() -> None:
+    now, gone = Clock(), [False]
+    deadline = Deadline(2.5, lambda: gone[0], now)
+    now.value = 102.4
+    assert not deadline()
+    gone[0] = True
+    assert deadline()
+
+
+def test_without_a_client_check_the_client_counts_as_connected() -> None:
+    assert not Deadline(2.5, None, Clock())()
+
+
+@pytest.mark.parametrize("gone", [None, lambda: True])
+def test_after_the_deadline_a_call_raises(gone: Any) -> None:
+    now = Clock()
+    deadline = Deadline(2.5, gone, now)
+    now.value = 102.5
+    with pytest.raises(DeadlineExceeded, match=r"^there was no answer within 2\.5 seconds$") as over:
+        deadline()
+    assert over.value.hint == "--vertex-ai-timeout-secs is the limit"
+
+
+def test_a_limit_sets_the_deadline_of_a_request() -> None:
+    environ: dict[str, Any] = {}
+    set_deadline(environ, 0.0)
+    assert environ == {}
+    set_deadline(environ, 60.0)
+    assert not environ[CLIENT_GONE_KEY]()
+    environ = {CLIENT_GONE_KEY: lambda: True}
+    set_deadline(environ, 60.0)
+    assert environ[CLIENT_GONE_KEY]()

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.unit.core.http.payloads.payload_models import RULES, Signature, column, model, one
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.payloads.csv import CsvLayout, decode_csv, encode_csv
+from trident.core.http.payloads.payload import InstanceSignature, OutputColumn, instance_signature
+from trident.core.inference.tensors import BY_NAME
+
+# --- decoder
+
+
+def decode(text: bytes | str, spec: ModelSpec) -> dict[str, Any]:
+    payload = decode_csv(text.encode() if isinstance(text, str) else text, spec, RULES)
+    assert payload.stacked
+    assert all(len(array) == payload.count for array in payload.arrays.values())
+    assert all(array.dtype == spec.inputs[name].datatype.dtype for name, array in payload.arrays.items())
+    return {name: array.tolist() for name, array in payload.arrays.items()}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "1,2\n3,4.5",
+        "1,2\n3,4.5\n",
+        "1,2\r\n3,4.5\r\n",
+        "\ufeff1,2\n3,4.5",
+        "\n1,2\n\n\r\n3,4.5\n\n",
+        '1,2\n\n"3",4.5\n\n',
+        " 1, 2\n3 ,4.5",
+    ],
+)
+def test_rows_are_instances(text: str) -> None:
+    assert decode(text, one("FP32", 2)) == {"IN": [[1, 2], [3, 4.5]]}
+
+
+@pytest.mark.parametrize("text", ['"1",2\n3,"4"', "+1,2.\n03,4e0", "1.,2\n3,4", "1\t,2\n 3,4"])
+def test_numbers_that_json_does_not_have_are_read(text: str) -> None:
+    for datatype in ("FP32", "INT32"):
+        assert decode(text, one(datatype, 2)) == {"IN": [[1, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize("word", ["NaN", "nan", "NAN"])
+def test_nan_is_a_word(word: str) -> None:
+    (row, other) = decode(f"{word},2\n3,4", one("FP64", 2))["IN"]
+    assert np.isnan(row[0])
+    assert (row[1], other) == (2, [3, 4])
+
+
+def test_infinities_are_words_and_not_numbers() -> None:
+    assert decode("inf,-Infinity", one("FP16", 2)) == {"IN": [[np.inf, -np.inf]]}
+    with pytest.raises(InvalidRequest, match=r"row 1, column 2 \(input 'IN'\): expected a number that FP64 can hold"):
+        decode("inf,1e999", one("FP64", 2))
+    with pytest.raises(InvalidRequest, match=r"row 1, column 1 \(input 'IN'\): expected a number that FP64 can hold"):
+        decode("1e999,1", one("FP64", 2))
+
+
+def test_several_dims_are_row_major_and_columns_resolve_a_variable_dim() -> None:
+    assert decode("1,2,3,4", one("INT8", 2, 2)) == {"IN": [[[1, 2], [3, 4]]]}
+    assert decode("1,2,3,4\n5,6,7,8", one("INT8", -1, 2)) == {"IN": [[[1, 2], [3, 4]], [[5, 6], [7, 8]]]}
+    assert decode("1\n2", one("FP32", 1)) == {"IN": [[1], [2]]}
+    assert decode("1\n2", one("FP32")) == {"IN": [1, 2]}
+
+
+def test_integers_are_exact() -> None:
+    large = 2**63 - 1
+    assert decode(f"{large}\n-{large}", one("INT64", 1)) == {"IN": [[large], [-large]]}
+    assert decode(f"{2**64 - 1}\n0", one("UINT64", 1)) == {"IN": [[2**64 - 1], [0]]}
+    assert decode("3.0\n-2", one("INT8", 1)) == {"IN": [[3], [-2]]}
+    spec = model({"A": ("INT64", (1,)), "B": ("FP32", (1,))})
+    assert decode(f"{large},0.5", spec) == {"A": [[large]], "B": [[0.5]]}
+    assert decode("7,0.5\n8,1", spec) == {"A": [[7], [8]], "B": [[0.5], [1]]}
+
+
+def test_booleans_are_words_or_digits() -> None:
+    assert decode("true,False,1, 0", one("BOOL", 4)) == {"IN": [[True, False, True, False]]}
+
+
+def test_strings_may_be_quoted() -> None:
+    spec = model({"A": ("BYTES", (2,)), "B": ("FP32", (1,))})
+    text = b'"a,""b""","c\r\nd",1\r\n\xff\xfe,,2\r\n'
+    assert decode(text, spec) == {"A": [[b'a,"b"', b"c\r\nd"], [b"\xff\xfe", b""]], "B": [[1], [2]]}
+
+
+def test_rows_of_a_model_without_batching_are_instances() -> None:
+    payload = decode_csv(b"1,2\n3,4", one("FP32", 2, batch=0), RULES)
+    assert (payload.count, payload.stacked) == (2, False)
+    payload = decode_csv(b"1,2\n3,4", one("FP32", -1, 2, batch=0), RULES)
+    assert (payload.count, payload.stacked, payload.arrays["IN"].shape) == (2, True, (2, 2))
+
+
+@pytest.mark.parametrize(
+    ("text", "datatype", "message"),
+    [
+        ("", "FP32", "the CSV has no rows"),
+        ("\n", "FP32", "the CSV has no rows"),
+        ("\r\r", "FP32", "the CSV has no rows"),
+        ("1,2\n\n3", "FP32", "row 2: expected 2 columns, as row 1 has, got 1"),
+        ("1,2\n3", "FP32", "row 2: expected 2 columns, as row 1 has, got 1"),
+        ("1,2\n3,4,5\n6", "FP32", "row 2: expected 2 columns, as row 1 has, got 3"),
+        ("1,2,3", "FP32", "row 1: expected 2 columns, got 3"),
+        ("1,2,3\n1,2,x", "FP32", "row 1: expected 2 columns, got 3"),
+        ("1,2\n3,x", "FP32", "row 2, column 2 (input 'IN'): expected a number that FP32 can hold"),
+        ("1,2\n,4", "FP32", "row 2, column 1 (input 'IN'): expected a number that FP32 can hold"),
+        ("1,2\n[3],4", "FP32", "row 2, column 1 (input 'IN'): expected a number"),
+        ("1,2],[3,4", "FP32", "row 1: expected 2 columns, got 4"),
+        ("1,1_0", "FP32", "row 1, column 2 (input 'IN'): expected a number"),
+        ("1,1_0", "INT32", "row 1, column 2 (input 'IN'): expected an integer"),
+        ("1,true", "FP32", "row 1, column 2 (input 'IN'): expected a number"),
+        ("1,1e39", "FP32", "row 1, column 2 (input 'IN'): expected a number that FP32 can hold"),
+        ("1,300", "INT8", "row 1, column 2 (input 'IN'): expected an integer from -128 to 127 (INT8), got 300"),
+        ("1,1.5", "INT8", "row 1, column 2 (input 'IN'): expected an integer from -128 to 127 (INT8), got 1.5"),
+        ("1,nan", "INT8", "row 1, column 2 (input 'IN'): expected an integer from -128 to 127 (INT8), got 'nan'"),
+        ("1,é", "INT8", "expected an integer from -128 to 127 (INT8), got 'é'"),
+        ("1,99999999999999999999", "INT64", "row 1, column 2 (input 'IN'): expected an integer from"),
+        ("-1,18446744073709551615", "UINT64", "row 1, column 1 (input 'IN'): expected an integer from"),
+        ("1,2", "BOOL", "row 1, column 2 (input 'IN'): expected true or false, got '2'"),
+        ('"1,2', "FP32", "row 1: unexpected end of data"),
+        ('1,2\n"3"x,4', "FP32", "row 2: "),
+        ("age,height\n1,2", "FP32", "row 1 looks like a header, which CSV must not have"),
+        ("age,height\n1,2", "INT8", "row 1 looks like a header, which CSV must not have"),
+    ],
+)
+def test_an_error_names_row_and_column(text: str, datatype: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode(text, one(datatype, 2))
+    assert message in caught.value.message
+
+
+def test_a_wrong_value_in_the_first_row_is_not_taken_for_a_header() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode("1,x", one("FP32", 2))
+    assert "header" not in caught.value.message
+
+
+# --- encoder
+
+
+def test_each_instance_is_a_row() -> None:
+    assert b"".join(encode_csv([column("A", "FP32", [[0.1, 2], [3, 4]])])) == b"0.1,2.0\n3.0,4.0\n"
+    assert b"".join(encode_csv([column("A", "INT8", [1, -2])])) == b"1\n-2\n"
+    assert b"".join(encode_csv([column("A", "UINT8", [[[1, 2], [3, 4]]])])) == b"1,2,3,4\n"
+    assert b"".join(encode_csv([column("A", "BOOL", [[True], [False]])])) == b"true\nfalse\n"
+
+
+def test_outputs_are_columns_side_by_side() -> None:
+    columns = [
+        column("A", "INT64", [7, 8]),
+        column("B", "BYTES", [b"x", b"y"]),
+        column("C", "BF16", [[0.5, 1], [2, 3]]),
+    ]
+    assert b"".join(encode_csv(columns)) == b"7,x,0.5,1.0\n8,y,2.0,3.0\n"
+
+
+def test_nan_and_infinities_are_words() -> None:
+    assert (
+        b"".join(encode_csv([column("A", "FP16", [[np.nan, np.inf, -np.inf, 1]])])) == b"NaN,Infinity,-Infinity,1.0\n"
+    )
+
+
+def test_strings_are_quoted_if_necessary() -> None:
+    column_of_strings = column("A", "BYTES", [b"plain", b"a,b", b'"', b"a\r\nb", b"", b" a", b"\xff"])
+    assert b"".join(encode_csv([column_of_strings])) == b'plain\n"a,b"\n""""\n"a\r\nb"\n""\n" a"\n\xff\n'
+
+
+def test_rows_may_have_different_lengths() -> None:
+    ragged = OutputColumn("A", BY_NAME["INT8"], [np.ones((1, 1), np.int8), np.ones((1, 2), np.int8)])
+    assert b"".join(encode_csv([ragged])) == b"1\n1,1\n"
+
+
+def test_whole_tensors_are_split_into_rows() -> None:
+    scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
+    assert b"".join(encode_csv([scalar])) == b"1.5\n"
+    assert b"".join(encode_csv([vector])) == b"1\n2\n"
+    with pytest.raises(InvalidRequest, match="different numbers of rows"):
+        b"".join(encode_csv([scalar, vector]))
+
+
+# --- layout
+
+
+def signature(inputs: Signature, optional: str = "") -> InstanceSignature:
+    return instance_signature(model(inputs, optional=optional), None)
+
+
+def blocks(inputs: Signature, columns: int, optional: str = "") -> list[tuple[str, int, int, tuple[int, ...]]]:
+    layout = CsvLayout(signature(inputs, optional), columns)
+    return [(b.spec.name, b.columns.start, b.columns.stop, b.dims) for b in layout.blocks]
+
+
+def test_inputs_are_columns_side_by_side() -> None:
+    inputs: Signature = {"A": ("FP32", (2, 3)), "B": ("BYTES", (1,)), "C": ("FP32", ())}
+    assert blocks(inputs, 8) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,)), ("C", 7, 8, ())]
+
+
+def test_the_number_of_columns_resolves_a_variable_dim() -> None:
+    assert blocks({"A": ("FP32", (-1, 3)), "B": ("FP32", (1,))}, 7) == [("A", 0, 6, (2, 3)), ("B", 6, 7, (1,))]
+
+
+def test_optional_inputs_may_be_missing() -> None:
+    inputs: Signature = {"A": ("FP32", (2,)), "B": ("FP32", (1,))}
+    assert len(blocks(inputs, 3, optional="B")) == 2
+    assert blocks(inputs, 2, optional="B") == [("A", 0, 2, (2,))]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "columns", "message"),
+    [
+        ({"A": ("FP32", (2,))}, 3, "row 1: expected 2 columns, got 3"),
+        ({"A": ("FP32", (2,)), "B": ("FP32", ())}, 2, r"row 1: expected 3 columns \(2 for 'A', 1 for 'B'\), got 2"),
+        ({"A": ("FP32", (-1, 3))}, 4, "row 1: expected columns: a multiple of 3 for 'A', got 4"),
+        ({"A": ("FP32", (-1,)), "B": ("FP32", (4,))}, 4, "columns: a multiple of 1 for 'A', 4 for 'B', got 4"),
+        ({"A": ("FP32", (-1, 0))}, 4, "got 4"),
+        ({"A": ("FP32", (-1, -1))}, 4, "several variable dimensions"),
+        ({"A": ("FP32", (-1,)), "B": ("FP32", (-1,))}, 4, "several variable dimensions"),
+    ],
+)
+def test_a_wrong_number_of_columns_is_refused(inputs: Signature, columns: int, message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        CsvLayout(signature(inputs), columns)

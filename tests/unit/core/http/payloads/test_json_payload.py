@@ -1,0 +1,739 @@
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from tests.unit.core.http.payloads.payload_models import RULES, column, model, one
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.long_json import ELEMENTS
+from trident.core.http.payloads.json import (
+    column_array,
+    decode_instances,
+    decode_json,
+    decode_jsonlines,
+    encode_json,
+    encode_jsonlines,
+    encode_predictions,
+    is_b64,
+    parse_number_array,
+    rank_of,
+    raw_row,
+    wide_kind,
+)
+from trident.core.http.payloads.payload import (
+    DecodedPayload,
+    DecodeRules,
+    DocumentForm,
+    ErrorLocation,
+    OutputColumn,
+    document_form,
+    instance_name,
+    parse_json,
+)
+from trident.core.http.payloads.request_lines import may_be_request_lines, request_lines
+from trident.core.inference.tensors import BY_NAME, Array, Buffer
+
+# --- decoder
+
+
+def decode(document: Any, spec: Any) -> DecodedPayload:
+    """Decode a small and a large document, which have different parsers, and check that the results are equal."""
+    text = orjson.dumps(document)
+    small = decode_json(text, spec, RULES)
+    large = decode_json(memoryview(text + b" " * 2000), spec, RULES)
+    assert (small.count, small.stacked, small.form, small.parameters) == (
+        large.count,
+        large.stacked,
+        large.form,
+        large.parameters,
+    )
+    for name, array in small.arrays.items():
+        assert array.dtype == large.arrays[name].dtype
+        assert array.shape == large.arrays[name].shape
+        np.testing.assert_array_equal(array, large.arrays[name])
+    return small
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP64", "FP16", "INT8", "UINT64", "INT64"])
+def test_instances_of_numbers_become_an_array(datatype: str) -> None:
+    payload = decode({"instances": [[1, 2], [3, 4]], "parameters": {"outputs": ["["]}}, one(datatype, 2))
+    assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
+    assert payload.arrays["IN"].flags.c_contiguous
+    assert payload.parameters == {"outputs": ["["]}
+    assert payload.form is DocumentForm.INSTANCES
+
+
+@pytest.mark.parametrize(
+    ("document", "dims", "expected"),
+    [
+        ([[1, 2], [3, 4]], (2,), [[1, 2], [3, 4]]),
+        ([1, 2], (2,), [[1, 2]]),
+        ([1, 2, 3], (1,), [[1], [2], [3]]),
+        ([[1], [2]], (1,), [[1], [2]]),
+        ([1, 2, 3], (-1,), [[1, 2, 3]]),
+        ([[1, 2], [3, 4]], (-1,), [[1, 2], [3, 4]]),
+        ([[1, 2], [3, 4]], (2, 2), [[[1, 2], [3, 4]]]),
+        ([1, 2], (), [1, 2]),
+    ],
+)
+def test_a_bare_array_is_instances_or_one_instance(document: Any, dims: tuple[int, ...], expected: Any) -> None:
+    payload = decode(document, one("FP32", *dims))
+    assert payload.arrays["IN"].tolist() == expected
+    assert payload.form is DocumentForm.BARE
+
+
+def test_a_bare_array_may_have_the_models_own_batch_dimension() -> None:
+    spec = one("FP32", -1, 2, batch=0)
+    for document, count in (([[1, 2], [3, 4]], 2), ([1, 2], 1)):
+        payload = decode(document, spec)
+        assert (payload.count, payload.stacked) == (count, True)
+    assert decode([[[1, 2]], [[3, 4]]], spec).stacked is False
+
+
+def test_columns_are_whole_tensors() -> None:
+    spec = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))})
+    payload = decode({"inputs": {"A": [[1, 2], [3, 4]], "B": [["x"], ["y"]]}}, spec)
+    assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
+    assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
+    assert (payload.count, payload.stacked) == (2, True)
+    bare = decode({"inputs": [[1, 2], [3, 4]]}, one("FP32", 2))
+    assert (bare.arrays["IN"].tolist(), bare.form) == ([[1, 2], [3, 4]], DocumentForm.COLUMNS)
+    whole = decode({"inputs": {"IN": [1, 2]}}, one("FP32", 2, batch=0))
+    assert whole.arrays["IN"].tolist() == [1, 2]
+    assert whole.count is None
+    assert decode({"inputs": {"IN": "x"}}, one("BYTES", batch=0)).arrays["IN"].tolist() == b"x"
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_nan_and_infinity_are_read(value: str) -> None:
+    assert decode({"instances": [[value]]}, one("FP32", 1)).arrays["IN"].tolist() == [
+        [pytest.approx(float(value), nan_ok=True)]
+    ]
+    bare = decode_json(f'{{"instances": [[{value}]]}}'.encode(), one("FP32", 1), RULES)
+    assert bare.arrays["IN"].tolist() == [[pytest.approx(float(value), nan_ok=True)]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "failed to parse the request JSON buffer"),
+        ("{", "failed to parse the request JSON buffer"),
+        ('{"instances": [[1,2]', "failed to parse the request JSON buffer"),
+        ("1", "expected a JSON object with 'instances'"),
+        ("{}", "expected a JSON object with 'instances'"),
+        ('{"a": {"instances": 1}}', "expected a JSON object with 'instances'"),
+        ('{"instances": 1}', "'instances': expected a list of instances, got 1"),
+        ('{"instances": []}', "there are no instances"),
+        ("[]", "instance 0, input 'IN': expected a list of 2"),
+        ('{"instances": [[1,2]], "parameters": [1]}', "'parameters': expected an object, got a list"),
+        (
+            '{"instances": [[1,2]], "parameter": {}}',
+            "unknown member 'parameter' of the request, known are 'instances', ",
+        ),
+        ('{"instances": [[1,2],[3]]}', "instance 1, input 'IN': expected a list of 2, got one of 1"),
+        (
+            '{"instances": [[1,2],[3,1e39]]}',
+            "instance 1, input 'IN', element [1]: expected a number that FP32 can hold",
+        ),
+        ('{"instances": [[1,2],[3,[4]]]}', "instance 1, input 'IN', element [1]: expected a number"),
+        ('{"inputs": {}}', "'inputs': input 'IN' is missing"),
+        ('{"inputs": {"IN": []}}', "input 'IN': expected a list of at least one row, got a list"),
+        ('{"inputs": {"X": [1]}}', "'inputs': 'X' is not an input of model 'm'"),
+        ('{"inputs": [1, 2]}', "row 0, input 'IN': expected a list of 2, got 1"),
+    ],
+)
+def test_an_error_names_the_instance_and_the_input(text: str, message: str) -> None:
+    for padding in ("", " " * 2000):
+        with pytest.raises(InvalidRequest) as caught:
+            decode_json((padding + text).encode(), one("FP32", 2), RULES)
+        assert message in caught.value.message
+
+
+def test_columns_with_different_numbers_of_rows_are_refused() -> None:
+    spec = model({"A": ("FP32", ()), "B": ("FP32", ())})
+    with pytest.raises(InvalidRequest, match="input 'B' has 2 rows, input 'A' has 1: expected the same"):
+        decode_json(b'{"inputs": {"A": [1], "B": [1, 2]}}', spec, RULES)
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 100_000, b'{"instances":' + b"[" * 900 + b"]" * 900 + b"}", b'{"a":' * 100_000]
+)
+def test_deep_nesting_is_refused(text: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        decode_json(text, one("FP32", 2), RULES)
+
+
+def test_a_document_of_ten_megabytes_is_decoded() -> None:
+    array = np.random.default_rng(0).normal(size=(17_000, 30)).astype(np.float32)
+    text = orjson.dumps({"instances": array.astype(np.float64)}, option=orjson.OPT_SERIALIZE_NUMPY)
+    assert len(text) > 10_000_000
+    np.testing.assert_array_equal(decode_json(text, one("FP32", 30), RULES).arrays["IN"], array)
+
+
+# --- values
+
+
+LOCATION = ErrorLocation(instance_name, "IN")
+
+
+def spec(datatype: str, *dims: int) -> InputSpec:
+    return InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)
+
+
+def array(values: list[Any], datatype: str, *dims: int) -> Array:
+    return column_array(values, spec(datatype, *dims), LOCATION)
+
+
+def b64(content: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(content).decode()}
+
+
+@pytest.mark.parametrize(
+    ("values", "datatype", "dims", "expected"),
+    [
+        ([[1, 2], [3, 4.5]], "FP32", (2,), [[1, 2], [3, 4.5]]),
+        ([[[1], [2]]], "INT8", (2, 1), [[[1], [2]]]),
+        ([1, 2], "INT32", (1,), [[1], [2]]),
+        ([1, 2], "INT32", (1, 1), [[[1]], [[2]]]),
+        ([1, 2], "INT32", (), [1, 2]),
+        ([[1], [2]], "INT32", (1,), [[1], [2]]),
+        ([[1, 2, 3], [4, 5, 6]], "INT64", (-1,), [[1, 2, 3], [4, 5, 6]]),
+        ([[], []], "INT64", (-1,), [[], []]),
+        ([[1.0], [2.0]], "UINT8", (1,), [[1], [2]]),
+        ([2**64 - 1], "UINT64", (1,), [[2**64 - 1]]),
+        ([1.0, 2**63 - 1], "INT64", (1,), [[1], [2**63 - 1]]),
+        ([True, False], "BOOL", (1,), [[True], [False]]),
+        ([["é", "b"]], "BYTES", (2,), [["é".encode(), b"b"]]),
+        (["a", b64(b"\xff\0")], "BYTES", (1,), [[b"a"], [b"\xff\0"]]),
+        (["Infinity", "-Infinity"], "FP16", (1,), [[np.inf], [-np.inf]]),
+        ([b64(np.array([1, 2], np.float32).tobytes())], "FP32", (2,), [[1, 2]]),
+        ([b64(b"\1\0\2\0"), b64(b"\3\0\4\0")], "INT16", (-1, 1), [[[1], [2]], [[3], [4]]]),
+    ],
+)
+def test_values_of_each_datatype_become_an_array(
+    values: list[Any], datatype: str, dims: tuple[int, ...], expected: list[Any]
+) -> None:
+    got = array(values, datatype, *dims)
+    assert got.dtype == BY_NAME[datatype].dtype
+    assert got.shape == np.array(expected, got.dtype).shape
+    assert got.tolist() == expected
+
+
+def test_nan_may_be_a_string() -> None:
+    assert np.isnan(array([["NaN", 1]], "FP32", 2)).tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(
+    ("values", "datatype", "dims", "message"),
+    [
+        ([[1, 2], [3]], "FP32", (2,), "instance 1, input 'IN': expected a list of 2, got one of 1"),
+        ([[1, 2], [3]], "FP32", (-1,), "instance 1, input 'IN': expected a list of 2, as instance 0, input 'IN' has"),
+        ([[[1], [2, 3]]], "FP32", (2, -1), "instance 0, input 'IN', element [1]: expected a list of 1"),
+        ([[1], 2], "FP32", (1,), "instance 1, input 'IN': expected a list of 1, got 2"),
+        ([1], "FP32", (2,), "instance 0, input 'IN': expected a list of 2, got 1"),
+        ([1], "FP32", (-1,), "instance 0, input 'IN': expected a list, got 1"),
+        ([[[1]]], "FP32", (1,), "instance 0, input 'IN', element [0]: expected a number that FP32 can hold"),
+        ([[0, [1]]], "FP32", (2,), "instance 0, input 'IN', element [1]: expected a number that FP32 can hold"),
+        ([[0, "x"]], "FP32", (2,), "element [1]: expected a number that FP32 can hold"),
+        ([[0, None]], "FP64", (2,), "element [1]: expected a number that FP64 can hold"),
+        ([[0, True]], "FP64", (2,), "element [1]: expected a number that FP64 can hold"),
+        ([[0, "NaN"]], "INT8", (2,), "element [1]: expected an integer from -128 to 127 (INT8), got 'NaN'"),
+        ([[0, 300]], "INT8", (2,), "element [1]: expected an integer from -128 to 127 (INT8), got 300"),
+        ([[0, 1.5]], "INT8", (2,), "element [1]: expected an integer from -128 to 127 (INT8), got 1.5"),
+        ([[2**62, 1.5]], "INT64", (2,), "element [1]: expected an integer from"),
+        ([[0, 2**70]], "INT64", (2,), "element [1]: expected an integer from"),
+        ([[0, float(-(2**63))]], "INT64", (2,), "element [1]: expected an integer from"),
+        ([[-1, 2**64 - 1]], "UINT64", (2,), "element [0]: expected an integer from 0"),
+        ([[0, 10**400]], "FP64", (2,), "element [1]: expected a number that FP64 can hold"),
+        ([[0, 1e39]], "FP32", (2,), "element [1]: expected a number that FP32 can hold"),
+        ([[True, 1]], "BOOL", (2,), "element [1]: expected true or false, got 1"),
+        ([["a", 1]], "BYTES", (2,), 'element [1]: expected a string or {"b64": "..."}, got 1'),
+        ([["a", {"b": 1}]], "BYTES", (2,), "element [1]: expected a string"),
+        (["\ud800"], "BYTES", (1,), "expected Unicode text, got half of a surrogate pair"),
+        ([{"b64": 1}], "BYTES", (1,), "instance 0, input 'IN', element [0], 'b64': expected a string of base64"),
+        ([{"b64": "a"}], "FP32", (1,), "instance 0, input 'IN', 'b64': invalid base64"),
+        ([{"b64": "AACAPw==="}], "FP32", (1,), "'b64': invalid base64: its length, 9, is not a multiple of 4"),
+        ([{"b64": "é"}], "FP32", (1,), "instance 0, input 'IN', 'b64': invalid base64"),
+        ([b64(b"123")], "FP32", (1,), "instance 0, input 'IN': expected 4 bytes, got 3"),
+        ([b64(b"123")], "FP32", (-1,), "instance 0, input 'IN': expected a multiple of 4 bytes, got 3"),
+        ([b64(b"12"), b64(b"1")], "INT8", (-1,), "instance 1, input 'IN': expected 2 bytes, as instance 0"),
+        ([b64(b"12")], "INT8", (-1, -1), "raw bytes cannot determine 2 variable dimensions"),
+        ([b64(b"\0\2")], "BOOL", (2,), "expected bytes that are 0 or 1"),
+        ([b64(b"12"), [1, 2]], "INT8", (2,), "instance 0, input 'IN': expected a list of 2, got an object"),
+    ],
+)
+def test_the_first_error_is_named(values: list[Any], datatype: str, dims: tuple[int, ...], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        array(values, datatype, *dims)
+    assert message in caught.value.message
+
+
+def test_rank_and_base64_are_recognized() -> None:
+    assert [rank_of(value) for value in (1, [], [1], [[1], 2], {"b64": ""})] == [0, 1, 1, 2, 0]
+    assert is_b64({"b64": 1})
+    assert not is_b64({"b64": "", "key": 1})
+    assert not is_b64("b64")
+
+
+def test_raw_bytes_may_have_an_empty_variable_dim() -> None:
+    assert raw_row(b"", spec("FP32", -1, 2), "here").shape == (0, 2)
+
+
+# --- instances
+
+
+TWO = model({"A": ("FP32", (2,)), "B": ("BYTES", (1,))}, optional="B")
+
+
+def test_objects_may_have_inputs_in_any_order() -> None:
+    payload = decode_instances([{"A": [1, 2], "B": "x"}, {"B": "y", "A": [3, 4]}], TWO, RULES, instance_name)
+    assert payload.arrays["A"].tolist() == [[1, 2], [3, 4]]
+    assert payload.arrays["B"].tolist() == [[b"x"], [b"y"]]
+    assert (payload.count, payload.stacked) == (2, True)
+
+
+def test_all_instances_may_omit_an_optional_input() -> None:
+    assert list(decode_instances([{"A": [1, 2]}], TWO, RULES, instance_name).arrays) == ["A"]
+
+
+def test_one_input_takes_values_or_objects() -> None:
+    for instances in ([[1, 2]], [{"IN": [1, 2]}]):
+        assert decode_instances(instances, one("FP32", 2), RULES, instance_name).arrays["IN"].tolist() == [[1, 2]]
+
+
+def test_an_object_of_base64_is_a_value_unless_an_input_has_that_name() -> None:
+    assert decode_instances([{"b64": "YWI="}], one("BYTES", 1), RULES, instance_name).arrays["IN"].tolist() == [[b"ab"]]
+    spec = model({"b64": ("FP32", (1,))})
+    assert decode_instances([{"b64": 1}], spec, RULES, instance_name).arrays["b64"].tolist() == [[1]]
+
+
+def test_a_key_is_ignored_unless_an_input_has_that_name() -> None:
+    rules = DecodeRules(ignored_fields=frozenset({"key"}))
+    instances = [{"key": 7, "IN": 1}, {"IN": 2}]
+    assert decode_instances(instances, one("FP32", 1), rules, instance_name).arrays["IN"].tolist() == [[1], [2]]
+    spec = model({"key": ("FP32", (1,))})
+    assert decode_instances([{"key": 7}], spec, rules, instance_name).arrays["key"].tolist() == [[7]]
+
+
+def test_without_a_batch_dimension_instances_are_separate() -> None:
+    payload = decode_instances([[1, 2], [3, 4]], one("FP32", 2, batch=0), RULES, instance_name)
+    assert (payload.count, payload.stacked) == (2, False)
+
+
+APART = model({"A": ("FP32", (-1,)), "B": ("INT64", ())}, batch=0)
+
+
+def test_separate_instances_may_have_different_shapes() -> None:
+    instances = [{"A": [], "B": 1}, {"A": [1, 2], "B": 2}, {"A": {"b64": "AACAPw=="}, "B": 3}]
+    payload = decode_instances(instances, APART, RULES, instance_name)
+    assert (payload.arrays, payload.count, payload.stacked) == ({}, 3, False)
+    assert payload.rows is not None
+    assert [(row["A"].tolist(), row["B"].tolist()) for row in payload.rows] == [([], 1), ([1, 2], 2), ([1], 3)]
+    assert {(row["A"].ndim, row["A"].dtype.name, row["B"].shape) for row in payload.rows} == {(1, "float32", ())}
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([{"A": [1], "B": 1}, {"A": [1, "x"], "B": 1}], r"^instance 1, input 'A', element \[1\]: expected a number"),
+        ([{"A": [1], "B": 1}, {"A": 5, "B": 1}], "^instance 1, input 'A': expected a list, got 5"),
+        ([{"A": [1], "B": 1}, {"A": [1, 2], "B": "x"}], "^instance 1, input 'B': expected an integer"),
+        (
+            [{"A": [1], "B": 1}, {"A": {"b64": "AAAA"}, "B": 1}],
+            "^instance 1, input 'A': expected a multiple of 4 bytes",
+        ),
+    ],
+)
+def test_an_error_in_a_separate_instance_names_it(instances: list[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest, match=message):
+        decode_instances(instances, APART, RULES, instance_name)
+
+
+@pytest.mark.parametrize(("instances", "stacked"), [([[1, 2], [3, 4]], True), ([[[1, 2]], [[3, 4]]], False)])
+def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: list[Any], stacked: bool) -> None:
+    payload = decode_instances(instances, one("FP32", -1, 2, batch=0), RULES, instance_name)
+    assert payload.stacked is stacked
+
+
+@pytest.mark.parametrize(
+    ("instances", "message"),
+    [
+        ([], "there are no instances"),
+        ([[1, 2]], "instance 0: expected an object with the inputs 'A', 'B', got a list"),
+        (
+            [{"A": [1, 2]}, [1, 2]],
+            "instance 1: expected an object with a value by input name, like the others, got a list",
+        ),
+        ([1, {"A": [1, 2]}], "instance 0: expected an object with a value by input name, like the others, got 1"),
+        ([{"b64": ""}], "instance 0: 'b64' is not an input of model 'm', whose inputs are 'A', 'B'"),
+        ([{"A": [1, 2]}, {"A": [1, 2], "C": 1}], "instance 1: 'C' is not an input"),
+        ([{"A": [1, 2]}, {"A": [1, 2], "B": "x"}], "instance 1 has 'B' and instance 0 has not"),
+        ([{"A": [1, 2], "B": "x"}, {"A": [1, 2]}], "instance 0 has 'B' and instance 1 has not"),
+        ([{"A": [1, 2]}, {"B": "x"}], "instance 1: input 'A' is missing"),
+        ([{"A": [1, 2]}, {}], "instance 1: input 'A' is missing"),
+        ([{}], "instance 0: input 'A' is missing"),
+        ([{"A": [1, 2]}, {"A": [1]}], "instance 1, input 'A': expected a list of 2, got one of 1"),
+        ([{"A": [1, 2], "B": 5}], "instance 0, input 'B', element [0]: expected a string"),
+    ],
+)
+def test_an_error_names_the_instance(instances: list[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_instances(instances, TWO, RULES, instance_name)
+    assert message in caught.value.message
+
+
+def test_objects_and_values_of_one_input_do_not_mix() -> None:
+    with pytest.raises(InvalidRequest, match="instance 0: expected an object with a value by input name"):
+        decode_instances([[1, 2], {"IN": [1, 2]}], one("FP32", 2), RULES, instance_name)
+
+
+# --- number array
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("FP16", "f"), ("BF16", "f"), ("INT8", "i"), ("UINT64", "u"), ("BOOL", None), ("BYTES", None)]
+)
+def test_a_datatype_has_its_wide_kind(name: str, kind: str | None) -> None:
+    assert wide_kind(BY_NAME[name]) == kind
+
+
+def test_nested_lists_become_an_array() -> None:
+    found = parse_number_array(b"[[[1,2.5]],[[3,4]],[[-5,6e1]]]", None, "f")
+    assert found is not None
+    assert found[0].dtype == np.float64
+    assert found[0].tolist() == [[[1, 2.5]], [[3, 4]], [[-5, 60]]]
+
+
+def test_other_members_are_returned_as_values() -> None:
+    text = b'{"parameters": {"outputs": ["a[", "b"]}, "instances": [[1], [18446744073709551615]]}'
+    found = parse_number_array(text, "instances", "u")
+    assert found is not None
+    assert found[0].tolist() == [[1], [2**64 - 1]]
+    assert found[1] == {"parameters": {"outputs": ["a[", "b"]}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[[1,2],[3]]",
+        b"[[1],[2,3,4],[5,6]]",
+        b"[[1,[2]],[3,4]]",
+        b"[[1,[]],[3,4]]",
+        b"[1,[2]]",
+        b"[[1],2]",
+        b"[[[1]],[2]]",
+        b"[]",
+        b"[1,true]",
+        b"[null]",
+        b'["1"]',
+        b"[{}]",
+        b"{}",
+        b"1",
+        b"[1",
+        b"[1] 2",
+        b"[1.5, 99999999999999999999999]",
+        b"[" * 3000,
+    ],
+)
+def test_any_other_text_gives_none(text: bytes) -> None:
+    assert parse_number_array(text, None, "f") is None
+
+
+def test_fractions_for_integers_and_repeated_keys_give_none() -> None:
+    assert parse_number_array(b"[1.0]", None, "i") is None
+    assert parse_number_array(b"[-1]", None, "u") is None
+    assert parse_number_array(b'{"a":[1],"a":[2]}', "a", "i") is None
+    assert parse_number_array(b'{"b":[1]}', "a", "i") is None
+    assert parse_number_array(rb'{"a":[1],"b\u0000":2,"b":3}', "a", "i") is None
+
+
+def test_a_document_parses_after_a_refused_one() -> None:
+    assert parse_number_array(b"[1,{}]", None, "f") is None
+    found = parse_number_array(memoryview(b"[7]"), None, "i")
+    assert found is not None
+    assert found[0].tolist() == [7]
+
+
+# --- document form
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("[1]", DocumentForm.BARE),
+        (' {"instances": []}', DocumentForm.INSTANCES),
+        ('{"parameters": {}, "instances": []}', DocumentForm.INSTANCES),
+        ('{"inputs": [], "instances": []}', DocumentForm.INSTANCES),
+        ('{"inputs": [{"name": "instances"}]}', DocumentForm.V2),
+        ('{"inputs": {"A": [1]}}', DocumentForm.COLUMNS),
+        ('{"inputs": [[1]]}', DocumentForm.COLUMNS),
+        ('{"signature_name": "s", "inputs" : [ "text" ]}', DocumentForm.COLUMNS),
+        ('{"parameters": {"inputs": [1]}, "inputs": [{"name": "A"}]}', DocumentForm.V2),
+        ('{"inputs": []}', DocumentForm.V2),
+        ('{"id": "1", "inputs": [{"name": "A"}]}', DocumentForm.V2),
+        ('{"a": 1}', DocumentForm.V2),
+        ("", DocumentForm.V2),
+        ("1", DocumentForm.V2),
+    ],
+)
+def test_the_form_follows_from_the_text(text: str, form: DocumentForm) -> None:
+    assert document_form(text.encode()) is form
+
+
+# --- text
+
+
+def test_nan_and_infinity_are_numbers() -> None:
+    nan, infinity = parse_json(b"[NaN, -Infinity]")
+    assert math.isnan(nan)
+    assert infinity == -math.inf
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"", "line 2: failed to parse the request JSON buffer: .* at 0"),
+        (b"[1,]", "line 2: failed to parse the request JSON buffer: trailing comma .* at 2"),
+        (b"[NaN,]", "line 2: failed to parse the request JSON buffer: .* at [45]"),
+        (b'["\xff"]', "line 2: failed to parse the request JSON buffer: .*UTF-8"),
+        (b'[NaN, "\xff"]', "line 2: failed to parse the request JSON buffer: "),
+        (b"[" * 1000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
+        (b"[" * 2000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
+        (b"[NaN," + b"[" * 200000, r"line 2: JSON nesting depth exceeds maximum allowed limit \(100\)"),
+    ],
+)
+def test_an_error_has_a_reason_and_an_offset(text: bytes, message: str) -> None:
+    with pytest.raises(InvalidRequest, match="^" + message):
+        parse_json(text, "line 2")
+
+
+def test_without_a_location_the_text_begins_with_the_reason() -> None:
+    with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: "):
+        parse_json(b"{")
+
+
+# --- encoder
+
+
+@pytest.mark.parametrize(
+    ("datatype", "values", "text"),
+    [
+        ("FP32", [[0.1, 2], [1e16, -1e-7]], "[[0.1,2.0],[1e16,-1e-7]]"),
+        ("FP64", [[0.1, 1 / 3]], "[[0.1,0.3333333333333333]]"),
+        ("FP16", [[0.1, 2]], "[[0.099975586,2.0]]"),
+        ("BF16", [[0.5, 2]], "[[0.5,2.0]]"),
+        ("INT64", [2**63 - 1, -1], "[9223372036854775807,-1]"),
+        ("UINT64", [[2**64 - 1]], "[[18446744073709551615]]"),
+        ("UINT8", [[[1, 2]], [[3, 4]]], "[[[1,2]],[[3,4]]]"),
+        ("BOOL", [True, False], "[true,false]"),
+        ("BYTES", ["é".encode(), b"\xff"], '[["é"],[{"b64":"/w=="}]]'),
+        ("FP32", [[0.1, np.nan], [np.inf, -np.inf]], '[[0.1,"NaN"],["Infinity","-Infinity"]]'),
+        ("FP64", [[0.1, np.nan], [np.inf, -np.inf]], '[[0.1,"NaN"],["Infinity","-Infinity"]]'),
+        ("FP16", [np.nan, 1], '["NaN",1.0]'),
+        ("FP32", [[], []], "[[],[]]"),
+    ],
+)
+def test_one_output_is_a_value_for_each_instance(datatype: str, values: Any, text: str) -> None:
+    columns = [column("A", datatype, values)]
+    # By its version orjson writes an exponent with or without a plus sign.
+    written = b"".join(encode_predictions(columns)).decode().replace("e+", "e")
+    assert written == f'{{"predictions":{text}}}'
+    assert b"".join(encode_json(columns, DocumentForm.BARE)).decode().replace("e+", "e") == text
+
+
+def test_several_outputs_are_an_object_for_each_instance() -> None:
+    columns = [
+        column("A", "FP32", [[0.1], [np.inf]]),
+        column("B", "INT8", [1, 2]),
+        column("C", "BYTES", [b"x", b"\xff"]),
+    ]
+    assert orjson.loads(b"".join(encode_json(columns, DocumentForm.INSTANCES))) == {
+        "predictions": [
+            {"A": [0.1], "B": 1, "C": ["x"]},
+            {"A": ["Infinity"], "B": 2, "C": [{"b64": "/w=="}]},
+        ]
+    }
+
+
+def test_rows_may_have_different_shapes() -> None:
+    ragged = OutputColumn("A", BY_NAME["FP32"], [np.ones((1, 1), np.float32), np.ones((2, 2), np.float32)])
+    assert b"".join(encode_predictions([ragged])) == b'{"predictions":[[1.0],[1.0,1.0],[1.0,1.0]]}'
+    assert b"".join(encode_json([ragged], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[1.0,1.0],[1.0,1.0]]}'
+
+
+def test_a_request_of_columns_gets_columns() -> None:
+    columns = [column("A", "FP32", [[1], [2]]), column("B", "BOOL", [True, False])]
+    assert b"".join(encode_json(columns[:1], DocumentForm.COLUMNS)) == b'{"outputs":[[1.0],[2.0]]}'
+    assert b"".join(encode_json(columns, DocumentForm.COLUMNS)) == b'{"outputs":{"A":[[1.0],[2.0]],"B":[true,false]}}'
+
+
+def test_whole_tensors_are_split_or_kept_whole() -> None:
+    scalar, vector = column("A", "FP32", 1.5, whole=True), column("B", "INT8", [1, 2], whole=True)
+    assert b"".join(encode_predictions([scalar])) == b'{"predictions":[1.5]}'
+    assert b"".join(encode_predictions([vector])) == b'{"predictions":[1,2]}'
+    assert b"".join(encode_predictions([scalar, vector])) == b'{"predictions":[{"A":1.5,"B":[1,2]}]}'
+    assert b"".join(encode_predictions([vector, vector])) == b'{"predictions":[{"B":1},{"B":2}]}'
+    assert b"".join(encode_json([scalar], DocumentForm.COLUMNS)) == b'{"outputs":1.5}'
+
+
+def test_many_rows_are_written_in_parts() -> None:
+    texts = [b"%d" % number for number in range(2 * ELEMENTS + 1)]
+    parts = encode_predictions([column("A", "BYTES", texts)])
+    assert max(map(len, parts)) < 12 * ELEMENTS
+    assert orjson.loads(b"".join(parts)) == {"predictions": [[text.decode()] for text in texts]}
+
+
+# --- json lines
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1,2]\n[3,4]",
+        "\n[1,2]\n\n \r\n[3,4]\n\n",
+        "[1,2]\r\n[3,4]\r\n",
+        " [1, 2]\n[3,4] ",
+        '{"IN":[1,2]}\n{"IN":[3,4]}',
+    ],
+)
+def test_each_line_is_an_instance(text: str) -> None:
+    payload = decode_jsonlines(text.encode(), one("FP32", 2), RULES)
+    assert payload.arrays["IN"].tolist() == [[1, 2], [3, 4]]
+    assert (payload.count, payload.stacked) == (2, True)
+
+
+def test_lines_may_have_several_inputs_or_scalars() -> None:
+    spec = model({"A": ("FP32", (1,)), "B": ("BYTES", (1,))})
+    payload = decode_jsonlines(b'{"A":1,"B":"x"}\n{"B":{"b64":"/w=="},"A":"NaN"}\n', spec, RULES)
+    assert payload.arrays["B"].tolist() == [[b"x"], [b"\xff"]]
+    assert np.isnan(payload.arrays["A"][1, 0])
+    assert decode_jsonlines(b"1\n2", one("INT8", 1), RULES).arrays["IN"].tolist() == [[1], [2]]
+    assert decode_jsonlines(b"[[1]]\n[[2]]", one("INT8", 1, 1), RULES).arrays["IN"].tolist() == [[[1]], [[2]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "there are no instances"),
+        ("\n", "there are no instances"),
+        ("[1,2]\n\n[3", "line 2: failed to parse"),
+        ("[1,2]\n[3", "line 2: failed to parse"),
+        ("[1,2],[3,4]", "line 1: failed to parse"),
+        ("[1,2],[3,4]\n[5,6]", "line 1: failed to parse"),
+        ("[1,2\n3,4]", "line 1: failed to parse"),
+        ("[[1,2]\n[3,4]]", "line 1: failed to parse"),
+        ("[1,2]]\n[[3,4]", "line 1: failed to parse"),
+        ("[1,2]\n[3]", "line 2, input 'IN': expected a list of 2, got one of 1"),
+        ("[1,2,3]\n[4,5,6]", "line 1, input 'IN': expected a list of 2, got one of 3"),
+        ("[1,2]\n[3,1e39]", "line 2, input 'IN', element [1]: expected a number that FP32 can hold"),
+        ("[1,2]\n[3,null]", "line 2, input 'IN', element [1]: expected a number that FP32 can hold"),
+        ('[1,2]\n{"IN":[1,2]}', "line 1: expected an object"),
+    ],
+)
+def test_an_error_names_the_line(text: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        decode_jsonlines(text.encode(), one("FP32", 2), RULES)
+    assert caught.value.message.startswith(message)
+
+
+def test_each_instance_is_encoded_as_a_line() -> None:
+    numbers = column("A", "FP32", [[0.1, np.nan], [3, 4]])
+    assert b"".join(encode_jsonlines([numbers])) == b'[0.1,"NaN"]\n[3.0,4.0]\n'
+    both = [numbers, column("B", "INT64", [1, 2])]
+    assert b"".join(encode_jsonlines(both)) == b'{"A":[0.1,"NaN"],"B":1}\n{"A":[3.0,4.0],"B":2}\n'
+
+
+def test_many_lines_are_written_in_parts() -> None:
+    rows = range(2 * ELEMENTS + 1)
+    parts = encode_jsonlines([column("A", "INT32", list(rows))])
+    assert len(parts) == 3
+    assert b"".join(parts) == b"".join(b"%d\n" % row for row in rows)
+
+
+# --- request lines
+
+
+ONE = one("FP32", 2)
+V2 = b'{"inputs":[{"name":"IN"}]}'
+INSTANCES = b'{"instances":[[1,2]]}'
+COLUMNS = b'{"inputs":{"IN":[[1,2]]}}'
+JSON = "application/json"
+LINES = "application/jsonlines"
+
+
+def documents(content_type: str, body: Buffer, spec: ModelSpec = ONE) -> list[bytes] | None:
+    return request_lines(content_type, body, spec) if may_be_request_lines(content_type, body) else None
+
+
+@pytest.mark.parametrize("content_type", [JSON, "application/json; charset=utf-8", "", LINES, "application/x-ndjson"])
+def test_each_line_is_a_request_under_any_type_of_json(content_type: str) -> None:
+    assert documents(content_type, INSTANCES + b"\n" + V2) == [INSTANCES, V2]
+
+
+@pytest.mark.parametrize("document", [V2, INSTANCES, COLUMNS, b'{"id":"1","parameters":{},"inputs":[{}]}'])
+@pytest.mark.parametrize(("between", "end"), [(b"\n", b""), (b"\n", b"\n"), (b"\r\n", b"\r\n")])
+def test_each_line_is_a_request(document: bytes, between: bytes, end: bytes) -> None:
+    found = documents(JSON, memoryview(document + between + V2 + end))
+    assert found is not None
+    assert [line.strip() for line in found] == [document, V2]
+
+
+def test_a_first_line_may_have_any_length() -> None:
+    long = INSTANCES + b" " * 200_000 + b"}"
+    body = INSTANCES[:-1] + b" " * 200_000 + b"}\n" + V2
+    assert documents(JSON, memoryview(body)) == [body.split(b"\n")[0], V2]
+    assert documents(JSON, memoryview(long)) is None
+
+
+def test_arrays_are_requests_in_json_and_instances_in_json_lines() -> None:
+    rows = b"[1,2]\n[3,4]\n"
+    assert documents(JSON, rows) == [b"[1,2]", b"[3,4]"]
+    assert documents(LINES, rows) is None
+    assert documents("", rows) is None
+
+
+def test_a_single_line_is_a_request_only_in_json_lines_with_instances() -> None:
+    for document in (V2, INSTANCES, COLUMNS):
+        assert documents(JSON, document + b"\n") is None
+    assert documents(LINES, V2 + b"\n") is None
+    assert documents(LINES, INSTANCES + b"\n") == [INSTANCES]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        (JSON, b'{\n"instances": [\n[1,2],\n[3,4]\n]\n}'),
+        (JSON, b'{"instances": [[1,2]\n]\n}'),
+        (JSON, b'{"instances": [\n{"IN": [1,2]},\n{"IN": [1,2]}]}'),
+        (JSON, b'{"a":1}\n{"a":2}'),
+        (JSON, b"[1,2}\n[3,4]"),
+        (LINES, b'{"IN":[1,2]}\n{"IN":[3,4]}'),
+        (LINES, b'{"IN":["inputs"]}\n{"IN":["\\"instances\\""]}'),
+        (LINES, b'{"inputs"\n'),
+        ("text/csv", b"1,2\n3,4\n"),
+        ("text/csv", INSTANCES + b"\n" + INSTANCES),
+        ("application/x-npy", V2 + b"\n" + V2),
+        ("", b"{\0}\n{\0}\n"),
+        (JSON, b""),
+        (LINES, b""),
+    ],
+)
+def test_any_other_body_has_no_request_lines(content_type: str, body: bytes) -> None:
+    assert documents(content_type, body) is None
+
+
+def test_an_input_may_have_the_name_of_a_member() -> None:
+    spec = model({"instances": ("FP32", (2,))})
+    lines = b'{"instances":[1,2]}\n{"instances":[3,4]}\n'
+    assert documents(LINES, lines, spec) is None
+    assert documents(JSON, lines, spec) is not None
+
+
+def test_blank_lines_are_passed_over() -> None:
+    assert documents(LINES, V2 + b"\n\n" + V2 + b"\n \r\n") == [V2, V2]

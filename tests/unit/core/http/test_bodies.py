@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import gzip
+import io
+import subprocess
+import sys
+import tracemalloc
+import zlib
+from typing import Any
+
+import pytest
+
+from tests.project import ROOT
+from trident.core.errors import InvalidRequest
+from trident.core.http.body import choose_encoding, compress, decompress, read_body, read_object, read_parameters
+from trident.core.http.errors import UnsupportedEncoding
+from trident.core.inference.tensors import Buffer
+
+# --- request body
+
+
+def environ(content: bytes, **more: Any) -> dict[str, Any]:
+    return {"wsgi.input": io.BytesIO(content), "CONTENT_LENGTH": str(len(content)), **more}
+
+
+def chunked(content: bytes) -> dict[str, Any]:
+    return {"wsgi.input": io.BytesIO(content), "wsgi.input_terminated": True}
+
+
+def test_a_body_up_to_the_limit_is_read() -> None:
+    assert read_body(environ(b"12345"), 5) == b"12345"
+    assert read_body(chunked(b"12345"), 5) == b"12345"
+
+
+def test_read_body_stops_at_the_announced_length() -> None:
+    assert read_body(environ(b"12345", CONTENT_LENGTH="2"), 100) == b"12"
+    assert read_body({"wsgi.input": io.BytesIO(b"next request")}, 100) == b""
+
+
+@pytest.mark.parametrize("given", [environ(b"123456"), chunked(b"123456"), environ(b"", CONTENT_LENGTH="9" * 19)])
+def test_a_larger_body_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="exceeds the maximum allowed input size of 5 bytes") as refused:
+        read_body(given, 5)
+    assert refused.value.message.endswith("Use --http-max-input-size to increase the limit.")
+
+
+def test_an_empty_body_is_an_empty_object() -> None:
+    assert read_object(environ(b""), 100) == {}
+    assert read_parameters(environ(b""), 100) == {}
+
+
+def test_read_object_parses_objects() -> None:
+    assert read_object(environ(b'{"a":1}'), 100) == {"a": 1}
+    assert read_parameters(environ(b'{"parameters":{"a":1}}'), 100) == {"a": 1}
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 5000, b'{"a":NaN}'])
+def test_invalid_json_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: .* at \d+$"):
+        read_object(environ(content), 10_000)
+
+
+@pytest.mark.parametrize("content", [b"[]", b"1", b"null"])
+def test_a_value_other_than_an_object_is_refused(content: bytes) -> None:
+    with pytest.raises(InvalidRequest, match="attempt to access JSON non-object as object"):
+        read_object(environ(content), 100)
+
+
+def test_parameters_other_than_an_object_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'parameters': "):
+        read_parameters(environ(b'{"parameters":[]}'), 100)
+
+
+# --- compression
+
+
+TEXT = b"a body, a body, a body" * 50
+PACKED = {"gzip": gzip.compress(TEXT, mtime=0), "deflate": zlib.compress(TEXT)}
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", " GZIP "])
+@pytest.mark.parametrize("container", ["gzip", "deflate"])
+def test_decompress_finds_the_container_in_the_body(encoding: str, container: str) -> None:
+    assert decompress(memoryview(PACKED[container]), encoding, 10_000) == TEXT
+
+
+@pytest.mark.parametrize("encoding", ["identity", ""])
+def test_identity_returns_the_body_itself(encoding: str) -> None:
+    assert decompress(TEXT, encoding, 1) is TEXT
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, deflate", "x"])
+def test_other_encodings_are_refused(encoding: str) -> None:
+    with pytest.raises(UnsupportedEncoding, match=r"^Unsupported compression type$"):
+        decompress(PACKED["gzip"], encoding, 10_000)
+
+
+@pytest.mark.parametrize("container", ["gzip", "deflate"])
+def test_exactly_the_limit_is_accepted(container: str) -> None:
+    assert decompress(PACKED[container], container, len(TEXT)) == TEXT
+    with pytest.raises(InvalidRequest) as refused:
+        decompress(PACKED[container], container, len(TEXT) - 1)
+    assert refused.value.message == (
+        f"Decompressed data size exceeds the maximum allowed value of {len(TEXT) - 1} bytes. "
+        "Use --http-max-input-size to increase the limit."
+    )
+
+
+@pytest.mark.slow
+def test_a_bomb_is_not_inflated_beyond_the_limit() -> None:
+    bomb = zlib.compress(bytes(200_000_000), 9)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest, match="Decompressed data size exceeds"):
+            decompress(bomb, "deflate", 1_000_000)
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_empty_body_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"^nothing to be decompressed$"):
+        decompress(b"", "gzip", 10)
+    assert decompress(zlib.compress(b""), "deflate", 10) == b""
+
+
+@pytest.mark.parametrize(
+    "body", [b"notgzip", PACKED["gzip"][:-1], PACKED["deflate"][:20], PACKED["gzip"] + b"x", PACKED["gzip"] * 2]
+)
+def test_broken_bodies_are_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^failed to decompress the request body: "):
+        decompress(body, "gzip", 10_000)
+
+
+def test_a_corrupted_body_is_refused() -> None:
+    broken = bytearray(PACKED["gzip"])
+    broken[-6] ^= 1
+    with pytest.raises(InvalidRequest, match="incorrect data check"):
+        decompress(broken, "gzip", 10_000)
+
+
+def test_parts_become_one_stream() -> None:
+    parts: list[Buffer] = [b"one,", memoryview(b"two,"), bytearray(b"three")]
+    assert gzip.decompress(compress(parts, "gzip")) == b"one,two,three"
+    assert zlib.decompress(compress(parts, "deflate")) == b"one,two,three"
+
+
+@pytest.mark.parametrize(
+    ("accepted", "encoding"),
+    [
+        ("", "identity"),
+        ("gzip", "gzip"),
+        ("deflate, gzip", "deflate"),
+        ("gzip, deflate", "gzip"),
+        ("gzip;q=0.5, deflate;q=0.9", "deflate"),
+        ("identity, gzip", "identity"),
+        ("identity;q=0.2,gzip", "gzip"),
+        ("br", "identity"),
+        ("br;q=1, gzip ; q = 0.1", "gzip"),
+        ("*", "identity"),
+        ("GZIP", "gzip"),
+        ("gzip;q=0", "identity"),
+        ("gzip;q=x, deflate;q=0.1", "deflate"),
+        ("gzip;q=nan, deflate;q=inf", "identity"),
+        ("gzip;q=2", "identity"),
+        ("gzip;q=.", "identity"),
+        ("gzip;level=1", "identity"),
+        (";,;q=,==" * 100_000, "identity"),
+    ],
+)
+def test_choose_encoding_takes_the_best_accepted_encoding(accepted: str, encoding: str) -> None:
+    assert choose_encoding(accepted) == encoding
+
+
+# --- without simdjson, for which there are Pythons without wheels, large requests have the same answers
+
+
+PROGRAM = """
+import logging, orjson, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+sys.modules["simdjson"] = None
+from trident.core.http.payloads.json import parse_number_array
+from trident.core.http.v2_json import parse_document, read_slice
+from trident.core.http.v2_json import array_from_json
+from trident.core.inference.tensors import BY_NAME
+
+text = b'{"id": "a", "inputs": [{"name": "x", "datatype": "FP32", "data": [[1.5, 2], [3, 4]]}]}' + b" " * 2000
+document = parse_document(text, binary_follows=False, is_strict=True)
+print(document["id"], array_from_json(document["inputs"][0]["data"], BY_NAME["FP32"], 4, "x").tolist())
+print(read_slice(b"[1, 2]", "INT8", orjson.loads), parse_number_array(text, "inputs", "f"))
+"""
+
+
+def test_without_simdjson_large_documents_are_read_and_the_log_says_so() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    note, *answers = done.stdout.splitlines()
+    assert "pysimdjson is not installed" in note, done.stderr
+    assert answers == ["a [1.5, 2.0, 3.0, 4.0]", "[1, 2] None"]

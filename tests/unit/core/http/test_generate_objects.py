@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.core.http.json_texts import damaged, json_text, nested, numbers, sizes, sizes_parsed, strings, values
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
+from trident.core.http.generate import ObjectEncoder, decode_object, encode_object
+from trident.core.http.long_json import Slicing
+from trident.core.http.v2_json import NESTED_TOO_DEEP
+from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.response import InferenceResponse, OutputTensor, ReceivedOutput
+from trident.core.inference.tensors import BY_NAME, wire_bytes
+
+# --- request object
+
+
+LIMIT = 1 << 20
+
+
+def spec(max_batch_size: int = 0, **inputs: tuple[str, tuple[int, ...]]) -> ModelSpec:
+    return ModelSpec(
+        name="m",
+        version=1,
+        platform="",
+        backend="python",
+        max_batch_size=max_batch_size,
+        inputs={
+            name: InputSpec(name=name, datatype=BY_NAME[datatype], dims=dims)
+            for name, (datatype, dims) in inputs.items()
+        },
+        outputs={},
+    )
+
+
+TEXT = spec(text=("BYTES", (1,)), count=("INT32", (1,)), stream=("BOOL", (1,)))
+
+
+def decode(document: Any, model: ModelSpec = TEXT, limit: int = LIMIT) -> InferenceRequest:
+    text = document if isinstance(document, bytes) else orjson.dumps(document)
+    return decode_object(text, -1, model, limit)
+
+
+def refusal(document: Any, model: ModelSpec = TEXT, limit: int = LIMIT) -> str:
+    with pytest.raises(InvalidRequest) as raised:
+        decode(document, model, limit)
+    return raised.value.message
+
+
+def tensors_of(request: InferenceRequest) -> dict[str, tuple[str, tuple[int, ...], list[Any]]]:
+    return {each.name: (each.datatype, each.shape, list(each.data.tolist())) for each in request.inputs}
+
+
+def test_members_with_the_name_of_an_input_are_tensors() -> None:
+    request = decode({"text": "hi \u00e9", "count": [3], "stream": True})
+    assert tensors_of(request) == {
+        "text": ("BYTES", (1,), ["hi \u00e9".encode()]),
+        "count": ("INT32", (1,), [3]),
+        "stream": ("BOOL", (1,), [True]),
+    }
+    assert (request.model_name, request.model_version, request.parameters) == ("m", -1, None)
+
+
+def test_all_other_members_are_parameters_of_the_model() -> None:
+    members = {"id": "r1", "temperature": 0.5, "timeout": 7, "triton_x": "y", "sequence_id": 2, "flag": False}
+    request = decode({"text": "a", **members})
+    assert request.parameters == members
+    assert request.id == "r1"
+    assert (request.timeout_us, request.correlation_id) == (0, 0)
+
+
+def test_the_members_of_parameters_are_tensors_and_parameters_too() -> None:
+    request = decode({"text": "a", "parameters": {"count": 2, "temperature": 1, "parameters": "word"}})
+    assert tensors_of(request)["count"] == ("INT32", (1,), [2])
+    assert request.parameters == {"temperature": 1, "parameters": "word"}
+
+
+def test_null_means_that_an_optional_field_is_absent() -> None:
+    request = decode({"text": "a", "id": None, "parameters": None})
+    assert (request.id, request.parameters) == ("", None)
+
+
+def test_an_input_may_be_called_id() -> None:
+    request = decode({"id": [5]}, spec(id=("INT64", (1,))))
+    assert tensors_of(request) == {"id": ("INT64", (1,), [5])}
+    assert (request.id, request.parameters) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("dims", "max_batch_size", "content", "shape"),
+    [
+        ((1,), 0, 7, (1,)),
+        ((1,), 8, 7, (1, 1)),
+        ((1,), 8, [7, 8], (2, 1)),
+        ((-1,), 8, [7, 8], (1, 2)),
+        ((-1,), 0, [], (0,)),
+        ((-1,), 8, [], (1, 0)),
+        ((-1, 3), 8, [1, 2, 3, 4, 5, 6], (1, 2, 3)),
+        ((-1, -1), 0, [1, 2], (1, 2)),
+        ((2, -1), 0, [1, 2, 3, 4], (2, 2)),
+        ((2, 2), 0, [1, 2, 3, 4], (2, 2)),
+        ((), 0, 7, ()),
+        ((), 8, [7, 8], (2,)),
+    ],
+)
+def test_the_shape_follows_from_the_number_of_values(
+    dims: tuple[int, ...], max_batch_size: int, content: Any, shape: tuple[int, ...]
+) -> None:
+    (tensor,) = decode({"x": content}, spec(max_batch_size, x=("INT32", dims))).inputs
+    assert tensor.shape == shape
+
+
+@pytest.mark.parametrize(
+    ("dims", "max_batch_size", "content"),
+    [((2,), 0, 7), ((2,), 8, [1, 2, 3]), ((1,), 0, [1, 2]), ((1,), 0, []), ((0,), 0, [1]), ((), 0, [1, 2])],
+)
+def test_values_without_a_shape_are_refused(dims: tuple[int, ...], max_batch_size: int, content: Any) -> None:
+    model = spec(max_batch_size, x=("INT32", dims))
+    assert refusal({"x": content}, model) == "The schema can not convert input 'x' to tensor with proper shape"
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        (
+            {"text": 1, "stream": 1},
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+        ),
+        ({"stream": 1, "text": 1}, "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
+        (
+            {"text": {"user": "a"}},
+            "Unable to parse JSON bytes array: attempt to access JSON non-string as string",
+        ),
+        ({"count": 1.5}, "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        ({"id": 3}, "Unable to parse 'id': attempt to access JSON non-string as string"),
+        (
+            {"other": {"a": 1}},
+            "parameter 'other' has invalid type. It should be either 'int', 'bool', or 'string'.",
+        ),
+        ({"other": None}, "parameter 'other' has invalid type. It should be either 'int', 'bool', or 'string'."),
+        (
+            {"parameters": 1},
+            "Expected JSON object for keyword: 'parameters': attempt to access JSON non-object as object",
+        ),
+        (
+            {"parameters": {"nested": {"twice": 1}}},
+            "Converting keyword: 'parameters': parameter 'nested' has invalid type. "
+            "It should be either 'int', 'bool', or 'string'.",
+        ),
+        (b"[1]", "attempt to get members for non-object"),
+        (b'{"text": }', "failed to parse the request JSON buffer: unexpected character, expected a JSON value at 9"),
+    ],
+)
+def test_what_is_wrong_with_a_member(document: Any, text: str) -> None:
+    assert refusal(document) == text
+
+
+@pytest.mark.parametrize(
+    ("document", "name"),
+    [
+        (b'{"text": "a", "stream": true, "text": "b"}', "text"),
+        (b'{"text": "a", "stream": true, "text": "b", "stream": true}', "text"),
+        (b'{"text": "a", "stream": true, "stream": true, "text": "b"}', "stream"),
+    ],
+)
+def test_an_input_cannot_be_given_twice(document: bytes, name: str) -> None:
+    assert refusal(document) == f"[request id: <id_unknown>] input '{name}' already exists in request"
+
+
+@pytest.mark.parametrize("depth", [50, 900, 5000])
+def test_a_deep_document_with_the_name_of_an_input_twice_is_refused(depth: int) -> None:
+    text = b'{"text": "text", "other": %b%b}' % (b"[" * depth, b"]" * depth)
+    wrong = "parameter 'other' has invalid type. It should be either 'int', 'bool', or 'string'."
+    assert refusal(text) in (NESTED_TOO_DEEP, wrong)
+
+
+@pytest.mark.parametrize("digits", ["7", "-7", str(2**64 - 1), str(2**64), str(-(2**63) - 1), "9" * 300])
+def test_a_number_does_not_depend_on_the_strings_beside_it(digits: str) -> None:
+    once, twice = (decode(b'{"text": "%b", "speed": %b}' % (text, digits.encode())) for text in (b"other", b"text"))
+    assert once.parameters == twice.parameters
+    assert isinstance((once.parameters or {})["speed"], int) is (len(digits) < 21 and -(2**63) <= int(digits) < 2**64)
+
+
+def test_an_input_cannot_be_given_again_under_parameters() -> None:
+    text = refusal({"id": "r", "text": "a", "parameters": {"text": "b"}})
+    assert text == "Converting keyword: 'parameters': [request id: r] input 'text' already exists in request"
+
+
+def test_a_string_that_is_the_name_of_an_input_is_no_second_input() -> None:
+    assert tensors_of(decode({"text": "text", "count": 1}))["text"] == ("BYTES", (1,), [b"text"])
+
+
+def test_an_input_called_parameters_cannot_be_given() -> None:
+    text = "Keyword 'parameters' for nested schema also given as input tensor name"
+    assert refusal({"parameters": 1}, spec(parameters=("INT32", (1,)))) == text
+
+
+def test_halves_have_no_json_form() -> None:
+    text = "receiving FP16 data via JSON is not supported. Please use the binary data format for input x"
+    assert refusal({"x": 1.0}, spec(x=("FP16", (1,)))) == text
+
+
+@pytest.mark.parametrize(
+    ("document", "sizes"),
+    [({"count": [1] * 30}, (120, "count", 120)), ({"text": ["a" * 40, "b" * 52]}, (100, "text", 100))],
+)
+def test_tensors_over_the_limit_are_refused(document: Any, sizes: tuple[int, str, int]) -> None:
+    model = spec(8, text=("BYTES", (1,)), count=("INT32", (1,)))
+    total, name, size = sizes
+    assert refusal(document, model, 99) == (
+        f"request size of {total} bytes with input '{name}' of size {size} bytes exceeds the maximum allowed input "
+        "size of 99. Use --http-max-input-size to increase the limit."
+    )
+    decode(document, model, total)
+
+
+# --- an object that is read in slices is the request that is read as a whole, and so is its error
+
+
+SPEC = ModelSpec(
+    name="m",
+    version=1,
+    platform="",
+    backend="python",
+    max_batch_size=8,
+    inputs={
+        name: InputSpec(name=name, datatype=BY_NAME[datatype], dims=(-1,))
+        for name, datatype in (("INT", "INT32"), ("FP", "FP32"), ("TEXT", "BYTES"), ("FLAG", "BOOL"))
+    },
+    outputs={},
+)
+
+
+def outcome(body: bytes, slicing: Slicing | None = None, limit: int = LIMIT) -> Any:
+    """The request, or the text of its error."""
+    try:
+        request = decode_object(bytearray(body), -1, SPEC, limit, slicing)
+    except ServerError as error:
+        return type(error), error.message, error.hint
+    inputs = [(t.name, t.datatype, t.shape, t.data.dtype, list(map(repr, t.data.tolist()))) for t in request.inputs]  # type: ignore[union-attr]
+    return request.id, repr(request.parameters), inputs
+
+
+lists = {
+    "INT": st.lists(st.integers(-300, 300), max_size=9) | nested(numbers),
+    "FP": st.lists(numbers, max_size=9) | nested(values),
+    "TEXT": st.lists(strings, max_size=9) | nested(values),
+    "FLAG": st.lists(st.booleans(), max_size=9),
+    "other": values | nested(values),
+}
+members = st.fixed_dictionaries({}, optional=lists)
+objects = st.builds(
+    lambda flat, under, more: {**flat, **({"parameters": under} if more else {})}, members, members, st.booleans()
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(body=damaged(json_text(objects)), size=sizes)
+def test_slices_do_not_change_a_request_or_its_error(body: bytes, size: int) -> None:
+    assert outcome(body, Slicing(size=size)) == outcome(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"INT": [1,2,3,4], "INT": [5,6,7,8]}',
+        b'{"INT": 1, "INT": [5,6,7,8]}',
+        b'{"INT": [5,6,7,8], "INT": 1}',
+        b'{"INT": [5,6,7,8], "parameters": {"INT": [1,2,3,4]}}',
+        b'{"parameters": {"INT": [1,2,3,4], "speed": 1}}',
+        b'{"other": {"INT": [1,2,3,4]}}',
+        b'[{"INT": [1,2,3,4]}]',
+        b'{"FP": [1,2,NaN,4], "id": "r"}',
+        b'{"TEXT": ["a[b","c]","d,","\\u0022e"]}',
+        b'{"INT": [1,[2],3,4]}',
+        b'{"TEXT": ["a",["b"],"c","d"]}',
+        b'{"FP": [1,2,Inf,4]}',
+        b'{"INT": [1,2,"x",4]}',
+        b'{"INT": [1,2,3 4,5]}',
+        b'{"INT": [1,2,\xff,4]}',
+        b'{"INT": [1,2,3,4], "TEXT": ["\xff","b"]}',
+    ],
+)
+def test_what_only_the_whole_object_shows(body: bytes) -> None:
+    for size in range(1, 12):
+        assert outcome(body, Slicing(size=size)) == outcome(body)
+
+
+def test_lists_over_the_limit_are_refused() -> None:
+    body = orjson.dumps({"INT": list(range(100))})
+    assert outcome(body, Slicing(size=16), 399) == outcome(body, None, 399)
+    assert "request size of 400 bytes" in outcome(body, Slicing(size=16), 399)[1]
+    assert outcome(body, Slicing(size=16), 400)[2][0][2] == (1, 100)
+
+
+def test_an_object_is_not_read_further_when_the_pause_stops_it() -> None:
+    left = iter(range(5))
+
+    def pause() -> None:
+        if next(left, None) is None:
+            raise RequestCancelled("gone")
+
+    with pytest.raises(RequestCancelled):
+        decode_object(orjson.dumps({"INT": list(range(999))}), -1, SPEC, LIMIT, Slicing(pause, 100))
+
+
+def test_the_same_object_fails_with_one_wrong_element() -> None:
+    with pytest.raises(InvalidRequest, match="non-signed-integer"):
+        decode_object(orjson.dumps({"INT": [*range(999), "a"]}), -1, SPEC, LIMIT, Slicing(size=16))
+
+
+def test_a_right_object_is_read_in_small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = orjson.dumps({"INT": list(range(600)), "TEXT": ["a"] * 600})
+    expected = outcome(body)
+    parsed = sizes_parsed(monkeypatch)
+    assert outcome(body, Slicing(size=100)) == expected
+    assert max(parsed) < 300
+
+
+# --- response object
+
+
+def output(name: str, datatype: str, content: list[Any]) -> OutputTensor:
+    array = np.array(content, BY_NAME[datatype].dtype)
+    return OutputTensor(name, datatype, array.shape, array)
+
+
+def received(name: str, datatype: str, content: list[Any]) -> ReceivedOutput:
+    """The output as another process sends it."""
+    array = output(name, datatype, content).array
+    return ReceivedOutput(name, datatype, array.shape, memoryview(wire_bytes(array)))
+
+
+def encode(*outputs: OutputTensor, id: str = "", parameters: dict[str, Parameter] | None = None) -> bytes:
+    return encode_object(InferenceResponse("m", 3, list(outputs), id=id, parameters=parameters))
+
+
+def test_one_value_stands_alone_and_more_are_a_flat_array() -> None:
+    text = encode(
+        output("scores", "FP32", [[0.5, 0.1], [2, 3]]), output("TEXT", "BYTES", [[b"hi"]]), output("none", "INT64", [])
+    )
+    assert text == (
+        b'{"TEXT":"hi","model_name":"m","model_version":"3","none":[],"scores":[0.5,0.10000000149011612,2.0,3.0]}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value"), [("BOOL", True), ("INT64", -(2**63)), ("UINT64", 2**64 - 1), ("FP64", 0.1), ("FP32", 1.5)]
+)
+def test_a_number_keeps_its_value(datatype: str, value: Any) -> None:
+    assert orjson.loads(encode(output("x", datatype, [value])))["x"] == value
+
+
+def test_id_model_and_parameters_come_before_outputs_of_the_same_name() -> None:
+    outputs = [output(name, "INT32", [1]) for name in ("id", "model_name", "speed", "x")]
+    text = encode(*outputs, id="r", parameters={"speed": 2.5, "model_version": "9", "last": True})
+    assert orjson.loads(text) == {
+        "id": "r",
+        "last": True,
+        "model_name": "m",
+        "model_version": "3",
+        "speed": 2.5,
+        "x": 1,
+    }
+
+
+def test_numbers_that_json_lacks_are_written_as_words() -> None:
+    text = encode(
+        output("a", "FP32", [float("nan")]), output("b", "FP64", [float("inf"), 1]), output("c", "BYTES", [b"null"])
+    )
+    assert text == b'{"a":NaN,"b":[Infinity,1.0],"c":"null","model_name":"m","model_version":"3"}'
+
+
+def test_bytes_that_are_not_utf8_are_written_as_they_are() -> None:
+    assert b'"x":["\xff","y"]' in encode(output("x", "BYTES", [b"\xff", b"y"]), output("n", "INT32", [1]))
+
+
+def test_half_outputs_have_no_json_form() -> None:
+    with pytest.raises(InvalidRequest, match="sending FP16 data via JSON is not supported"):
+        encode(output("x", "FP16", [1]))
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        [("out", "BYTES", [b'word "\xc3\xa9"'])],
+        [("z", "INT32", [[1, -2]]), ("A", "FP32", [0.1]), ("n", "BOOL", [True, False]), ("u", "UINT64", [2**64 - 1])],
+        [("x", "FP64", [float("nan")]), ("y", "FP32", [float("-inf"), 1])],
+        [("x", "BYTES", [b"\xff"])],
+        [("x", "BYTES", [b"a", b"b"])],
+        [("x", "BYTES", [])],
+        [("x", "INT64", [])],
+        [("x", "INT16", list(range(100)))],
+        [("model_name", "INT8", [1]), ("id", "INT8", [2])],
+        [],
+    ],
+)
+@pytest.mark.parametrize("id", ["", "r"])
+def test_the_encoder_of_a_stream_writes_the_same(outputs: list[tuple[str, str, list[Any]]], id: str) -> None:
+    encoder = ObjectEncoder()
+    for parameters in (None, {"speed": 1}, None):
+        response = InferenceResponse("m", 3, [received(*each) for each in outputs], id=id, parameters=parameters)
+        assert encoder(response) == encode_object(response)
+
+
+def test_the_encoder_of_a_stream_knows_responses_by_their_form() -> None:
+    encoder = ObjectEncoder()
+    for number in range(40):
+        for datatype in ("INT32", "BYTES"):
+            content = [number if datatype == "INT32" else str(number).encode()] * (1 + number % 3)
+            response = InferenceResponse("m", number // 4, [received("x", datatype, content)])
+            assert encoder(response) == encode_object(response)
+
+
+def test_the_encoder_of_a_stream_refuses_what_json_cannot_carry() -> None:
+    with pytest.raises(InvalidRequest, match="sending FP16 data via JSON is not supported"):
+        ObjectEncoder()(InferenceResponse("m", 3, [received("x", "FP16", [1])]))

@@ -1,0 +1,285 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from werkzeug.test import Client
+
+from tests.unit.core.http.streaming_engine import StreamingEngine, end, failed, said
+from tests.unit.fake_engine import FakeEngine
+from trident.core.errors import BackendFailed, InvalidRequest, QueueFull, ServerError
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.generate import load_metrics
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+from trident.core.inference.tensors import Array
+from trident.core.observability.metrics.snapshot import CustomFamilyMetrics, CustomSeriesMetrics, MetricsSnapshot
+
+# --- generate
+
+
+JSON = "application/json"
+EVENTS = "text/event-stream; charset=utf-8"
+ROUTES = ["generate", "generate_stream"]
+HELLO = b'{"OUT":[1,2],"model_name":"simple","model_version":"3"}'
+
+
+def doubled(request: InferenceRequest) -> InferenceResponse:
+    array: Array = request.inputs[0].array
+    output = OutputTensor("OUT", "INT32", array.shape, array)
+    parameters = dict(request.parameters or {})
+    return InferenceResponse("simple", 3, [output], id=request.id, parameters=parameters)
+
+
+def client_of(respond: Callable[[InferenceRequest], InferenceResponse], **options: object) -> Client:
+    return Client(V2Application(FakeEngine(respond), HttpOptions(**options), ThreadBridge()))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client() -> Client:
+    return client_of(doubled)
+
+
+@pytest.mark.parametrize("version", ["", "/versions/3"])
+def test_generate_answers_with_one_object(client: Client, version: str) -> None:
+    answer = client.post(f"/v2/models/simple{version}/generate", json={"IN": [1, 2]})
+    assert (answer.status_code, answer.content_type, answer.data) == (200, JSON, HELLO)
+    assert answer.headers["Content-Length"] == str(len(HELLO))
+
+
+def test_generate_stream_answers_with_an_event(client: Client) -> None:
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": [1, 2]})
+    assert (answer.status_code, answer.content_type) == (200, EVENTS)
+    assert answer.data == b"data: " + HELLO + b"\n\n"
+
+
+def test_id_and_parameters_reach_the_model_and_its_parameters_the_client(client: Client) -> None:
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1, "id": "r", "parameters": {"speed": 2}})
+    assert answer.json == {"OUT": 1, "id": "r", "model_name": "simple", "model_version": "3", "speed": 2}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_an_encoded_body_is_refused(client: Client, route: str) -> None:
+    path = f"/v2/models/simple/{route}"
+    answer = client.post(path, data=b"x", headers={"Content-Encoding": "gzip"})
+    text = "Unsupported content-encoding, only 'identity' is supported."
+    assert (answer.status_code, answer.content_type, answer.json) == (400, JSON, {"error": text})
+    assert client.post(path, json={"IN": 1}, headers={"Content-Encoding": "identity"}).status_code == 200
+
+
+def test_answers_are_never_compressed(client: Client) -> None:
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1}, headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in answer.headers
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("none", b"{}", 404),
+        ("simple/versions/2", b"{}", 404),
+        ("simple", b'{"IN": "a"}', 400),
+        ("simple", b"{", 400),
+        ("simple", b'{"IN": [1,2,3]}', 400),
+    ],
+)
+def test_errors_before_the_first_response_are_json(route: str, path: str, body: bytes, status: int) -> None:
+    client = client_of(doubled, max_input_size=8)
+    answer = client.post(f"/v2/models/{path}/{route}", data=body)
+    assert (answer.status_code, answer.content_type) == (status, JSON)
+    assert "error" in answer.get_json()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "is_event"), [(BackendFailed, 500, True), (InvalidRequest, 400, False), (QueueFull, 503, False)]
+)
+def test_an_error_of_the_model_is_an_event(kind: type[ServerError], status: int, is_event: bool) -> None:
+    client = client_of(lambda request: InferenceResponse.failed(request, kind("broken", hint="cure")))
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert answer.status_code == status
+    if is_event:
+        assert (answer.content_type, answer.data) == (EVENTS, b'data: {"error":"broken"}\n\n')
+    else:
+        assert (answer.content_type, answer.json) == (JSON, {"error": "broken", "hint": "cure"})
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
+    assert (answer.status_code, answer.content_type, answer.json) == (status, JSON, {"error": "broken", "hint": "cure"})
+
+
+def test_an_output_that_json_cannot_carry_is_an_error() -> None:
+    half = OutputTensor("OUT", "FP16", (1,), np.ones(1, np.float16))
+    client = client_of(lambda request: InferenceResponse("simple", 3, [half]))
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
+    assert answer.status_code == 400
+    assert "sending FP16 data via JSON is not supported" in answer.get_json()["error"]
+
+
+class LoadedEngine(FakeEngine):
+    """Its model reports the blocks of its cache."""
+
+    def metrics(self) -> MetricsSnapshot:
+        blocks = {"used": 30, "max": 120, "tokens_per": 64}
+        series = [CustomSeriesMetrics(labels={"kv_cache_block_type": kind}, value=blocks[kind]) for kind in blocks]
+        name = "nv_trt_llm_kv_cache_block_metrics"
+        family = CustomFamilyMetrics(name=name, type="gauge", description="", series=tuple(series))
+        return MetricsSnapshot(custom=(family,))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_load_balancer_gets_the_load_that_it_asks_for(route: str) -> None:
+    client = Client(V2Application(LoadedEngine(doubled), HttpOptions(), ThreadBridge()))
+    path = f"/v2/models/simple/{route}"
+    answer = client.post(path, json={"IN": 1}, headers={"endpoint-load-metrics-format": "text"})
+    assert answer.headers["endpoint-load-metrics"] == (
+        "TEXT named_metrics.kv_cache_utilization=0.250000, named_metrics.max_token_capacity=7680"
+    )
+    assert "endpoint-load-metrics" not in client.post(path, json={"IN": 1}).headers
+
+
+# --- models that send any number of responses
+
+
+def streaming(*responses: InferenceResponse, **options: object) -> tuple[StreamingEngine, Client]:
+    engine = StreamingEngine(lambda request: responses)
+    return engine, Client(V2Application(engine, HttpOptions(**options), ThreadBridge()))  # type: ignore[arg-type]
+
+
+def event_of(text: str) -> bytes:
+    return b'data: {"OUT":"%b","model_name":"simple","model_version":"3"}\n\n' % text.encode()
+
+
+ERROR = b'data: {"error":"broken"}\n\n'
+
+
+@pytest.mark.parametrize("tail", [(end(),), ()])
+def test_each_response_is_an_event(tail: tuple[InferenceResponse, ...]) -> None:
+    responses = (said("a"), said("b"), *tail) if tail else (said("a"), said("b", final=True))
+    _, client = streaming(*responses)
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert (answer.status_code, answer.content_type) == (200, EVENTS)
+    assert answer.headers["X-Accel-Buffering"] == "no"
+    assert answer.data == event_of("a") + event_of("b")
+
+
+def test_a_stream_may_have_no_events() -> None:
+    _, client = streaming(end())
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert (answer.status_code, answer.content_type, answer.data) == (200, EVENTS, b"")
+
+
+def test_a_later_error_is_an_event() -> None:
+    _, client = streaming(said("a"), said("b"), failed(InvalidRequest("broken", hint="cure")), end())
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert (answer.status_code, answer.data) == (200, event_of("a") + event_of("b") + ERROR)
+
+
+@pytest.mark.parametrize(
+    ("response", "status", "body"),
+    [
+        (failed(InvalidRequest("broken")), 400, ERROR),
+        (failed(BackendFailed("broken"), final=True), 500, ERROR),
+        (failed(QueueFull("broken"), final=True), 503, b'{"error":"broken"}'),
+    ],
+)
+def test_a_first_error_gives_the_status(response: InferenceResponse, status: int, body: bytes) -> None:
+    _, client = streaming(response, end())
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert (answer.status_code, answer.data) == (status, body)
+    assert answer.content_type == (EVENTS if body == ERROR else JSON)
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
+    assert (answer.status_code, answer.content_type, answer.data) == (status, JSON, b'{"error":"broken"}')
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_response_that_json_cannot_carry_is_an_error_event(is_first: bool) -> None:
+    half = InferenceResponse("simple", 3, [OutputTensor("OUT", "FP16", (1,), np.ones(1, np.float16))], final=False)
+    _, client = streaming(*(() if is_first else (said("a"),)), half, end())
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1})
+    assert (answer.status_code, answer.content_type) == (400 if is_first else 200, EVENTS)
+    assert b'data: {"error":"sending FP16 data via JSON is not supported' in answer.data
+
+
+@pytest.mark.parametrize("responses", [(said("a"), end()), (said("a", final=True),)])
+def test_generate_takes_the_one_response(responses: tuple[InferenceResponse, ...]) -> None:
+    _, client = streaming(*responses)
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
+    assert (answer.status_code, answer.json) == (200, {"OUT": "a", "model_name": "simple", "model_version": "3"})
+
+
+@pytest.mark.parametrize(("responses", "cancels"), [((end(),), 0), ((said("a"), said("b")), 1)])
+def test_generate_refuses_any_other_number(responses: tuple[InferenceResponse, ...], cancels: int) -> None:
+    engine, client = streaming(*responses)
+    answer = client.post("/v2/models/simple/generate", json={"IN": 1})
+    text = (
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses"
+    )
+    assert (answer.status_code, answer.content_type, answer.json) == (500, JSON, {"error": text})
+    assert len(engine.cancelled) == cancels
+
+
+def test_infer_still_refuses_such_a_model() -> None:
+    _, client = streaming(end())
+    assert client.post("/v2/models/simple/infer", json={"inputs": []}).status_code == 501
+
+
+def test_a_client_that_leaves_cancels_the_request() -> None:
+    engine, client = streaming(said("a"))
+    answer = client.post("/v2/models/simple/generate_stream", json={"IN": 1}, buffered=False)
+    assert next(answer.response) == event_of("a")  # type: ignore[call-overload]
+    assert engine.cancelled == []
+    answer.close()
+    assert len(engine.cancelled) == 1
+
+
+# --- load metrics
+
+
+def family(name: str = "nv_trt_llm_kv_cache_block_metrics", model: str = "", **blocks: float) -> CustomFamilyMetrics:
+    of_model = {"model": model} if model else {}
+    series = tuple(
+        CustomSeriesMetrics(labels={**of_model, "kv_cache_block_type": kind}, value=value)
+        for kind, value in blocks.items()
+    )
+    return CustomFamilyMetrics(name=name, type="gauge", description="", series=series)
+
+
+BLOCKS = family(used=30, max=120, tokens_per=64, free=90)
+TEXT = "TEXT named_metrics.kv_cache_utilization=0.250000, named_metrics.max_token_capacity=7680"
+
+
+@pytest.mark.parametrize(
+    ("form", "value"),
+    [
+        ("text", TEXT),
+        ("TEXT", TEXT),
+        ("json", 'JSON {"named_metrics":{"kv_cache_utilization":0.25,"max_token_capacity":7680}}'),
+        ("grpc", None),
+        ("", None),
+    ],
+)
+def test_the_form_is_the_one_asked_for(form: str, value: str | None) -> None:
+    assert load_metrics(form, "m", [family("other", used=1, max=1, tokens_per=1), BLOCKS]) == value
+
+
+@pytest.mark.parametrize(
+    "families",
+    [
+        [],
+        [family("other", used=30, max=120, tokens_per=64)],
+        [family(max=120, tokens_per=64)],
+        [family(used=1, tokens_per=64)],
+        [family(used=1, max=120)],
+        [family(used=0, max=0, tokens_per=64)],
+        [family(model="other", used=30, max=120, tokens_per=64)],
+    ],
+)
+def test_without_all_three_metrics_there_is_none(families: list[CustomFamilyMetrics]) -> None:
+    assert load_metrics("text", "m", families) is None
+
+
+def test_of_several_models_the_metrics_of_the_requests_model_count() -> None:
+    others = [family(model="m", used=30, max=120, tokens_per=64), family(model="n", used=1, max=1, tokens_per=1)]
+    assert load_metrics("text", "m", others) == TEXT

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from werkzeug.test import Client as HttpClient
+
+from tests.unit.fake_engine import FakeEngine, FakeModel, identity_spec
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.front_end import HttpOptions
+from trident.core.inference.request import InferenceRequest
+from trident.core.inference.response import InferenceResponse, OutputTensor
+
+# --- infer
+
+
+INFER = "/v2/models/simple/infer"
+BODY = orjson.dumps({"id": "r", "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "data": [1, 2]}]})
+
+
+def echo(request: InferenceRequest) -> InferenceResponse:
+    tensor = request.inputs[0]
+    array = np.asarray(tensor.data, np.int32) if isinstance(tensor.data, np.ndarray) else None
+    if array is None:
+        array = np.frombuffer(tensor.data, np.int32)
+    return InferenceResponse(request.model_name, 3, [OutputTensor("OUT", "INT32", array.shape, array)], id=request.id)
+
+
+class Client:
+    """The application under a test client; `seen` are the requests that reached the engine."""
+
+    def __init__(self, options: HttpOptions | None = None) -> None:
+        self.seen: list[InferenceRequest] = []
+        self.engine = FakeEngine(self._respond)
+        self.application = V2Application(self.engine, options or HttpOptions(), ThreadBridge())
+        self.post: Callable[..., Any] = HttpClient(self.application).post
+
+    def _respond(self, request: InferenceRequest) -> InferenceResponse:
+        self.seen.append(request)
+        return echo(request)
+
+
+def test_a_json_request_gets_a_json_response() -> None:
+    reply = Client().post(INFER, data=BODY)
+    assert (reply.status_code, reply.mimetype) == (200, "application/json")
+    assert reply.json == {
+        "id": "r",
+        "model_name": "simple",
+        "model_version": "3",
+        "outputs": [{"name": "OUT", "datatype": "INT32", "shape": [2], "data": [1, 2]}],
+    }
+
+
+def test_a_binary_request_gets_a_binary_response() -> None:
+    header = orjson.dumps(
+        {
+            "parameters": {"binary_data_output": True},
+            "inputs": [{"name": "IN", "datatype": "INT32", "shape": [2], "parameters": {"binary_data_size": 8}}],
+        }
+    )
+    content = np.array([5, 6], np.int32).tobytes()
+    client = Client()
+    for _ in range(3):  # the header is parsed once and then known
+        reply = client.post(INFER, data=header + content, headers={"Inference-Header-Content-Length": str(len(header))})
+        assert reply.status_code == 200
+        assert reply.mimetype == "application/octet-stream"
+        split = int(reply.headers["Inference-Header-Content-Length"])
+        assert orjson.loads(reply.data[:split])["outputs"][0]["parameters"] == {"binary_data_size": 8}
+        assert reply.data[split:] == content
+
+
+@pytest.mark.parametrize("size", [2, 40_000])
+def test_bodies_are_inflated_and_answers_compressed(size: int) -> None:
+    document = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [size], "data": list(range(size))}]}
+    body = gzip.compress(orjson.dumps(document))
+    reply = Client().post(INFER, data=body, headers={"Content-Encoding": "gzip", "Accept-Encoding": "gzip"})
+    assert reply.headers["Content-Encoding"] == "gzip"
+    assert int(reply.headers["Content-Length"]) == len(reply.data)
+    assert orjson.loads(gzip.decompress(reply.data))["outputs"][0]["data"] == list(range(size))
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("abc", "Unable to parse Inference-Header-Content-Length, got: abc"),
+        (
+            "99999999999",
+            "Unable to parse Inference-Header-Content-Length, value is out of range [ -2147483648, 2147483647 ], got: "
+            "99999999999",
+        ),
+        ("-1", f"inference header size should be in range (0, {len(BODY)}), got: -1"),
+        ("9999", f"inference header size should be in range (0, {len(BODY)}), got: 9999"),
+    ],
+)
+def test_invalid_header_lengths_are_refused(value: str, message: str) -> None:
+    reply = Client().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": value})
+    assert (reply.status_code, reply.mimetype) == (400, "text/plain")
+    assert reply.json == {"error": message} or orjson.loads(reply.data) == {"error": message}
+
+
+@pytest.mark.parametrize("sign", ["+", "000"])
+def test_a_header_length_may_have_a_sign_and_zeros(sign: str) -> None:
+    reply = Client().post(INFER, data=BODY, headers={"Inference-Header-Content-Length": f"{sign}{len(BODY)}"})
+    assert reply.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "status", "mimetype"),
+    [
+        ("br", BODY, 501, "text/plain"),
+        ("gzip", b"", 400, "text/plain"),
+        ("gzip", gzip.compress(bytes(1001), mtime=0), 400, "text/plain"),
+        ("gzip", b"notgzip", 400, "application/json"),
+    ],
+)
+def test_bodies_that_cannot_be_decompressed_are_refused(encoding: str, body: bytes, status: int, mimetype: str) -> None:
+    client = Client(HttpOptions(max_input_size=1000))
+    reply = client.post(INFER, data=body, headers={"Content-Encoding": encoding})
+    assert (reply.status_code, reply.mimetype) == (status, mimetype)
+
+
+@pytest.mark.parametrize(("waits", "arrived_ns"), [(True, 7), (False, 0)])
+def test_only_a_model_whose_batches_wait_learns_when_a_request_arrived(waits: bool, arrived_ns: int) -> None:
+    client = Client()
+    spec = replace(identity_spec("simple"), counts_arrival=waits)
+    client.engine.model = lambda name, version=-1: FakeModel(client.engine, spec)  # type: ignore[method-assign]
+    assert client.post(INFER, data=BODY, environ_base={"trident.arrived_ns": 7}).status_code == 200
+    assert [request.arrived_ns for request in client.seen] == [arrived_ns]
+
+
+def test_matching_headers_become_parameters_under_the_name_received() -> None:
+    client = Client(HttpOptions(header_forward_pattern="^x-team"))
+    spelled = [("X-Team-Name", "a"), ("Other", "b")]
+    assert client.post(INFER, data=BODY, environ_base={"trident.headers": spelled}).status_code == 200
+    assert client.seen[0].parameters == {"X-Team-Name": "a"}
+    assert client.post(INFER, data=BODY, headers={"X-Team-Name": "c"}).status_code == 200
+    assert client.seen[1].parameters == {"x-team-name": "c"}
+
+
+def test_reserved_names_are_not_forwarded() -> None:
+    client = Client(HttpOptions(header_forward_pattern="priority"))
+    reply = client.post(INFER, data=BODY, headers={"Priority": "1"})
+    assert reply.status_code == 400
+    assert orjson.loads(reply.data) == {
+        "error": "Header 'priority' is reserved for Triton usage and cannot be forwarded."
+    }
+    assert client.seen == []

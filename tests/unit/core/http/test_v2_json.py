@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from trident.core.errors import InvalidRequest
+from trident.core.http.v2_json import array_from_json, json_datatype, json_values, parse_document
+from trident.core.inference.tensors import BY_NAME, bytes_array
+
+# --- json document
+
+
+PADDING = b" " * 2000
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+def test_parse_document_reads_an_object(padding: bytes) -> None:
+    text = b'{"id":"a","parameters":{"p":[1]},"inputs":[{"name":"x","shape":[1,2]},5]}' + padding
+    document = parse_document(text, binary_follows=False)
+    assert document["id"] == "a"
+    assert document["parameters"] == {"p": [1]}
+    assert document["inputs"] == [{"name": "x", "shape": [1, 2]}, 5]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "dtype"), [("FP32", np.float64), ("INT8", np.int64), ("UINT16", np.uint64), ("FP16", np.float64)]
+)
+def test_numbers_of_a_large_document_become_arrays(datatype: str, dtype: type) -> None:
+    text = f'{{"inputs":[{{"name":"x","datatype":"{datatype}","data":[[1],2]}}]}}'.encode() + PADDING
+    for _ in range(3):  # the parser is used again
+        (item,) = parse_document(text, binary_follows=False)["inputs"]
+        assert item["name"] == "x"
+        assert item["data"].dtype == dtype
+        assert item["data"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("datatype", ['"INT8"', '"BYTES"', '"BOOL"', '"NOPE"', "5", "null"])
+def test_values_of_another_kind_become_a_list(datatype: str) -> None:
+    text = f'{{"inputs":[{{"datatype":{datatype},"data":[1.5,["a"],true]}}]}}'.encode() + PADDING
+    (item,) = parse_document(text, binary_follows=False)["inputs"]
+    assert item["data"] == [1.5, ["a"], True]
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+@pytest.mark.parametrize("text", [b"[]", b"1", b'"x"', b"null"])
+def test_other_values_than_objects_have_no_members(text: bytes, padding: bytes) -> None:
+    assert parse_document(text + padding, binary_follows=False) == {}
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+@pytest.mark.parametrize("text", [b"{", b'{"a":}', b"{} {}", b"nonsense", b'{"a":"\x00"}', b"\x00\xff\xfe"])
+def test_invalid_json_is_refused_with_reason_and_offset(text: bytes, padding: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: .+ at \d+$"):
+        parse_document(text + padding, binary_follows=False)
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+def test_parse_document_accepts_nan_and_infinity(padding: bytes) -> None:
+    document = parse_document(b'{"inputs":[{"data":[NaN,-Infinity]}]}' + padding, binary_follows=False)
+    values = document["inputs"][0]["data"]
+    assert math.isnan(values[0])
+    assert values[1] == -math.inf
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+def test_parse_document_refuses_numbers_beyond_doubles(padding: bytes) -> None:
+    with pytest.raises(InvalidRequest, match=r"^failed to parse the request JSON buffer: "):
+        parse_document(b'{"inputs":[{"data":[1e999]}]}' + padding, binary_follows=False)
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+def test_keys_with_nul_are_read_whole(padding: bytes) -> None:
+    text = rb'{"a\u0000b": 1, "a": 2, "inputs": [{"data\u0000": 3, "\u0000": null, "data": [4]}]}'
+    document = parse_document(padding + text, binary_follows=False)
+    assert document == {"a\0b": 1, "a": 2, "inputs": [{"data\0": 3, "\0": None, "data": [4]}]}
+
+
+def test_strings_need_not_be_utf8() -> None:
+    document = parse_document(b'{"inputs":[{"data":["\xff\xfe"]}]}', binary_follows=False)
+    assert document["inputs"][0]["data"] == ["\udcff\udcfe"]
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 10_000, b"[" * 10_000 + b"]" * 10_000, b'{"a":' * 10_000, b"[" * 10_000 + b"NaN"]
+)
+def test_parse_document_refuses_endless_nesting(text: bytes) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_document(text, binary_follows=False)
+
+
+def test_binary_data_without_its_header_names_the_header() -> None:
+    text = b'{"inputs":[{"parameters":{"binary_data_size":4}}]}\x00\x01\x02\x03'
+    with pytest.raises(InvalidRequest, match=r"^must specify valid 'Infer-Header-Content-Length'"):
+        parse_document(text, binary_follows=False)
+
+
+@pytest.mark.parametrize("padding", [b"", PADDING])
+@pytest.mark.parametrize(("depth", "refused"), [(99, False), (100, True), (900, True)])
+def test_numbers_nested_too_deep_are_refused_in_either_size(padding: bytes, depth: int, refused: bool) -> None:
+    text = b'{"inputs":[{"datatype":"INT32","data":' + b"[" * depth + b"1" + b"]" * depth + b"}]}" + padding
+
+    def read() -> object:
+        (item,) = parse_document(text, binary_follows=False)["inputs"]
+        return array_from_json(item["data"], BY_NAME["INT32"], 1, "IN").tolist()
+
+    if refused:
+        with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': JSON nesting depth exceeds"):
+            read()
+    else:
+        assert read() == [1]
+
+
+def test_an_array_outlives_the_next_document_of_the_same_parser() -> None:
+    def text(number: float) -> bytes:
+        return f'{{"inputs":[{{"datatype":"FP32","data":{[number] * 500}}}]}}'.encode()
+
+    (first,) = parse_document(text(1.5), binary_follows=False)["inputs"]
+    (second,) = parse_document(text(2.5), binary_follows=False)["inputs"]
+    assert set(first["data"].tolist()) == {1.5}
+    assert set(second["data"].tolist()) == {2.5}
+
+
+# --- json tensors
+
+
+def documents(value: str, datatype: str) -> list[Any]:
+    """`value` as it is in a small document and in a large one: both must be read alike."""
+    text = f'{{"inputs":[{{"datatype":"{datatype}","data":{value}}}]}}'
+    return [
+        parse_document((text + padding).encode(), binary_follows=False)["inputs"][0]["data"]
+        for padding in ("", " " * 2000)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "text", "expected"),
+    [
+        ("INT32", "[1,-2,3]", [1, -2, 3]),
+        ("INT8", "[[127],[-128]]", [127, -128]),
+        ("UINT64", "[18446744073709551615,0]", [2**64 - 1, 0]),
+        ("INT64", "[9223372036854775807,-9223372036854775808]", [2**63 - 1, -(2**63)]),
+        ("FP32", "[[1,2.5],[3]]", [1.0, 2.5, 3.0]),
+        ("FP64", "[0.1,7]", [0.1, 7.0]),
+        ("BOOL", "[true,[false]]", [True, False]),
+        ("FP32", "[1e39,-1e39]", [np.inf, -np.inf]),
+    ],
+)
+def test_array_from_json_reads_nested_numbers_row_major(datatype: str, text: str, expected: list[Any]) -> None:
+    for content in documents(text, datatype):
+        array = array_from_json(content, BY_NAME[datatype], len(expected), "IN")
+        assert array.dtype == BY_NAME[datatype].dtype
+        assert array.tolist() == expected
+
+
+def test_array_from_json_reads_strings_as_bytes() -> None:
+    for content in documents('["h\\u00e9llo",["a\\u0000b"]]', "BYTES"):
+        array = array_from_json(content, BY_NAME["BYTES"], 2, "IN")
+        assert array.tolist() == ["héllo".encode(), b"a\0b"]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "text", "message"),
+    [
+        ("INT64", "[1.5,2]", "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        ("INT64", "[1.0]", "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        ("INT64", "[true,1]", "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        (
+            "INT64",
+            "[9223372036854775808,0]",
+            "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer",
+        ),
+        ("UINT8", "[-1]", "Unable to parse 'data': attempt to access JSON non-unsigned-integer as unsigned-integer"),
+        ("FP32", '["1","2"]', "Unable to parse 'data': attempt to access JSON non-number as double"),
+        ("FP32", "[null,1]", "Unable to parse 'data': attempt to access JSON non-number as double"),
+        ("FP32", "[true]", "Unable to parse 'data': attempt to access JSON non-number as double"),
+        ("BOOL", "[1]", "Unable to parse 'data': attempt to access JSON non-boolean as boolean"),
+        ("BYTES", "[1]", "Unable to parse JSON bytes array: attempt to access JSON non-string as string"),
+        ("INT32", '[{"a":1}]', "Unable to parse 'data': attempt to access JSON non-signed-integer as signed-integer"),
+        (
+            "INT32",
+            "[0,3000000000]",
+            "Unable to parse 'data': element 1 of input 'IN' is 3000000000, which INT32 cannot hold "
+            "(-2147483648 to 2147483647)",
+        ),
+        (
+            "UINT8",
+            "[0,[256]]",
+            "Unable to parse 'data': element 1 of input 'IN' is 256, which UINT8 cannot hold (0 to 255)",
+        ),
+    ],
+)
+def test_wrong_elements_are_refused_alike_in_small_and_large_documents(datatype: str, text: str, message: str) -> None:
+    for content in documents(text, datatype):
+        with pytest.raises(InvalidRequest) as caught:
+            array_from_json(content, BY_NAME[datatype], len(orjson.loads(text)), "IN")
+        assert caught.value.message == message
+
+
+def test_a_wrong_number_of_elements_is_refused() -> None:
+    for content in documents("[1,2,3]", "INT32"):
+        with pytest.raises(InvalidRequest, match=r"^Failed to parse 'data' field: shape does not match true shape$"):
+            array_from_json(content, BY_NAME["INT32"], 4, "IN")
+        with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': Shape does not match true shape of 'data'"):
+            array_from_json(content, BY_NAME["INT32"], 2, "IN")
+
+
+@pytest.mark.parametrize("content", [1, "x", None, {"a": 1}, True])
+def test_values_other_than_arrays_are_refused(content: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': attempt to access JSON non-array as array$"):
+        array_from_json(content, BY_NAME["INT32"], 1, "IN")
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: list[Any] = [1]
+    for _ in range(98):
+        deep = [deep]
+    assert array_from_json(deep, BY_NAME["INT32"], 1, "IN").tolist() == [1]
+    with pytest.raises(InvalidRequest, match=r"^Unable to parse 'data': JSON nesting depth exceeds maximum allowed"):
+        array_from_json([deep], BY_NAME["INT32"], 1, "IN")
+    with pytest.raises(InvalidRequest, match=r"^JSON nesting depth exceeds maximum allowed limit \(100\)$"):
+        array_from_json([deep], BY_NAME["BYTES"], 1, "IN")
+
+
+@pytest.mark.parametrize("name", ["FP16", "BF16"])
+def test_datatypes_that_json_cannot_carry_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^receiving {name} data via JSON is not supported"):
+        json_datatype(name, "IN")
+    with pytest.raises(InvalidRequest, match=f"^sending {name} data via JSON is not supported"):
+        json_values(np.zeros(1, np.uint16), name)
+
+
+def test_an_unknown_datatype_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"^invalid datatype for input IN$"):
+        json_datatype("INT128", "IN")
+
+
+def test_json_values_writes_fp32_with_the_digits_of_a_double() -> None:
+    values = json_values(np.array([[0.1]], np.float32), "FP32")
+    assert orjson.dumps(values, option=orjson.OPT_SERIALIZE_NUMPY) == b"[0.10000000149011612]"
+
+
+def test_json_values_writes_bytes_that_are_not_utf8_as_surrogates() -> None:
+    assert json_values(bytes_array([b"\xff", b"ok"], (1, 2)), "BYTES") == ["\udcff", "ok"]

@@ -1,0 +1,316 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.packed_tensors import TWO, packed_responses, spec
+from trident.core.config.spec import ModelSpec, OutputSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.long_json import ELEMENTS
+from trident.core.http.v2_known import ResponsePlan, ResponseText
+from trident.core.http.v2_response import encode_response
+from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.tensors import BY_NAME, Array, TensorLayout, bytes_array, layout_of, wire_bytes
+
+# --- response codec
+
+
+SPEC = ModelSpec(
+    name="m",
+    version=2,
+    platform="onnxruntime_onnx",
+    backend="onnxruntime",
+    max_batch_size=8,
+    inputs={},
+    outputs={"OUT": OutputSpec(name="OUT", datatype=BY_NAME["FP32"], dims=(2,), labels=("cat", "dog"))},
+)
+
+
+def response(array: Array, datatype: str, **fields: object) -> InferenceResponse:
+    output = OutputTensor("OUT", datatype, array.shape, array)
+    return InferenceResponse("m", 2, [output], **fields)  # type: ignore[arg-type]
+
+
+def plan(binary: bool = False, classes: int = 0) -> ResponsePlan:
+    return ResponsePlan(outputs={"OUT": (binary, classes)})
+
+
+def test_json_response_in_tritons_order_of_keys() -> None:
+    encoded = encode_response(
+        response(np.array([[0.5, 0.1]], np.float32), "FP32", id="r", parameters={"p": 1}), ResponsePlan(), SPEC
+    )
+    assert encoded[1] is None
+    assert encoded[0] == [
+        b'{"id":"r","model_name":"m","model_version":"2","parameters":{"p":1},"outputs":[{"name":"OUT",'
+        b'"datatype":"FP32","shape":[1,2],"data":[0.5,0.10000000149011612]}]}'
+    ]
+
+
+@pytest.mark.parametrize("columns", [2, 5000])
+def test_binary_tensors_follow_the_json(columns: int) -> None:
+    array = np.arange(columns * 2, dtype=np.int32).reshape(2, columns)
+    encoded = encode_response(response(array[1:], "INT32"), ResponsePlan(binary=True), SPEC)
+    text, tensor = encoded[0]
+    assert encoded[1] == len(text)
+    assert orjson.loads(text)["outputs"] == [
+        {"name": "OUT", "datatype": "INT32", "shape": [1, columns], "parameters": {"binary_data_size": columns * 4}}
+    ]
+    assert bytes(tensor) == array[1:].tobytes()
+
+
+def test_large_tensors_are_not_copied() -> None:
+    array = np.zeros((1, 5000), np.float32)
+    encoded = encode_response(response(array, "FP32"), plan(binary=True), SPEC)
+    assert np.shares_memory(array, np.frombuffer(encoded[0][1], np.uint8))
+
+
+def test_an_empty_binary_tensor_is_answered_as_json() -> None:
+    encoded = encode_response(response(np.zeros((1, 0), np.float32), "FP32"), plan(binary=True), SPEC)
+    assert encoded[1] is None
+    assert orjson.loads(encoded[0][0])["outputs"][0]["parameters"] == {"binary_data_size": 0}
+
+
+def test_bytes_are_packed_or_written_as_strings() -> None:
+    array = bytes_array([b"a", "é".encode()], (1, 2))
+    assert encode_response(response(array, "BYTES"), plan(binary=True), SPEC)[0][1] == b"\x01\0\0\0a\x02\0\0\0\xc3\xa9"
+    text = encode_response(response(array, "BYTES"), plan(), SPEC)[0][0]
+    assert orjson.loads(text)["outputs"][0]["data"] == ["a", "é"]
+
+
+def test_bytes_that_are_not_utf8_are_written_as_they_are() -> None:
+    text = encode_response(response(bytes_array([b"\xff\xfe"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
+    assert b'"data":["\xff\xfe"]' in text
+
+
+def test_nan_and_infinity_are_written_as_words() -> None:
+    array = np.array([[np.nan, np.inf, -np.inf, 1.5]], np.float32)
+    text = bytes(encode_response(response(array, "FP32"), plan(), SPEC)[0][0])
+    assert text.endswith(b'"data":[NaN,Infinity,-Infinity,1.5]}]}')
+    assert math.isnan(json.loads(text)["outputs"][0]["data"][0])
+
+
+def test_the_word_null_in_a_string_is_not_taken_for_a_missing_number() -> None:
+    text = encode_response(response(bytes_array([b"null"], (1, 1)), "BYTES"), plan(), SPEC)[0][0]
+    assert orjson.loads(text)["outputs"][0]["data"] == ["null"]
+
+
+def test_classification_with_labels() -> None:
+    encoded = encode_response(response(np.array([[0.25, 0.75]], np.float32), "FP32"), plan(classes=1), SPEC)
+    assert orjson.loads(encoded[0][0])["outputs"] == [
+        {"name": "OUT", "datatype": "BYTES", "shape": [1, 1], "data": ["0.750000:1:dog"]}
+    ]
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_half_precision_is_binary_only(datatype: str) -> None:
+    with pytest.raises(InvalidRequest, match=f"^sending {datatype} data via JSON is not supported"):
+        encode_response(response(np.zeros((1, 2), np.uint16), datatype), plan(), SPEC)
+
+
+@pytest.mark.parametrize("name", ["FP32", "INT64", "BOOL", "BYTES"])
+def test_a_long_output_is_written_in_parts(name: str) -> None:
+    numbers = np.arange(2 * ELEMENTS + 5)
+    text = [f'text "{number}"'.encode() for number in numbers.tolist()]
+    array = bytes_array(text, (1, len(text))) if name == "BYTES" else numbers.astype(BY_NAME[name].dtype).reshape(1, -1)
+    parts, json_length = encode_response(response(array, name), ResponsePlan(), SPEC)
+    assert len(parts) > 3
+    assert json_length is None
+    expected = [one.decode() for one in text] if name == "BYTES" else array.reshape(-1).tolist()
+    assert orjson.loads(b"".join(parts))["outputs"][0]["data"] == expected
+
+
+def test_a_long_output_with_words_or_bytes_is_written_as_a_short_one() -> None:
+    numbers = np.full((1, ELEMENTS + 2), 1e16)
+    numbers[0, -1] = np.inf
+    parts, _ = encode_response(response(numbers, "FP64"), ResponsePlan(), SPEC)
+    assert b"".join(parts).endswith(b'"data":[' + b"1e+16," * (ELEMENTS + 1) + b"Infinity]}]}")
+    strings = bytes_array([b"a"] * ELEMENTS + [b"\xff"], (1, ELEMENTS + 1))
+    parts, _ = encode_response(response(strings, "BYTES"), ResponsePlan(), SPEC)
+    assert b"".join(parts).endswith(b'"a","\xff"]}]}')
+
+
+def test_binary_tensors_follow_a_long_output() -> None:
+    outputs = [OutputTensor(name, "INT32", (ELEMENTS + 1,), np.zeros(ELEMENTS + 1, np.int32)) for name in ("A", "B")]
+    parts, json_length = encode_response(
+        InferenceResponse("m", 2, outputs), ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}), SPEC
+    )
+    body = b"".join(parts)
+    assert json_length is not None
+    first, second = orjson.loads(body[:json_length])["outputs"]
+    assert first["data"] == [0] * (ELEMENTS + 1)
+    assert len(body) - json_length == second["parameters"]["binary_data_size"] == 4 * (ELEMENTS + 1)
+
+
+def test_long_outputs_have_the_words_in_their_places() -> None:
+    array = np.arange(2 * ELEMENTS + 3, dtype=np.float32)
+    places = [0, 7, ELEMENTS, ELEMENTS + 1, 2 * ELEMENTS + 2]
+    array[places] = [np.nan, -np.inf, np.inf, np.nan, np.inf]
+    parts, _ = encode_response(response(array, "FP32"), ResponsePlan(), SPEC)
+    written = json.loads(b"".join(parts))["outputs"][0]["data"]
+    assert np.array_equal(np.array(written, np.float32), array, equal_nan=True)
+
+
+# --- A response written with a remembered text equals, to the byte, one that is encoded from scratch
+
+
+PAIR = spec(A=("INT32", (-1,)), B=("FP32", (-1,)))
+NUMBERS = [name for name in BY_NAME if name not in ("FP16", "BF16", "BYTES", "BOOL")]
+
+
+def packed_response(request_id: str = "", **tensors: tuple[str, Array]) -> InferenceResponse:
+    contents = {name: bytes(wire_bytes(array)) for name, (_, array) in tensors.items()}
+    layout = layout_of([(n, datatype, array.shape, len(contents[n])) for n, (datatype, array) in tensors.items()])
+    return InferenceResponse("m", 3, PackedOutputs(layout, memoryview(b"".join(contents.values()))), id=request_id)
+
+
+def both(made: InferenceResponse, **plan: Any) -> tuple[bytes, bytes]:
+    """The body encoded from scratch, and the body written with a remembered text."""
+    remembering = ResponsePlan(**plan).keeping_texts()
+    encode_response(made, remembering, PAIR)
+    anew, again = encode_response(made, ResponsePlan(**plan), PAIR), encode_response(made, remembering, PAIR)
+    assert again[1] == anew[1]
+    return b"".join(anew[0]), b"".join(again[0])
+
+
+def texts_of(made: InferenceResponse, plan: ResponsePlan) -> list[ResponseText | None]:
+    encode_response(made, plan, PAIR)
+    assert plan.texts is not None
+    return list(plan.texts.values())
+
+
+@pytest.mark.parametrize("datatype", NUMBERS)
+@given(data=st.data())
+def test_remembered_texts_write_numbers_of_every_datatype(datatype: str, data: st.DataObject) -> None:
+    content = data.draw(st.binary(min_size=16, max_size=16))
+    array = np.frombuffer(content, BY_NAME[datatype].dtype).reshape(1, -1)
+    anew, again = both(packed_response(A=(datatype, array), B=("FP32", np.array([[0.1]], np.float32))))
+    assert again == anew
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_non_finite_numbers_are_written_as_without_a_text(value: float) -> None:
+    anew, again = both(packed_response(A=("FP64", np.array([[1.0, value]]))))
+    assert again == anew
+    assert b"null" not in again
+
+
+def two_outputs(request_id: str) -> InferenceResponse:
+    return packed_response(
+        request_id, A=("INT32", np.array([[1, 2, 3]], np.int32)), B=("FP32", np.array([[0.5, 1e30]], np.float32))
+    )
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        None,
+        {"A": (True, 0), "B": (True, 0)},
+        {"A": (True, 0)},
+        {"B": (True, 0)},
+        {"A": (False, 0), "B": (False, 0)},
+        {"A": (False, 2), "B": (True, 0)},
+    ],
+)
+@pytest.mark.parametrize("binary", [False, True])
+def test_remembered_texts_write_every_mixture_of_forms(
+    outputs: dict[str, tuple[bool, int]] | None, binary: bool
+) -> None:
+    anew, again = both(two_outputs("r"), binary=binary, outputs=outputs)
+    assert again == anew
+
+
+@pytest.mark.parametrize("request_id", ["", '"data":[]', "\u00e4\\", "\udcff"])
+def test_remembered_texts_write_any_request_id(request_id: str) -> None:
+    anew, again = both(two_outputs(request_id), outputs={"A": (False, 2), "B": (True, 0)})
+    assert again == anew
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_remembered_texts_write_outputs_without_elements(binary: bool) -> None:
+    none = np.zeros((1, 0), np.int32)
+    for tensors in ({"A": ("INT32", none)}, {"A": ("INT32", none), "B": ("FP32", np.ones((1, 1), np.float32))}):
+        anew, again = both(packed_response(**tensors), binary=binary)  # type: ignore[arg-type]
+        assert again == anew
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array"), [("BOOL", np.ones((1, 2), bool)), ("INT32", np.ones((1, 5000), np.int32))]
+)
+def test_outputs_without_a_text_are_encoded_each_time(datatype: str, array: Array) -> None:
+    made = packed_response(A=(datatype, array))
+    anew, again = both(made)
+    assert again == anew
+    assert texts_of(made, ResponsePlan().keeping_texts()) == [None]
+
+
+def test_an_ensembles_text_has_its_parameters() -> None:
+    made = two_outputs("r")
+    bare, _ = both(made)
+    plan = ResponsePlan().keeping_texts()
+    encode_response(made, plan, PAIR)
+    made.parameters = NO_SEQUENCE
+    anew, again = both(made)
+    assert again == anew == b"".join(encode_response(made, plan, PAIR)[0])
+    assert orjson.loads(again).pop("parameters") == {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
+    made.parameters = {}
+    assert b"".join(encode_response(made, plan, PAIR)[0]) == bare
+    assert len(plan.texts or ()) == 2
+
+
+def test_a_text_belongs_to_one_version_and_one_layout() -> None:
+    plan = ResponsePlan().keeping_texts()
+    one = np.ones((1, 1), np.int32)
+    made = [
+        packed_response(A=("INT32", one)),
+        packed_response("r", A=("INT32", one)),
+        packed_response(B=("INT32", one)),
+    ]
+    other = packed_response(A=("INT32", one))
+    other.model_version = 4
+    for each in (*made, other, *made):
+        expected = encode_response(each, ResponsePlan(), PAIR)[0]
+        assert encode_response(each, plan, PAIR)[0] == expected
+    assert plan.texts is not None
+    assert len(plan.texts) == 3
+
+
+@pytest.mark.parametrize("request_id", ["", "an id", 'quotes " and \u00e4'])
+def test_the_text_of_a_binary_response_is_written_once(request_id: str) -> None:
+    plan = ResponsePlan(binary=True).keeping_texts()
+    for response in packed_responses(3, request_id):
+        once = encode_response(response, ResponsePlan(binary=True), TWO)
+        again = encode_response(response, plan, TWO)
+        assert b"".join(again[0]) == b"".join(once[0])
+        assert again[1] == once[1]
+        assert orjson.loads(again[0][0]).get("id", "") == request_id
+    assert plan.texts is not None
+    assert len(plan.texts) == 1
+
+
+def test_the_text_of_a_response_with_parameters_is_not_remembered() -> None:
+    plan = ResponsePlan(binary=True).keeping_texts()
+    (first, second) = packed_responses(2)
+    first.parameters = {"p": 1}
+    assert orjson.loads(encode_response(first, plan, TWO)[0][0])["parameters"] == {"p": 1}
+    assert "parameters" not in orjson.loads(encode_response(second, plan, TWO)[0][0])
+
+
+def test_a_json_output_is_written_for_each_response() -> None:
+    plan = ResponsePlan(outputs={"A": (False, 0), "B": (True, 0)}).keeping_texts()
+    seen = [orjson.loads(encode_response(response, plan, TWO)[0][0])["outputs"][0] for response in packed_responses(2)]
+    assert [entry["data"] for entry in seen] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_the_number_of_remembered_texts_is_bounded() -> None:
+    plan = ResponsePlan(binary=True).keeping_texts()
+    assert plan.texts is not None
+    for number in range(1000):
+        plan.texts[number, TensorLayout(())] = None
+    assert 0 < len(plan.texts) <= 64
