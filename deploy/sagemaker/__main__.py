@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TextIO
 
-from deploy.sagemaker.clients import Clients
-from deploy.sagemaker.errors import DeployError
-from deploy.sagemaker.execute import Executor, Printer
-from deploy.sagemaker.plan import check_plan
-from deploy.sagemaker.settings import parser, plan_of, smoke_of
-from deploy.sagemaker.smoke import SmokeRun
+from deploy.sagemaker.actions import plan_of
+from deploy.sagemaker.execute import Clients, Executor, Printer
+from deploy.sagemaker.options import parser
+from deploy.sagemaker.plan import DeployError, check_plan
+from deploy.sagemaker.smoke import Smoke, SmokeRun
 
 
 def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sys.stderr) -> int:
@@ -35,7 +34,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sy
 
 
 def _run(action: str, given: argparse.Namespace, printer: Printer) -> int:
-    smoke = smoke_of(given) if action == "smoke" else None
+    smoke = Smoke.of(given) if action == "smoke" else None
     plan = smoke.plan() if smoke else plan_of(given, datetime.now(UTC))
     check_plan(plan)
     if given.dry_run:

@@ -1,4 +1,13 @@
-"""A plan as plain values: calls of AWS's APIs and waits between them, to be printed or executed."""
+"""A plan as plain values: calls of AWS's APIs and waits between them, to be printed or executed.
+
+The errors of a deployment:
+
+DeployError
+├── BadSettings     invalid settings; no call was made
+├── CallFailed      AWS refused a call or could not be reached
+├── NotReached      the endpoint or the job did not reach the expected state
+└── SmokeFailed     the endpoint gave a wrong answer
+"""
 
 from __future__ import annotations
 
@@ -9,6 +18,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, TypeAlias
 
 import jmespath
@@ -16,7 +26,41 @@ from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
 
-from deploy.sagemaker.errors import BadSettings
+
+class DeployError(Exception):
+    """`str()` says what happened; `hint` says what to do about it, and may be empty."""
+
+    status = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class BadSettings(DeployError):
+    status = 2
+
+
+class CallFailed(DeployError):
+    pass
+
+
+class NotReached(DeployError):
+    pass
+
+
+class SmokeFailed(DeployError):
+    pass
+
+
+class Kind(StrEnum):
+    """Source: docs/spec/deploy.md section 4, docs/spec/sagemaker.md sections A5 and A6."""
+
+    REAL_TIME = "real-time"
+    MULTI_MODEL = "multi-model"
+    ASYNC = "async"
+    SERVERLESS = "serverless"
+    BATCH = "batch"
 
 
 class Answer(str):
@@ -127,7 +171,7 @@ def calls_of(plan: Plan) -> list[Call]:
     return [step.call if isinstance(step, Wait) else step for step in plan]
 
 
-_NO_VALUE = "which is not a known value"
+_NO_VALUE = "unknown value"
 
 
 def check_plan(plan: Plan) -> None:
@@ -167,7 +211,10 @@ def _finer(value: Any, shape: Any, at: str) -> Iterator[str]:
         for number, member in enumerate(value):
             yield from _finer(member, shape.member, f"{at}[{number}]")
     elif shape.type_name == "map":
-        yield from _map_problems(value, shape, at)
+        yield from _bounds(len(value), shape.metadata, at, "entries")
+        for name, member in value.items():
+            yield from _finer(name, shape.key, f"{at}, the key '{name}'")
+            yield from _finer(member, shape.value, f"{at}.{name}")
     elif shape.type_name == "string":
         yield from _text_problems(value, shape, at)
     elif shape.type_name in ("integer", "long", "float", "double"):
@@ -176,18 +223,11 @@ def _finer(value: Any, shape: Any, at: str) -> Iterator[str]:
         yield from _bounds(len(value), shape.metadata, at, "bytes")
 
 
-def _map_problems(value: Mapping[str, Any], shape: Any, at: str) -> Iterator[str]:
-    yield from _bounds(len(value), shape.metadata, at, "entries")
-    for name, member in value.items():
-        yield from _finer(name, shape.key, f"{at}, the key '{name}'")
-        yield from _finer(member, shape.value, f"{at}.{name}")
-
-
 def _text_problems(value: str, shape: Any, at: str) -> Iterator[str]:
     if shape.enum and value not in shape.enum:
         nearest = difflib.get_close_matches(value, shape.enum, n=1)
-        meant = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(shape.enum[:12])}"
-        yield f"{at} is '{value}', {_NO_VALUE}; {meant}"
+        meant = f"did you mean {nearest[0]}?" if nearest else f"expected one of {', '.join(shape.enum[:12])}"
+        yield f"{at}: {_NO_VALUE} '{value}'; {meant}"
     yield from _bounds(len(value), shape.metadata, at, "characters")
     pattern = _compiled(shape.metadata.get("pattern", ""))
     if pattern is not None and not pattern.fullmatch(value):
@@ -242,11 +282,6 @@ def content_name(endpoint: str, content: Mapping[str, Any]) -> str:
 def content_names(endpoint: str) -> str:
     """The regular expression for all names that `content_name` may return."""
     return rf"{re.escape(endpoint)}-[0-9a-f]{{{_HASH_DIGITS}}}"
-
-
-def resource_id(endpoint: str) -> str:
-    """The name that Application Auto Scaling uses for the endpoint's only variant."""
-    return f"endpoint/{endpoint}/variant/{VARIANT}"
 
 
 def tagged(tags: list[dict[str, str]]) -> dict[str, list[dict[str, str]]]:

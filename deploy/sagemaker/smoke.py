@@ -7,6 +7,7 @@ import io
 import json
 import math
 import time
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,10 +18,8 @@ import numpy as np
 from botocore import xform_name
 from botocore.exceptions import BotoCoreError, ClientError
 
-from deploy.sagemaker.clients import call_failed, error_of
-from deploy.sagemaker.errors import BadSettings, Kind, SmokeFailed
-from deploy.sagemaker.execute import Printer
-from deploy.sagemaker.plan import Call
+from deploy.sagemaker.execute import Printer, call_failed, error_of
+from deploy.sagemaker.plan import BadSettings, Call, Kind, SmokeFailed
 from trident.core.inference.tensors import BY_NAME, BYTES, pack_bytes, unpack_bytes
 
 JSON_TYPE = "application/json"
@@ -109,6 +108,8 @@ def _input(given: dict[str, Any]) -> Input:
 
 
 def _flat(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        value = list(value.values())
     return [element for each in value for element in _flat(each)] if isinstance(value, list) else [value]
 
 
@@ -187,7 +188,7 @@ def difference(found: Rows, expected: Rows) -> str:
 
 def _read_v2(content: bytes, _type: str) -> Rows:
     outputs = json.loads(content)["outputs"]
-    return _side_by_side([(output["shape"], _flat_rows(output["data"])) for output in outputs])
+    return _side_by_side([(output["shape"], _flat(output["data"])) for output in outputs])
 
 
 def _read_binary(content: bytes, content_type: str) -> Rows:
@@ -209,7 +210,7 @@ def _elements(output: dict[str, Any], data: bytes) -> list[Any]:
 
 
 def _read_instances(content: bytes, _type: str) -> Rows:
-    return [_flat_rows(prediction) for prediction in json.loads(content)["predictions"]]
+    return [_flat(prediction) for prediction in json.loads(content)["predictions"]]
 
 
 def _read_csv(content: bytes, content_type: str) -> Rows:
@@ -228,12 +229,6 @@ def _side_by_side(outputs: list[tuple[list[int], list[Any]]]) -> Rows:
         for number, row in enumerate(rows):
             row.extend(elements[number * width : (number + 1) * width])
     return rows
-
-
-def _flat_rows(value: Any) -> list[Any]:
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [element for each in value for element in _flat_rows(each)] if isinstance(value, list) else [value]
 
 
 def _alike(value: Any, wanted: Any) -> bool:
@@ -257,6 +252,8 @@ _READERS = {Form.V2: _read_v2, Form.BINARY: _read_binary, Form.INSTANCES: _read_
 
 
 _POLL_S = 2.0
+# Without BINARY: its reader needs the content type of the response, and a queued call only leaves an object in S3.
+_QUEUED_FORMS = (Form.V2, Form.INSTANCES, Form.CSV)
 _MISSING = ("NoSuchKey", "404", "AccessDenied")
 
 
@@ -271,10 +268,20 @@ class Smoke:
     target_model: str = ""
     limit_s: float = 300.0
 
+    @classmethod
+    def of(cls, given: Namespace) -> Smoke:
+        """The smoke test that a command line asks for. Raises BadSettings."""
+        return cls(
+            endpoint=given.name,
+            kind=given.kind,
+            request=Request.read(given.request),
+            forms=given.form or (_QUEUED_FORMS if given.kind is Kind.ASYNC else tuple(Form)),
+            target_model=given.target_model,
+            limit_s=given.wait_secs,
+        )
+
     def plan(self) -> tuple[Call, ...]:
         """A call for each form. Raises BadSettings."""
-        if not self.kind.has_endpoint:
-            raise BadSettings("a batch transform job has no endpoint", hint="check the objects below its --output")
         if (self.kind is Kind.MULTI_MODEL) != bool(self.target_model):
             raise BadSettings("--target-model belongs to --kind multi-model", hint="the archive's key below the prefix")
         return tuple(self._call(form) for form in self.forms)

@@ -14,11 +14,11 @@ import boto3
 import pytest
 from botocore.stub import Stubber
 
-from deploy.sagemaker.errors import CallFailed, NotReached
+from deploy.sagemaker.actions import plan_of
 from deploy.sagemaker.execute import POLL_S, Executor, Printer
-from deploy.sagemaker.plan import Plan
-from deploy.sagemaker.scaling import SERVICE
-from deploy.sagemaker.settings import parser, plan_of
+from deploy.sagemaker.options import parser
+from deploy.sagemaker.plan import CallFailed, NotReached, Plan
+from deploy.sagemaker.resources import AUTOSCALING as SERVICE
 from tests.unit.deploy.sagemaker.sagemaker_command import REAL_TIME
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.sagemaker.errors import BadSettings, SmokeFailed
+from deploy.sagemaker.plan import BadSettings, SmokeFailed
 from deploy.sagemaker.smoke import BINARY_TYPE, Form, Request, difference, read_rows
 from trident.core.inference.tensors import pack_bytes
 
