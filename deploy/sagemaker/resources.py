@@ -222,7 +222,8 @@ def _serverless(given: Namespace) -> dict[str, Any]:
 def longest_rollout_secs(given: Namespace) -> int:
     """The longest duration in seconds: all steps, the bake time, and half an hour for instances to start."""
     steps = -(-100 // max(1, given.step_percent)) if given.shift is Shift.LINEAR else 2
-    return min(_MOST_LIMIT_S, max(_LEAST_LIMIT_S, steps * given.step_secs + given.bake_secs + 1800))
+    whole: int = steps * given.step_secs + given.bake_secs + 1800
+    return min(_MOST_LIMIT_S, max(_LEAST_LIMIT_S, whole))
 
 
 def rollout(given: Namespace) -> dict[str, Any] | None:

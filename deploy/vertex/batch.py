@@ -25,7 +25,7 @@ from google.protobuf.struct_pb2 import Value
 
 from deploy.vertex.container import add_machine_options, batch_resources
 from deploy.vertex.options import labels
-from deploy.vertex.plan import Call, CheckFailed, Place, Steps
+from deploy.vertex.plan import Call, CheckFailed, Context, Place, Steps
 from trident.adapters.common.options import BadOption
 
 FORMATS = ("jsonl", "csv", "file-list", "tf-record", "tf-record-gzip", "bigquery")
@@ -43,7 +43,7 @@ _ENDED = frozenset(
 )
 
 
-def add_batch_options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model")
     parser.add_argument("--name", required=True, metavar="TEXT", help="name of the job")
     parser.add_argument("--input", action="append", required=True, metavar="URI", help="gs:// files or a bq:// table")
@@ -63,8 +63,9 @@ def add_batch_options(parser: ArgumentParser) -> None:
     add_machine_options(parser, least="--replicas")
 
 
-def batch(options: Namespace, place: Place) -> Steps:
+def steps(options: Namespace, at: Context) -> Steps:
     """The plan of a batch prediction job. Raises BadOption."""
+    place = at.place
     stand_in = BatchPredictionJob(name=f"{place.name}/batchPredictionJobs/JOB", state=JobState.JOB_STATE_SUCCEEDED)
     job: Any = yield Call(
         title=f"start the job {options.name}",

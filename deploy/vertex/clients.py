@@ -29,7 +29,7 @@ _NO_CREDENTIALS = "gcloud auth application-default login, or GOOGLE_APPLICATION_
 
 
 class Clients:
-    """The Caller for the API at `address`, which has a scheme. http:// is for emulators: it gets no credentials.
+    """Makes calls of the API at `address`, which has a scheme. http:// is for emulators: it gets no credentials.
 
     `limit_s`: seconds that an operation may take.
     """
@@ -40,7 +40,7 @@ class Clients:
         self._made: dict[str, Any] = {}
 
     def make(self, call: Call) -> Any:
-        """See Caller."""
+        """The answer; for a long-running operation its result. Raises CallFailed."""
         try:
             return self._post(call) if isinstance(call, EndpointCall) else self._ask(call)
         except NotFound as error:

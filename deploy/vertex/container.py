@@ -26,7 +26,7 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf.duration_pb2 import Duration
 
 from deploy.vertex.options import labels, pairs, parse_probe
-from deploy.vertex.plan import Call, Place, Steps, new_model_id
+from deploy.vertex.plan import Call, Context, Steps, new_model_id
 from trident.adapters.common.options import PREFIX, BadOption
 from trident.app.emulators.vertex.container import (
     RESERVED_PREFIX,
@@ -233,7 +233,7 @@ def _targets(options: Namespace) -> list[AutoscalingMetricSpec]:
     found = []
     for name, text in pairs(options.autoscale, "--autoscale").items():
         if name not in METRICS:
-            raise BadOption.of("--autoscale", f"'{name}' is none of {', '.join(METRICS)}{nearest(name, METRICS)}")
+            raise BadOption.of("--autoscale", f"unknown metric '{name}'; expected one of {', '.join(METRICS)}")
         if not (text.isdecimal() and int(text)) or (name in _PERCENT and int(text) > 100):
             raise BadOption.of("--autoscale", f"'{text}' is not a target for {name}")
         if name == "accelerator" and not options.accelerator:
@@ -245,7 +245,7 @@ def _targets(options: Namespace) -> list[AutoscalingMetricSpec]:
 # Source: docs/spec/deploy.md section 5.
 
 
-def add_upload_options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--model-id", metavar="ID", help="the id of a new model")
     which.add_argument("--parent-model", metavar="ID", help="the model that gets a new version")
@@ -261,11 +261,12 @@ def add_upload_options(parser: ArgumentParser) -> None:
     add_container_options(parser)
 
 
-def upload(options: Namespace, place: Place) -> Steps:
+def steps(options: Namespace, at: Context) -> Steps:
     """The plan that uploads a model. Raises BadOption."""
     if options.no_default and not options.parent_model:
         raise BadOption.of("--no-default", "the first version of a model is its default")
     identity = options.parent_model or new_model_id(options.model_id)
+    place = at.place
     model = Model(
         display_name=options.display_name or identity.rpartition("/")[2],
         artifact_uri=options.artifact_uri,

@@ -22,14 +22,14 @@ from google.cloud.aiplatform_v1 import (
 )
 
 from deploy.vertex.options import LABEL, expiry_labels, expiry_of
-from deploy.vertex.plan import Call, Place, Steps
+from deploy.vertex.plan import Call, Context, Place, Steps
 from trident.adapters.common.options import BadOption
 
 _SOME_ENDPOINT = "ENDPOINT"
 _SOME_MODEL = "DEPLOYED_MODEL"
 
 
-def add_delete_options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--endpoint", action="append", default=[], metavar="ID", help="an endpoint with its deployed models"
     )
@@ -37,15 +37,15 @@ def add_delete_options(parser: ArgumentParser) -> None:
     parser.add_argument("--expired", action="store_true", help="every endpoint whose --ttl has ended")
 
 
-def delete(options: Namespace, place: Place, now: datetime) -> Steps:
+def steps(options: Namespace, at: Context) -> Steps:
     """The plan that deletes resources. Raises BadOption."""
     if not (options.endpoint or options.model or options.expired):
         raise BadOption("Nothing to delete: give --endpoint, --model or --expired")
-    endpoints = [place.endpoint(text) for text in options.endpoint]
-    models = [place.model(text) for text in options.model]
+    endpoints = [at.place.endpoint(text) for text in options.endpoint]
+    models = [at.place.model(text) for text in options.model]
     if options.expired:
-        found = yield _listing(place, now)
-        endpoints += [each.name for each in found or () if each.name not in endpoints and is_expired(each, now)]
+        found = yield _listing(at.place, at.now)
+        endpoints += [each.name for each in found or () if each.name not in endpoints and is_expired(each, at.now)]
     for name in endpoints:
         yield from _remove_endpoint(name)
     for name in models:

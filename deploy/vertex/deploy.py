@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -25,7 +24,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from deploy.vertex.container import add_machine_options, add_online_options, dedicated_resources
 from deploy.vertex.options import LABEL, expiry_labels, labels, parse_ttl
-from deploy.vertex.plan import Call, Place, Steps, new_endpoint_id
+from deploy.vertex.plan import Call, Context, Place, Steps, new_endpoint_id
 from trident.adapters.common.options import BadOption
 
 _LONGEST_INFERENCE_S = 3600
@@ -89,15 +88,12 @@ def create_request(options: Namespace, place: Place, labels: Mapping[str, str]) 
     return CreateEndpointRequest(parent=place.name, endpoint=endpoint, endpoint_id=identity)
 
 
-# Source: docs/spec/deploy.md section 5.
-
-
 # The API's id for the model that is being deployed.
 _THIS = "0"
 _DEPLOYED_ID = re.compile(r"[1-9][0-9]{0,9}")
 
 
-def add_deploy_options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="ID[@VERSION]", help="the model; its default version")
     add_endpoint_options(parser)
     parser.add_argument(
@@ -111,13 +107,13 @@ def add_deploy_options(parser: ArgumentParser) -> None:
     add_online_options(parser)
 
 
-def deploy(options: Namespace, place: Place, now: datetime) -> Steps:
+def steps(options: Namespace, at: Context) -> Steps:
     """The plan that deploys a model. Raises BadOption."""
     check_endpoint_options(options)
-    request = _deploy_request(options, place)
+    request = _deploy_request(options, at.place)
     if options.new:
         ttl = _ttl(options.ttl)
-        create = create_request(options, place, {**labels(options.label), **expiry_labels(ttl, now)})
+        create = create_request(options, at.place, {**labels(options.label), **expiry_labels(ttl, at.now)})
         yield Call(
             title=f"create the {options.new} endpoint {options.endpoint}",
             request=create,

@@ -56,7 +56,7 @@ def parse_probe(text: str, flag: str, port: int) -> Probe:
     what, numbers = text, {}
     while found := _TAIL.search(what):
         if found[1] not in _FIELDS:
-            raise BadOption.of(flag, f"'{found[1]}' is none of {', '.join(_FIELDS)}")
+            raise BadOption.of(flag, f"unknown setting '{found[1]}'; expected one of {', '.join(_FIELDS)}")
         numbers[_FIELDS[found[1]]] = int(found[2])
         what = what[: found.start()]
     kind, _, target = what.partition(":")

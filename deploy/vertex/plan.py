@@ -11,7 +11,8 @@ import json
 import re
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TextIO
+from datetime import datetime
+from typing import Any, NamedTuple, TextIO
 
 from google.protobuf import json_format
 
@@ -128,13 +129,6 @@ class NotThere(CallFailed):
     """The subject of the call does not exist."""
 
 
-class Caller(Protocol):
-    """Makes calls."""
-
-    def make(self, call: Call) -> Any:
-        """The answer; for a long-running operation its result. Raises CallFailed."""
-
-
 class Plan:
     """A plan, which can be used once: both methods run `steps`."""
 
@@ -152,8 +146,10 @@ class Plan:
         except StopIteration:
             return found
 
-    def apply(self, caller: Caller, out: TextIO, sleep: Callable[[float], None]) -> int:
+    def apply(self, make: Callable[[Call], Any], out: TextIO, sleep: Callable[[float], None]) -> int:
         """Make the calls and print a line for each. Returns the number of failed best-effort calls.
+
+        `make` returns the answer to a call, for a long-running operation its result, or raises CallFailed.
 
         Raises CallFailed or CheckFailed for the first other failure and makes no further calls.
         """
@@ -164,16 +160,16 @@ class Plan:
                 if call.after_s:
                     sleep(call.after_s)
                 print(f"{call.title} ...", file=out, flush=True)
-                answer, fault = self._made(call, caller, out)
+                answer, fault = self._made(call, make, out)
                 failed += fault
                 call = self._steps.send(answer)
         except StopIteration:
             return failed
 
-    def _made(self, call: Call, caller: Caller, out: TextIO) -> tuple[Any, bool]:
+    def _made(self, call: Call, make: Callable[[Call], Any], out: TextIO) -> tuple[Any, bool]:
         """The answer and whether the call failed; the answer is None if a best-effort call has none."""
         try:
-            answer = caller.make(call)
+            answer = make(call)
             _print(call.report(answer), out)
             return answer, False
         except NotThere as error:
@@ -295,6 +291,14 @@ class Place:
         if not _NAME.fullmatch(identity):
             raise BadOption.of(f"--{kind}", f"it takes an id, or a name that begins with {start}, not '{text}'")
         return start + identity
+
+
+class Context(NamedTuple):
+    """The inputs of an action beside its options. `api` is the address of the API, with its scheme."""
+
+    place: Place
+    api: str
+    now: datetime
 
 
 def new_model_id(text: str) -> str:

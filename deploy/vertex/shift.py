@@ -18,14 +18,14 @@ from google.cloud.aiplatform_v1 import (
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from deploy.vertex.options import pairs
-from deploy.vertex.plan import Call, CheckFailed, Place, Steps
+from deploy.vertex.plan import Call, CheckFailed, Context, Steps
 from trident.adapters.common.options import BadOption
 
 _ALL = 100
 _DRAIN_S = 60.0
 
 
-def add_shift_options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
     parser.add_argument(
         "--traffic", action="append", required=True, metavar="DEPLOYED_ID=PERCENT", help="share of every deployed model"
@@ -42,10 +42,10 @@ def add_shift_options(parser: ArgumentParser) -> None:
     )
 
 
-def shift(options: Namespace, place: Place) -> Steps:
+def steps(options: Namespace, at: Context) -> Steps:
     """The plan that shifts traffic. Raises BadOption."""
     split = read_split(options.traffic)
-    name = place.endpoint(options.endpoint)
+    name = at.place.endpoint(options.endpoint)
     there = Endpoint(
         name=name, deployed_models=[DeployedModel(id=each) for each in split], traffic_split={next(iter(split)): _ALL}
     )

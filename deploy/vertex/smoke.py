@@ -23,7 +23,7 @@ from google.cloud.aiplatform_v1 import (
 )
 from google.protobuf.json_format import ParseError
 
-from deploy.vertex.plan import Call, CheckFailed, EndpointCall, Place, Reply, Steps
+from deploy.vertex.plan import Call, CheckFailed, Context, EndpointCall, Reply, Steps
 from trident.adapters.common.options import BadOption
 from trident.app.settings.sources import nearest
 from trident.core.inference.tensors import BY_NAME, element_count, pack_bytes
@@ -211,14 +211,14 @@ _REDIRECT = "X-Vertex-Ai-Triton-Redirect"
 _SOME_DNS = "ENDPOINT.LOCATION-PROJECT_NUMBER.prediction.vertexai.goog"
 
 
-def add_smoke_options(parser: ArgumentParser) -> None:
+def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint")
     parser.add_argument("--request", required=True, type=Path, metavar="FILE", help="a v2 request in JSON")
     parser.add_argument("--instances", type=Path, metavar="FILE", help="for predict; default: made from the request")
     parser.add_argument("--address", default="", metavar="HOST", help="address of a psc endpoint in this network")
 
 
-class Door(NamedTuple):
+class Address(NamedTuple):
     """The address for calls to an endpoint. `base` has a scheme. `is_large`: it accepts bodies of 10 MB and streams."""
 
     base: str
@@ -226,34 +226,34 @@ class Door(NamedTuple):
     private: bool = False
 
 
-def smoke(options: Namespace, place: Place, api: str) -> Steps:
-    """The plan of smoke calls; `api` is the address of the API, with its scheme. Raises BadOption."""
+def steps(options: Namespace, at: Context) -> Steps:
+    """The plan of smoke calls. Raises BadOption."""
     given = read_smoke_input(options.request, options.instances)
     if "/" in options.address:
         raise BadOption.of("--address", f"it takes a host or an IP address, not '{options.address}'")
-    name = place.endpoint(options.endpoint)
+    name = at.place.endpoint(options.endpoint)
     endpoint = yield Call(
         title=f"get {options.endpoint}",
         request=GetEndpointRequest(name=name),
         stand_in=Endpoint(name=name, dedicated_endpoint_enabled=True, dedicated_endpoint_dns=_SOME_DNS),
-        report=lambda found: door_of(found, api, options.address).base,
+        report=lambda found: address_of(found, at.api, options.address).base,
     )
-    yield from _calls(name, door_of(endpoint, api, options.address), given)
+    yield from _calls(name, address_of(endpoint, at.api, options.address), given)
 
 
-def door_of(endpoint: Endpoint, api: str, address: str) -> Door:
-    """The door of an endpoint; a private one needs `address`. Raises CheckFailed."""
+def address_of(endpoint: Endpoint, api: str, address: str) -> Address:
+    """The address of an endpoint; a private one needs `address`. Raises CheckFailed."""
     scheme = api.partition("://")[0]
     if address:
-        return Door(f"{scheme}://{address}", is_large=True, private=True)
+        return Address(f"{scheme}://{address}", is_large=True, private=True)
     if endpoint.private_service_connect_config.enable_private_service_connect:
         raise CheckFailed("a psc endpoint has an address in your own network: give it with --address=HOST")
     if endpoint.dedicated_endpoint_enabled:
-        return Door(f"{scheme}://{endpoint.dedicated_endpoint_dns}", is_large=True)
-    return Door(api, is_large=False)
+        return Address(f"{scheme}://{endpoint.dedicated_endpoint_dns}", is_large=True)
+    return Address(api, is_large=False)
 
 
-def _calls(name: str, door: Door, given: SmokeInput) -> Steps:
+def _calls(name: str, target: Address, given: SmokeInput) -> Steps:
     def call(title: str, request: Any, report: Callable[[Reply], str], **headers: str) -> EndpointCall:
         return EndpointCall(
             title=title,
@@ -261,8 +261,8 @@ def _calls(name: str, door: Door, given: SmokeInput) -> Steps:
             stand_in=Reply(200, {}, b""),
             report=report,
             best_effort=True,
-            base=door.base,
-            private=door.private,
+            base=target.base,
+            private=target.private,
             headers={key.replace("_", "-"): value for key, value in headers.items()},
         )
 
@@ -276,7 +276,7 @@ def _calls(name: str, door: Door, given: SmokeInput) -> Steps:
     yield call("raw predict with binary tensors", raw(*given.binary()), check_binary)
     # The platform may refuse a call without a body.
     yield call("raw predict, redirected to metrics", raw(b"{}"), check_metrics, **{_REDIRECT: "metrics"})
-    if not door.is_large:
+    if not target.is_large:
         return
     stream = StreamRawPredictRequest(endpoint=name, http_body={"data": given.text, "content_type": _JSON})
     yield call("stream raw predict with v2 JSON", stream, check_v2)

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from deploy.vertex.command import ACTIONS
+from deploy.vertex.__main__ import ACTIONS
 from tests.project import ROOT
 from tests.unit.deploy.vertex.vertex_command import WHERE, command
 

@@ -12,11 +12,11 @@ from google.cloud.aiplatform_v1 import Endpoint, PrivateServiceConnectConfig
 from deploy.vertex.plan import CheckFailed, Reply
 from deploy.vertex.smoke import (
     SmokeInput,
+    address_of,
     check_binary,
     check_metrics,
     check_predictions,
     check_v2,
-    door_of,
     read_smoke_input,
 )
 
@@ -68,16 +68,16 @@ def test_bad_response_fails_the_check(check: Callable[[Reply], str], reply: Repl
     assert fault in str(caught.value)
 
 
-def test_door_depends_on_the_kind_of_endpoint() -> None:
-    assert door_of(Endpoint(), API, "") == (API, False, False)
+def test_address_depends_on_the_kind_of_endpoint() -> None:
+    assert address_of(Endpoint(), API, "") == (API, False, False)
     dedicated = Endpoint(
         dedicated_endpoint_enabled=True, dedicated_endpoint_dns="e.us-central1-1.prediction.vertexai.goog"
     )
-    assert door_of(dedicated, API, "") == ("https://e.us-central1-1.prediction.vertexai.goog", True, False)
+    assert address_of(dedicated, API, "") == ("https://e.us-central1-1.prediction.vertexai.goog", True, False)
     private = Endpoint(private_service_connect_config=PrivateServiceConnectConfig(enable_private_service_connect=True))
-    assert door_of(private, API, "10.0.0.7") == ("https://10.0.0.7", True, True)
+    assert address_of(private, API, "10.0.0.7") == ("https://10.0.0.7", True, True)
     with pytest.raises(CheckFailed, match="--address=HOST"):
-        door_of(private, API, "")
+        address_of(private, API, "")
 
 
 def test_instances_are_made_along_the_first_dimension(tmp_path: Path) -> None:

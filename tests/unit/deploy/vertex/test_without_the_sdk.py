@@ -12,7 +12,7 @@ from tests.project import ROOT
 CODE = """
 import sys
 sys.modules.update(dict.fromkeys(("google.cloud.aiplatform_v1", "google.auth", "google.api_core", "requests")))
-from deploy.vertex.command import run
+from deploy.vertex.__main__ import run
 sys.exit(run(sys.argv[1:], sys.stdout, sys.stderr))
 """
 

@@ -6,7 +6,7 @@ import io
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from deploy.vertex.command import run
+from deploy.vertex.__main__ import run
 from tests.unit.deploy.vertex.vertex_platform import VertexPlatform
 
 NOW = datetime(2026, 11, 22, 12, 0, 0, tzinfo=UTC)
