@@ -102,7 +102,7 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
 
         return validate(arguments)
     if command == "doctor":
-        from trident.app.commands.doctor import doctor
+        from trident.app.commands.doctor.command import doctor
 
         return doctor(arguments)
     if command == "emulate":

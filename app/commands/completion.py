@@ -17,7 +17,7 @@ from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
 from trident.app.commands import trace as trace_command
 from trident.app.commands import validate as validate_options
-from trident.app.commands.doctor import JSON
+from trident.app.commands.doctor.command import JSON
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.usage import HELP_TOPIC

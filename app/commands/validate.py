@@ -1,41 +1,54 @@
-"""The check of one model: its configuration, the files that it names, a session of every version, golden requests."""
+"""`trident validate`: checks configurations and the files they name, makes a session of every version, runs golden
+requests, and reports what is wrong.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
+import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from trident.adapters.common.options import FLAG, BadOption, BadValue, Option, choice, integer
 from trident.app.commands.graph import DRAWINGS, layout_graph
-from trident.app.commands.validate_cloud import CloudRepository
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import CommandLine
+from trident.app.terminal.downloads import drawn
+from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
+from trident.core.backends.cpu_budget import available_cores, plan_threads
+from trident.core.backends.model_files import origins_in
+from trident.core.backends.python.environment import CACHED, INSTALL
+from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
+from trident.core.config.autocomplete import BackendFacts, normalize
+from trident.core.config.ensemble_check import KnownModels
+from trident.core.config.golden import GoldenRequest
+from trident.core.config.placement import placements
+from trident.core.config.problem import Problem
+from trident.core.config.request_check import RequestValidator
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.cuda.driver import gpu_ids
 from trident.core.errors import NotInstalled, ServerError
-from trident.core.observability.log import escaped
-
-if TYPE_CHECKING:
-    from trident.core.backends.backend import BackendInstance
-    from trident.core.backends.registry import BackendRegistry
-    from trident.core.config.autocomplete import BackendFacts
-    from trident.core.config.golden import GoldenRequest
-    from trident.core.config.problem import Problem
-    from trident.core.config.schema import ModelConfig
-    from trident.core.config.spec import ModelSpec
-    from trident.core.repository.config import RunGolden
-    from trident.core.repository.repository import ModelDirectory
-
+from trident.core.lifecycle.loader import check_golden
+from trident.core.observability.log import LogOptions, configure_logging, escaped
+from trident.core.repository.config import RunGolden, problems_of, read_config, warnings_of
+from trident.core.repository.layout_mistakes import no_models_hint
+from trident.core.repository.location import Scheme, parse_location
+from trident.core.repository.repository import ModelDirectory, scan_repository, select_versions, version_directories
+from trident.core.repository.sources import Fetched, Source, SourceFile, SourceOpener
 
 _INDENT = "  "
 _WARNINGS = "Warnings. The models load all the same; where no other effect is named, a setting has none.\n"
@@ -203,8 +216,6 @@ class LocalRepository:
     """Raises RepositoryUnavailable if `path` is not a readable directory."""
 
     def __init__(self, path: str) -> None:
-        from trident.core.repository.repository import scan_repository
-
         self._directories = {directory.name: directory for directory in scan_repository(Path(path))}
 
     def models(self) -> Sequence[str]:
@@ -212,6 +223,56 @@ class LocalRepository:
 
     def directory(self, model: str) -> AbstractContextManager[ModelDirectory]:
         return nullcontext(self._directories[model])
+
+
+class CloudRepository:
+    """The models at `location`, fetched through the cache of `opener`, with a progress bar on a terminal. One thread.
+
+    Its methods raise ServerError as a Source does. `models` also does so for a prefix that does not exist.
+    """
+
+    def __init__(self, opener: SourceOpener, location: str, config_name: str) -> None:
+        self._progress = opener.progress
+        self._source: Source = opener.open(location)
+        self._config_name = config_name
+
+    def models(self) -> Sequence[str]:
+        found = self._source.models()
+        if not found:
+            self._source.check_exists()
+        return found
+
+    @contextmanager
+    def directory(self, model: str) -> Iterator[ModelDirectory]:
+        """The model with the versions that its policy selects; it stays on the disk while the context lasts."""
+        files = self._source.files(model) or ()
+        with ExitStack() as held:
+            shared = self._fetch(held, model, files, None)
+            around = Path(tempfile.mkdtemp(prefix="trident-validate-"))
+            held.callback(shutil.rmtree, around, ignore_errors=True)
+            # Copied, not linked: a file that a configuration names must lie within its model directory, links followed.
+            shutil.copytree(shared.directory.path, around, dirs_exist_ok=True)
+            for version in self._selected(shared.directory):
+                fetched = self._fetch(held, model, files, version)
+                target = fetched.directory.path / str(version)
+                shutil.rmtree(around / str(version), ignore_errors=True)
+                os.symlink(target, around / str(version), target_is_directory=True)
+            yield replace(shared.directory, path=around)
+
+    def _fetch(self, held: ExitStack, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        with drawn(self._progress):
+            fetched = self._source.fetch(model, files, version)
+            held.callback(fetched.release)
+        return fetched
+
+    def _selected(self, directory: ModelDirectory) -> Sequence[int]:
+        """The versions to fetch; none if the configuration is wrong, which the check of the model reports."""
+        try:
+            config = read_config(directory, config_name=self._config_name)
+            normalize(config, ())
+            return select_versions(config, version_directories(directory), directory.name)
+        except ServerError:
+            return ()
 
 
 _log = logging.getLogger("trident.validate")
@@ -232,10 +293,6 @@ def golden_problems(
     """
     if not golden:
         return _trial_problems(backends, path, config, spec, initialize)
-    from trident.core.backends.backend import LoadContext
-    from trident.core.backends.cpu_budget import available_cores, plan_threads
-    from trident.core.config.placement import placements
-
     placed = placements(config)[:1]
     threads = plan_threads(available_cores(), 1).intra_op_threads
     context = LoadContext(path=path, config=config, spec=spec, placements=placed, threads=threads)
@@ -259,8 +316,6 @@ def golden_problems(
 def _trial_problems(
     backends: BackendRegistry, path: Path, config: ModelConfig, spec: ModelSpec, initialize: bool
 ) -> Sequence[Problem]:
-    from trident.core.backends.backend import TryingBackend
-
     try:
         backend = backends.find(config)
         if isinstance(backend, TryingBackend):
@@ -273,9 +328,6 @@ def _trial_problems(
 
 
 def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenRequest) -> Iterator[Problem]:
-    from trident.core.config.request_check import RequestValidator
-    from trident.core.lifecycle.loader import check_golden
-
     try:
         check_golden(instance, spec, RequestValidator(spec).check, [request])
     except ServerError as error:
@@ -283,18 +335,12 @@ def _golden_problem(instance: BackendInstance, spec: ModelSpec, request: GoldenR
 
 
 def _problem(path: str, error: ServerError) -> Problem:
-    from trident.core.config.problem import Problem
-
     # What a model raises has lines with its places.
     return Problem(path, " ".join(error.message.split()), error.hint or "")
 
 
 def make_check(options: ValidateOptions) -> RepositoryCheck:
     """The check of models with these options. Raises BadOption."""
-    from trident.core.backends.python.environment import CACHED, INSTALL
-    from trident.core.backends.registry import BACKEND_DIRECTORY, DEFAULT_MAX_BATCH_SIZE, BackendRegistry
-    from trident.core.cuda.driver import gpu_ids
-
     settings = split_backend_settings(options.backend_config)
     settings.setdefault("", {}).setdefault(BACKEND_DIRECTORY, options.backend_directory)
     # A check must not change the machine unless it is asked to.
@@ -318,8 +364,6 @@ class RepositoryCheck:
     """Finds the problems and warnings of one model after the other, then the problems of the ensembles among them."""
 
     def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
-        from trident.core.config.ensemble_check import KnownModels
-
         self.known = KnownModels()
         self._options = options
         self._backends = backends
@@ -327,8 +371,6 @@ class RepositoryCheck:
         self._warnings: list[Problem] = []
 
     def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
-        from trident.core.repository.config import problems_of
-
         self.known.note_name(directory.name)
         self._warnings = []
         return problems_of(
@@ -353,8 +395,6 @@ class RepositoryCheck:
 
 def _log_unchecked(path: Path, error: NotInstalled) -> None:
     """Say that the version in `path` was checked without its framework, and what wrote its files."""
-    from trident.core.backends.model_files import origins_in
-
     _log.warning(
         "version %s of model '%s' was checked by what its files say, and not loaded: %s (%s)%s",
         path.name,
@@ -367,15 +407,13 @@ def _log_unchecked(path: Path, error: NotInstalled) -> None:
 
 def make_warnings(options: ValidateOptions) -> Check:
     """Finds the settings of a model that have no effect."""
-    from trident.core.repository.config import warnings_of
-
     return partial(warnings_of, config_name=options.config_name)
 
 
 # Finds the problems of one model, or its warnings.
-Check = Callable[["ModelDirectory"], Sequence["Problem"]]
+Check = Callable[[ModelDirectory], Sequence[Problem]]
 # Finds the problems of models with each other after all were checked, by model.
-CheckTogether = Callable[[], Mapping[str, Sequence["Problem"]]]
+CheckTogether = Callable[[], Mapping[str, Sequence[Problem]]]
 
 
 class Repository(Protocol):
@@ -400,8 +438,6 @@ def examine(
     """Report the problems that `check` finds in each model and `together` between them, those of the repositories, and
     the warnings of `warn`.
     """
-    from trident.core.repository.layout_mistakes import no_models_hint
-
     report = Report()
     places: dict[str, str] = {}
     for location in repositories:
@@ -467,12 +503,12 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
             report = examine(options.repositories, made, made.warnings, open_repository, made.together)
             if options.graph:
                 broken = {finding.model for finding in report.findings}
-                drawn = [
+                layouts = [
                     layout_graph(spec.name, spec.inputs, spec.outputs, steps)
                     for spec, steps in made.known.ensembles
                     if spec.name not in broken
                 ]
-                sys.stdout.write(DRAWINGS[options.graph](drawn))
+                sys.stdout.write(DRAWINGS[options.graph](layouts))
     output = sys.stderr if options.graph else sys.stdout
     output.write(json_report(report) if options.format == "json" else text_report(report))
     return 1 if report.findings else 0
@@ -481,8 +517,6 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
 @contextmanager
 def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
     """Opens repositories; their downloads end with the context."""
-    from trident.core.repository.location import Scheme, parse_location
-
     opener = options.cache.opener()
 
     def open_repository(text: str) -> Repository:
@@ -498,6 +532,4 @@ def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
 
 def _log_warnings_only() -> None:
     """Log warnings to stderr, and no errors: the report contains them."""
-    from trident.core.observability.log import LogOptions, configure_logging
-
     configure_logging(LogOptions(info=False, error=False))

@@ -138,7 +138,7 @@ class Server:
         if status != 200:
             return 0, 0
         entry: dict[str, Any] = json.loads(body)["model_stats"][0]
-        return int(entry["inference_count"]), int(entry["execution_count"])
+        return int(entry.get("inference_count", 0)), int(entry.get("execution_count", 0))
 
     def cpu_seconds(self) -> float:
         """User and system time so far of the process and its living descendants, to the nanosecond."""

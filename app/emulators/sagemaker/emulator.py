@@ -6,9 +6,7 @@ Source: docs/spec/sagemaker.md sections A1 to A5.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
@@ -21,9 +19,8 @@ from trident.app.emulators.container import (
     ContainerClient,
     free_port,
     inherited_environment,
-    remove_folder,
 )
-from trident.app.emulators.report import BreachReport, Interrupted
+from trident.app.emulators.emulator import PlatformEmulator, PlatformOptions, counted
 from trident.app.emulators.sagemaker.api import RuntimeApi
 from trident.app.emulators.sagemaker.archives import (
     ArchiveStorage,
@@ -42,9 +39,7 @@ from trident.app.emulators.sagemaker.endpoint import (
     SingleModelEndpoint,
 )
 from trident.app.emulators.sagemaker.probes import Probes
-from trident.app.settings.reading import CloudCache
 from trident.core.errors import ConfigInvalid
-from trident.core.observability.log import print_line
 from trident.core.repository.sources import SourceOpener
 
 # The only argument that the platform passes to the image's entry point.
@@ -52,68 +47,39 @@ _START = "serve"
 _MODEL_ROOT = "TRIDENT_SAGEMAKER_MODEL_ROOT"
 _MODELS_ROOT = "TRIDENT_SAGEMAKER_MODELS_ROOT"
 _LAST_PORT = 65535
-_FAILED = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmulatorOptions:
-    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives: a path or a cloud address.
+class EmulatorOptions(PlatformOptions):
+    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives: a path or a cloud address."""
 
-    `api_port` 0 is any free one. `cache` is for what is fetched from the cloud. `command` is the container's entry
-    point, `environment` the emulator's, and `variables` are the model's.
-    """
-
-    model: str
     multi_model: bool = False
-    api_port: int = 0
-    command: Sequence[str]
-    environment: Mapping[str, str] = field(repr=False)
-    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     limits: PlatformLimits = field(default_factory=PlatformLimits)
-    cache: CloudCache = field(default_factory=CloudCache)
 
 
-class Emulator:
-    """Runs once. `out` gets messages for the user, `err` each breach as it happens."""
+class Emulator(PlatformEmulator):
+    platform = "sagemaker"
 
     def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
+        super().__init__(out, err)
         self._options = options
         self._limits = options.limits
-        self._out = out
-        self.report = BreachReport(err)
 
-    def run(self, stopped: threading.Event, on_ready: Callable[[str], None] | None = None) -> int:
-        """Run until `stopped` is set or the container ends; return the exit status, which is 1 if a limit was broken.
-
-        `on_ready` is called with the runtime API's address. Raises ConfigInvalid for a model that cannot be used.
-        """
-        with tempfile.TemporaryDirectory(prefix="trident-sagemaker-") as folder:
-            try:
-                self._run_in(Path(folder) / "ml", stopped, on_ready)
-            except Interrupted:
-                pass  # no container was started
-            finally:
-                remove_folder(Path(folder) / "ml")
-        self._say(self.report.text().rstrip())
-        return _FAILED if self.report.breaches else 0
-
-    def _run_in(self, folder: Path, stopped: threading.Event, on_ready: Callable[[str], None] | None) -> None:
+    def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
+        folder = folder / "ml"
+        archives: ModelArchives | None = None
         with contextlib.ExitStack() as held:
             if self._options.multi_model:
                 archives = ModelArchives(self._storage(held, stopped), folder / "models", self._limits.archive_bytes)
                 (folder / "models").mkdir(parents=True)
                 model_root = folder / "model"
             else:
-                archives, model_root = None, self._model_root(folder, held, stopped)
-            self._run_container(model_root, folder / "models", archives, stopped, on_ready)
+                model_root = self._model_root(folder, held, stopped)
+            self._run_container(model_root, folder / "models", archives, stopped)
+        return True
 
     def _run_container(
-        self,
-        model_root: Path,
-        models_root: Path,
-        archives: ModelArchives | None,
-        stopped: threading.Event,
-        on_ready: Callable[[str], None] | None,
+        self, model_root: Path, models_root: Path, archives: ModelArchives | None, stopped: threading.Event
     ) -> None:
         port = self._port()
         client = ContainerClient(port, self._limits)
@@ -123,12 +89,7 @@ class Emulator:
             container = Container([*self._options.command, _START], self._environment(model_root, models_root, port))
             try:
                 probes = Probes(container, client, self._limits, self.report, models)
-                if probes.wait_until_ready(stopped.is_set):
-                    with api:
-                        self._say(f"the container is ready; the runtime API is at {api.url}")
-                        if on_ready is not None:
-                            on_ready(api.url)
-                        probes.watch(stopped)
+                if self._serve(api, probes, stopped, "the runtime API"):
                     self._say(_summary(api, models))
                 client.close()  # first, because a container that was told to end need not answer new requests
                 container.stop(self._limits.stop_s, self.report)
@@ -155,7 +116,7 @@ class Emulator:
         if not is_in_cloud(self._options.model):
             return LocalArchives(Path(self._options.model).absolute())
         archives = CloudArchives(self._opener(held), self._options.model, stopped)
-        self._say(f"{_counted(archives.count, 'archive')} in {archives.location}")
+        self._say(f"{counted(archives.count, 'archive')} in {archives.location}")
         return archives
 
     def _opener(self, held: contextlib.ExitStack) -> SourceOpener:
@@ -183,14 +144,7 @@ class Emulator:
             return SingleModelEndpoint(client, self._limits, self.report)
         return MultiModelEndpoint(client, models, self._limits, self.report)
 
-    def _say(self, text: str) -> None:
-        print_line(text, self._out)
-
 
 def _summary(api: RuntimeApi, models: EndpointModels | None) -> str:
-    text = _counted(api.calls, "invocation")
-    return text if models is None else f"{text}, {_counted(models.evictions, 'model')} evicted"
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    text = counted(api.calls, "invocation")
+    return text if models is None else f"{text}, {counted(models.evictions, 'model')} evicted"

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from trident.app.commands.doctor import (
+from trident.app.commands.doctor.report import Level, Line
+from trident.app.commands.doctor.storage import (
     CallReading,
-    Level,
-    Line,
     StorageReading,
     gcs_command,
     proxy_of,

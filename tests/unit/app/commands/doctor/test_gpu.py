@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.commands.doctor import GpuReading, Level, Line, gpu_lines
+from trident.app.commands.doctor.machine import GpuReading, gpu_lines
+from trident.app.commands.doctor.report import Level, Line
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.observability.hardware import DriverReading
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import resource
 from dataclasses import replace
 
-from trident.app.commands.doctor import Level, LimitReading, Line, limit_lines, read_limits
+from trident.app.commands.doctor.machine import LimitReading, limit_lines, read_limits
+from trident.app.commands.doctor.report import Level, Line
 from trident.app.process.files import IN_MEMORY
 from trident.app.settings.reading import read_settings
 from trident.app.supervisor.start import Topology

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trident.app.commands.doctor import Answer, Level, Line, NoAnswer, server_lines
+from trident.app.commands.doctor.report import Level, Line
+from trident.app.commands.doctor.server import Answer, NoAnswer, server_lines
 
 URL = "http://host:8000"
 DATE = "Wed, 25 Nov 2026 12:00:00 GMT"

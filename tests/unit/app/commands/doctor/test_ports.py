@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from trident.app.commands.doctor import Level, PortReading, port_lines, read_ports
+from trident.app.commands.doctor.machine import PortReading, port_lines, read_ports
+from trident.app.commands.doctor.report import Level
 from trident.app.settings.server import Service
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from trident.app.commands.doctor import Level, Line, has_failed, json_report, text_report
+from trident.app.commands.doctor.report import Level, Line, has_failed, json_report, text_report
 
 LINES = [
     Line("Limits", "CPU", Level.OK, "2 cores"),

@@ -4,10 +4,9 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from trident.app.commands.doctor import (
+from trident.app.commands.doctor.report import Level, Line
+from trident.app.commands.doctor.repository import (
     CacheReading,
-    Level,
-    Line,
     RepositoryReading,
     read_cache,
     read_repository,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.app.commands.doctor import size_text
+from trident.app.commands.doctor.report import size_text
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.core.repository.memory_store import MemoryStore, downloader
-from trident.app.commands.validate import examine
-from trident.app.commands.validate_cloud import CloudRepository
+from trident.app.commands.validate import CloudRepository, examine
 from trident.core.config.problem import Problem
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cloud_sources import ObjectStoreSource
