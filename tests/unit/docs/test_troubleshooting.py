@@ -249,12 +249,16 @@ def test_every_row_gives_a_meaning_and_a_cure() -> None:
 
 def doctor_checks() -> set[str]:
     """The names of the lines that `trident doctor` can print, except services, backends and providers."""
-    calls = [
-        node
-        for node in ast.walk(ast.parse((ROOT / "app" / "commands" / "doctor.py").read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Line"
+    trees = [ast.parse(path.read_text()) for path in (ROOT / "app" / "commands" / "doctor").glob("*.py")]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    places = {"ok": 0, "warning": 0, "failed": 0, "line": 1}
+    names = [
+        name.value
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr in places
+        for name in call.args[places[call.func.attr] :][:1]
+        if isinstance(name, ast.Constant)
     ]
-    names = [call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)]
     return {str(name) for name in names}
 
 
