@@ -1,11 +1,15 @@
 """The RPCs about models, their repository, shared memory and settings. The engine raises the lookup errors.
 
-Source: docs/spec/grpc.md sections 1 and 5, docs/spec/trace-and-log.md sections 1 and 5, docs/spec/shared-memory.md
-sections 2 to 5.
+All of them run in greenlets, after protobuf was loaded. Source: docs/spec/grpc.md sections 1 and 5,
+docs/spec/trace-and-log.md sections 1 and 5, docs/spec/shared-memory.md sections 2 to 5.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
+from trident.core.engine.protocol import TensorMetadata
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.admin import (
     changed_settings,
@@ -13,40 +17,226 @@ from trident.core.frontend.admin import (
     check_handle,
     check_ready,
     check_region_name,
+    model_statistics_json,
+    refuse_repository,
     shown_settings,
     wanted_changes,
 )
 from trident.core.frontend.request import version_number
-from trident.core.grpc.admin_messages import (
-    cuda_status_message,
-    index_message,
-    log_message,
-    model_config_message,
-    model_metadata_message,
-    model_statistics_message,
-    read_cuda_register_call,
-    read_index_call,
-    read_load_call,
-    read_log_call,
-    read_model_query,
-    read_region_name,
-    read_system_register_call,
-    read_trace_call,
-    read_unload_call,
-    server_metadata_message,
-    system_status_message,
-    trace_message,
-)
 from trident.core.grpc.front_end import GrpcFrontEnd
+from trident.core.grpc.protobuf import length_field, parse, serialized
 from trident.core.inference.tensors import Buffer
+from trident.core.observability.statistics import VersionStatistics
 from trident.core.shared_memory.regions import RegionKind
+
+_CHOICE = "parameter_choice"
+_NOTHING = b""
+
+
+def server_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    metadata = front_end.engine.server_metadata()
+    return serialized(
+        "ServerMetadataResponse", name=metadata.name, version=metadata.version, extensions=metadata.extensions
+    )
+
+
+def model_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    metadata = front_end.engine.model_metadata(*_named_model(message))
+    return serialized(
+        "ModelMetadataResponse",
+        name=metadata.name,
+        versions=list(map(str, metadata.versions)),
+        platform=metadata.platform,
+        inputs=_tensors(metadata.inputs),
+        outputs=_tensors(metadata.outputs),
+    )
+
+
+def _tensors(tensors: Iterable[TensorMetadata]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "datatype": each.datatype, "shape": each.shape} for each in tensors]
+
+
+def model_config(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    # A ModelConfigResponse has the configuration, which is a message already.
+    return length_field(1, front_end.engine.model_config(*_named_model(message)).serialized)
+
+
+def model_statistics(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """The statistics of one model or, without a name, of all that are ready."""
+    return front_end.bridge.run(statistics_message, front_end.engine.model_statistics(*_named_model(message)))
+
+
+def statistics_message(versions: Iterable[VersionStatistics]) -> bytes:
+    """A ModelStatisticsResponse: what HTTP answers, without what only Trident has."""
+    shown = model_statistics_json(versions)["model_stats"]
+    for version in shown:
+        version.pop("batch_close_count")
+        version.pop("bucket_stats", None)
+    return serialized("ModelStatisticsResponse", model_stats=shown)
+
+
+def _named_model(message: Buffer) -> tuple[str, int]:
+    # The requests about a model have the same fields.
+    query = parse("ModelReadyRequest", message)
+    return query.name, version_number(query.version)
+
+
+# --- the repository. All three access storage, so they run off the hub. The engine decides whether loading is allowed.
+
+
+def index(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """The known models, or the ready ones."""
+    call = parse("RepositoryIndexRequest", message)
+    refuse_repository(call.repository_name)
+    models = [
+        {
+            "name": _text(entry.name),
+            "version": "" if entry.version is None else str(entry.version),
+            "state": "" if entry.state is None else entry.state.value,
+            "reason": _text(entry.reason),
+        }
+        for entry in front_end.bridge.run(front_end.engine.repository_index, call.ready)
+    ]
+    return serialized("RepositoryIndexResponse", models=models)
+
+
+def load(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """Load the model; answers when it serves."""
+    call = parse("RepositoryModelLoadRequest", message)
+    refuse_repository(call.repository_name)
+    parameters: dict[str, str | bytes] = {}
+    for key, parameter in call.parameters.items():
+        if key == "config":
+            wanted = "string_param"
+        elif key.startswith("file:"):
+            wanted = "bytes_param"
+        else:
+            raise InvalidRequest(
+                f"unrecognized load parameter '{key}'.", hint="the parameters are 'config' and 'file:PATH'"
+            )
+        if parameter.WhichOneof(_CHOICE) != wanted:
+            raise InvalidRequest(f"invalid value type for load parameter '{key}', expected {wanted}.")
+        parameters[key] = getattr(parameter, wanted)
+    front_end.bridge.run_long(front_end.engine.load_model, call.model_name, parameters)
+    return _NOTHING
+
+
+def unload(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """Unload the model; answers when unloading has begun. Unknown parameters are ignored."""
+    call = parse("RepositoryModelUnloadRequest", message)
+    refuse_repository(call.repository_name)
+    parameter = call.parameters.get("unload_dependents")
+    if parameter is not None and parameter.WhichOneof(_CHOICE) != "bool_param":
+        raise InvalidRequest("invalid value type for 'unload_dependents' parameter, expected bool_param.")
+    unload_dependents = parameter is not None and parameter.bool_param
+    front_end.bridge.run(front_end.engine.unload_model, call.model_name, unload_dependents)
+    return _NOTHING
+
+
+# --- shared memory
+
+
+def system_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    regions = {
+        each.name: {"name": each.name, "key": each.key, "offset": each.offset, "byte_size": each.byte_size}
+        for each in front_end.engine.system_regions(_named_region(message))
+    }
+    return serialized("SystemSharedMemoryStatusResponse", regions=regions)
+
+
+def cuda_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    regions = {
+        each.name: {"name": each.name, "device_id": each.device_id, "byte_size": each.byte_size}
+        for each in front_end.engine.cuda_regions(_named_region(message))
+    }
+    return serialized("CudaSharedMemoryStatusResponse", regions=regions)
+
+
+def system_register(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    check_allowed(allowed=front_end.options.allow_client_shm)
+    call = parse("SystemSharedMemoryRegisterRequest", message)
+    check_region_name(call.name, RegionKind.SYSTEM.value)
+    front_end.engine.register_system_region(call.name, call.key, call.offset, call.byte_size)
+    return _NOTHING
+
+
+def cuda_register(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    check_allowed(allowed=front_end.options.allow_client_shm)
+    call = parse("CudaSharedMemoryRegisterRequest", message)
+    check_region_name(call.name, RegionKind.CUDA.value)
+    check_handle(call.raw_handle)
+    front_end.engine.register_cuda_region(call.name, call.raw_handle, call.device_id, call.byte_size)
+    return _NOTHING
+
+
+def system_unregister(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    return _unregister(front_end, RegionKind.SYSTEM, message)
+
+
+def cuda_unregister(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    return _unregister(front_end, RegionKind.CUDA, message)
+
+
+def _unregister(front_end: GrpcFrontEnd, kind: RegionKind, message: Buffer) -> bytes:
+    check_allowed(allowed=front_end.options.allow_client_shm)
+    front_end.engine.unregister_regions(kind, _named_region(message))
+    return _NOTHING
+
+
+def _named_region(message: Buffer) -> str:
+    """The region that a request for a status or to unregister names, of either kind; "" for all."""
+    # The four messages have the same one field.
+    name: str = parse("SystemSharedMemoryStatusRequest", message).name
+    return name
+
+
+# --- settings
+
+
+def trace_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
+    """The settings, after the changes of the call."""
+    call = parse("TraceSettingRequest", message)
+    run, engine, model = front_end.bridge.run, front_end.engine, call.model_name
+    if model:
+        check_ready(lambda: run(engine.is_model_ready, model), model)
+    if call.settings:
+        # An empty list clears a setting.
+        wanted = {name: list(given.value) or None for name, given in call.settings.items()}
+        run(engine.change_trace, model, wanted_changes(wanted, _as_texts, _as_one_text, " "))
+    settings = {
+        name: {"value": [_text(str(text)) for text in (value if isinstance(value, list) else [value])]}
+        for name, value in run(engine.trace_settings, model).items()
+    }
+    return serialized("TraceSettingResponse", settings=settings)
+
+
+def _as_texts(name: str, value: object) -> list[str]:
+    assert isinstance(value, list)
+    return value
+
+
+def _as_one_text(name: str, value: object) -> str:
+    assert isinstance(value, list)
+    if len(value) != 1:
+        raise InvalidRequest(f"expect only 1 value for '{name}'")
+    text: str = value[0]
+    return text
 
 
 def log_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
     """The settings, after the changes of the call."""
-    for levels in changed_settings(read_log_call(message), _as_bool, _as_integer, _as_text):
+    given = parse("LogSettingsRequest", message).settings
+    kinds = {name: value.WhichOneof(_CHOICE) for name, value in given.items()}
+    wanted = {name: getattr(given[name], kind) for name, kind in kinds.items() if kind is not None}
+    for levels in changed_settings(wanted, _as_bool, _as_integer, _as_text):
         front_end.bridge.run(front_end.engine.change_log, levels)
-    return log_message(shown_settings())
+    return serialized("LogSettingsResponse", settings={name: _shown(value) for name, value in shown_settings().items()})
+
+
+def _shown(value: object) -> dict[str, object]:
+    if isinstance(value, bool):
+        return {"bool_param": value}
+    return {"uint32_param": value} if isinstance(value, int) else {"string_param": _text(str(value))}
 
 
 def _as_bool(name: str, value: object) -> bool:
@@ -67,119 +257,6 @@ def _as_text(name: str, value: object) -> str:
     return value
 
 
-# The engine raises the lookup errors. Source: docs/spec/grpc.md sections 1 and 5.
-
-
-def server_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return server_metadata_message(front_end.engine.server_metadata())
-
-
-def model_metadata(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    name, version = read_model_query(message)
-    return model_metadata_message(front_end.engine.model_metadata(name, version_number(version)))
-
-
-def model_config(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    name, version = read_model_query(message)
-    return model_config_message(front_end.engine.model_config(name, version_number(version)))
-
-
-def model_statistics(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The statistics of one model or, without a name, of all that are ready."""
-    name, version = read_model_query(message)
-    return model_statistics_message(front_end.engine.model_statistics(name, version_number(version)))
-
-
-# All three access storage, so they run off the hub. The engine decides whether loading is allowed. Source:
-# docs/spec/grpc.md section 5.
-
-
-_NOTHING = b""
-
-
-def index(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The known models, or the ready ones."""
-    ready_only = read_index_call(message)
-    return index_message(front_end.bridge.run(front_end.engine.repository_index, ready_only))
-
-
-def load(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Load the model; answers when it serves."""
-    call = read_load_call(message)
-    front_end.bridge.run_long(front_end.engine.load_model, call.model, call.parameters)
-    return _NOTHING
-
-
-def unload(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """Unload the model; answers when unloading has begun."""
-    call = read_unload_call(message)
-    front_end.bridge.run(front_end.engine.unload_model, call.model, call.unload_dependents)
-    return _NOTHING
-
-
-def system_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return system_status_message(front_end.engine.system_regions(read_region_name(message)))
-
-
-def cuda_status(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return cuda_status_message(front_end.engine.cuda_regions(read_region_name(message)))
-
-
-def system_register(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    check_allowed(allowed=front_end.options.allow_client_shm)
-    call = read_system_register_call(message)
-    check_region_name(call.name, RegionKind.SYSTEM.value)
-    front_end.engine.register_system_region(*call)
-    return _NOTHING
-
-
-def cuda_register(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    check_allowed(allowed=front_end.options.allow_client_shm)
-    call = read_cuda_register_call(message)
-    check_region_name(call.name, RegionKind.CUDA.value)
-    check_handle(call.handle)
-    front_end.engine.register_cuda_region(*call)
-    return _NOTHING
-
-
-def system_unregister(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return _unregister(front_end, RegionKind.SYSTEM, message)
-
-
-def cuda_unregister(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    return _unregister(front_end, RegionKind.CUDA, message)
-
-
-def _unregister(front_end: GrpcFrontEnd, kind: RegionKind, message: Buffer) -> bytes:
-    check_allowed(allowed=front_end.options.allow_client_shm)
-    front_end.engine.unregister_regions(kind, read_region_name(message))
-    return _NOTHING
-
-
-# Source: docs/spec/grpc.md section 5, docs/spec/trace-and-log.md section 1.
-
-
-def trace_settings(front_end: GrpcFrontEnd, message: Buffer) -> bytes:
-    """The settings, after the changes of the call."""
-    call = read_trace_call(message)
-    run, engine = front_end.bridge.run, front_end.engine
-    if call.model:
-        check_ready(lambda: run(engine.is_model_ready, call.model), call.model)
-    if call.settings:
-        # An empty list clears a setting.
-        wanted = {name: values or None for name, values in call.settings.items()}
-        run(engine.change_trace, call.model, wanted_changes(wanted, _as_texts, _trace_settings_as_text, " "))
-    return trace_message(run(engine.trace_settings, call.model))
-
-
-def _as_texts(name: str, value: object) -> list[str]:
-    assert isinstance(value, list)
-    return value
-
-
-def _trace_settings_as_text(name: str, value: object) -> str:
-    assert isinstance(value, list)
-    if len(value) != 1:
-        raise InvalidRequest(f"expect only 1 value for '{name}'")
-    text: str = value[0]
-    return text
+def _text(text: str) -> str:
+    """A text that a message can hold: the name of a file may have bytes that are no characters."""
+    return text.encode("utf-8", "replace").decode()

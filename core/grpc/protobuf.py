@@ -25,6 +25,14 @@ def parse(type_name: str, content: Buffer) -> Any:
         raise MalformedMessage from None
 
 
+def serialized(type_name: str, **fields: Any) -> bytes:
+    """A message of the type `type_name` of Triton's service with these fields. Imports protobuf, as `parse`."""
+    from trident.core.grpc import schema
+
+    content: bytes = getattr(schema.service, type_name)(**fields).SerializeToString()
+    return content
+
+
 VARINT: Final = 0
 LENGTH: Final = 2
 

@@ -2,64 +2,68 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+from google.protobuf import json_format
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from tests.unit.core.grpc.grpc_client import Client, with_client
+from tests.unit.core.grpc.grpc_client import Client, ClientStream, with_client
 from tests.unit.core.waiting.hub_thread import until
 from tests.unit.fake_engine import FakeEngine
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
-from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.frontend.admin import model_statistics_json, shown_settings
+from trident.core.grpc.admin import statistics_message
+from trident.core.grpc.front_end import GrpcOptions
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.observability.log import LogLevels, change_log
+from trident.core.observability.statistics import (
+    BatchStatistics,
+    FailureReason,
+    ResponseStatistics,
+    StatisticsSnapshot,
+    VersionStatistics,
+)
+from trident.core.shared_memory.regions import CudaRegion, RegionKind, SystemRegion
 
 CHECK = "/grpc.health.v1.Health/Check"
 INVALID_ARGUMENT, NOT_FOUND, UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 3, 5, 12, 13, 14
 
 
-def asked(engine: FakeEngine, method: str, request: Any, response: type[Any]) -> Any:
-    """The response of a call that goes well."""
-    seen: list[Any] = []
-
-    def test(client: Client) -> None:
-        stream = client.call(method, request if isinstance(request, bytes) else request.SerializeToString())
-        assert stream.status == 0, stream.message
-        seen.append(response.FromString(stream.messages[0]))
-
-    with_client(engine, test)
+def called(engine: FakeEngine, method: str, request: Any) -> ClientStream:
+    """A call after its end."""
+    seen: list[ClientStream] = []
+    content = request if isinstance(request, bytes) else request.SerializeToString()
+    options = GrpcOptions(allow_client_shm=True)
+    with_client(engine, lambda client: seen.append(client.call(method, content)), options)
     return seen[0]
+
+
+def asked(engine: FakeEngine, method: str, request: Any = b"") -> Any:
+    """The response of a call that goes well."""
+    stream = called(engine, method, request)
+    assert stream.status == 0, stream.message
+    return getattr(pb, f"{method}Response").FromString(stream.messages[0])
 
 
 def refused(engine: FakeEngine, method: str, request: Any) -> tuple[int, str]:
     """The status and the text of a call that goes wrong."""
-    seen: list[tuple[int, str]] = []
-
-    def test(client: Client) -> None:
-        stream = client.call(method, request if isinstance(request, bytes) else request.SerializeToString())
-        seen.append((stream.status, stream.message))
-
-    with_client(engine, test)
-    return seen[0]
+    stream = called(engine, method, request)
+    return stream.status, stream.message
 
 
 @pytest.mark.parametrize("state", [True, False])
 def test_the_health_of_a_server(state: bool) -> None:
     engine = FakeEngine()
     engine.live = engine.ready = engine.model_ready = state
-    assert asked(engine, "ServerLive", b"", pb.ServerLiveResponse).live is state
-    assert asked(engine, "ServerReady", b"", pb.ServerReadyResponse).ready is state
-    assert asked(engine, "ModelReady", pb.ModelReadyRequest(name="simple"), pb.ModelReadyResponse).ready is state
-    check = asked(engine, CHECK, b"\x0a\x03any", _Check)
+    assert asked(engine, "ServerLive").live is state
+    assert asked(engine, "ServerReady").ready is state
+    assert asked(engine, "ModelReady", pb.ModelReadyRequest(name="simple")).ready is state
+    check = called(engine, CHECK, b"\x0a\x03any").messages[0]
     assert check == (b"\x08\x01" if state else b"\x08\x02")
-
-
-class _Check:
-    @staticmethod
-    def FromString(content: bytes) -> bytes:
-        return content
 
 
 @pytest.mark.parametrize("method", ["ServerLive", "ServerReady", CHECK])
@@ -71,13 +75,15 @@ def test_an_exiting_server_says_so(method: str) -> None:
 
 def test_metadata_configuration_and_statistics() -> None:
     engine = FakeEngine()
-    server = asked(engine, "ServerMetadata", b"", pb.ServerMetadataResponse)
+    server = asked(engine, "ServerMetadata")
     assert (server.name, server.version, list(server.extensions)) == ("triton", "2", ["statistics"])
     query = pb.ModelMetadataRequest(name="simple", version="3")
-    model = asked(engine, "ModelMetadata", query, pb.ModelMetadataResponse)
-    assert (model.name, list(model.versions), model.inputs[0].name) == ("simple", ["3"], "IN")
-    assert asked(engine, "ModelConfig", query, pb.ModelConfigResponse).config.max_batch_size == 3
-    statistics = asked(engine, "ModelStatistics", b"", pb.ModelStatisticsResponse)
+    model = asked(engine, "ModelMetadata", query)
+    assert (model.name, list(model.versions), model.platform) == ("simple", ["3"], "onnxruntime_onnx")
+    assert [(each.name, each.datatype, list(each.shape)) for each in model.inputs] == [("IN", "INT32", [-1])]
+    assert [each.name for each in model.outputs] == ["OUT"]
+    assert asked(engine, "ModelConfig", query).config.max_batch_size == 3
+    statistics = asked(engine, "ModelStatistics")
     assert [each.name for each in statistics.model_stats] == ["all"]
 
 
@@ -98,7 +104,7 @@ def test_a_model_that_is_unknown_failed_loading_or_ambiguous_is_not_ready(lookup
         def is_model_ready(self, name: str, version: int = -1) -> bool:
             raise lookup_error("no")
 
-    assert not asked(Engine(), "ModelReady", pb.ModelReadyRequest(name="m"), pb.ModelReadyResponse).ready
+    assert not asked(Engine(), "ModelReady", pb.ModelReadyRequest(name="m")).ready
 
 
 def test_statistics_of_an_unknown_model() -> None:
@@ -109,30 +115,176 @@ def test_statistics_of_an_unknown_model() -> None:
     )
 
 
+BATCH = BatchStatistics(
+    batch_size=4, execution_count=2, compute_input_ns=10, compute_infer_ns=2**40, compute_output_ns=0
+)
+SNAPSHOT = StatisticsSnapshot(
+    request_success=7,
+    request_failures={FailureReason.BACKEND: 2, FailureReason.OTHER: 1},
+    inference_count=8,
+    execution_count=2,
+    request_ns=1000,
+    queue_ns=300,
+    compute_input_ns=1,
+    compute_infer_ns=2,
+    compute_output_ns=3,
+    pending=0,
+    failure_ns=77,
+    last_inference_ms=1795197950786,
+    batches=(BATCH,),
+    responses=(ResponseStatistics(index=0, counts=(3, 1, 0, 2), durations_ns=(30, 10, 0, 2**40)),),
+)
+
+
+def test_the_statistics_are_those_that_http_answers_as_far_as_the_message_has_them() -> None:
+    versions = [VersionStatistics(name="m", version=n, statistics=SNAPSHOT, memory_bytes=n << 33) for n in (0, 1, 2)]
+    message = pb.ModelStatisticsResponse.FromString(statistics_message(versions))
+    assert message == json_format.ParseDict(
+        model_statistics_json(versions), pb.ModelStatisticsResponse(), ignore_unknown_fields=True
+    )
+    assert [sum(usage.byte_size for usage in each.memory_usage) for each in message.model_stats] == [
+        0,
+        1 << 33,
+        2 << 33,
+    ]
+    first = message.model_stats[0]
+    assert (first.inference_stats.fail.count, first.inference_stats.fail.ns) == (3, 77)
+    assert first.inference_stats.HasField("cache_hit")
+    assert first.batch_stats[0].compute_infer.ns == 2**40
+    assert first.response_stats["0"].cancel.ns == 2**40
+
+
 def test_the_repository() -> None:
     engine = FakeEngine()
-    index = asked(engine, "RepositoryIndex", pb.RepositoryIndexRequest(ready=True), pb.RepositoryIndexResponse)
+    index = asked(engine, "RepositoryIndex", pb.RepositoryIndexRequest(ready=True))
     assert [(model.name, model.state) for model in index.models] == [("simple", "READY")]
     load = pb.RepositoryModelLoadRequest(model_name="m", parameters={"config": {"string_param": "{}"}})
-    asked(engine, "RepositoryModelLoad", load, pb.RepositoryModelLoadResponse)
+    asked(engine, "RepositoryModelLoad", load)
     unload = pb.RepositoryModelUnloadRequest(model_name="m", parameters={"unload_dependents": {"bool_param": True}})
-    asked(engine, "RepositoryModelUnload", unload, pb.RepositoryModelUnloadResponse)
+    asked(engine, "RepositoryModelUnload", unload)
     assert engine.calls == [("load", "m", {"config": "{}"}), ("unload", "m", True)]
+    asked(engine, "RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="n"))
+    files = {"config": {"string_param": "{}"}, "file:1/model.onnx": {"bytes_param": b"\xff"}}
+    asked(engine, "RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="n", parameters=files))
+    loaded = ("load", "n", {"config": "{}", "file:1/model.onnx": b"\xff"})
+    assert engine.calls[2:] == [("unload", "n", False), loaded]
     engine.refusal = ModelLoadFailed("it is broken")
     assert refused(engine, "RepositoryModelLoad", load) == (INTERNAL, "it is broken")
 
 
+def test_the_index_has_each_version_with_its_state_and_the_reason() -> None:
+    engine = FakeEngine()
+    entries = [
+        IndexEntry(name="a", version=1, state=ModelState.READY),
+        IndexEntry(name="b", version=2, state=ModelState.UNAVAILABLE, reason="it broke: \udcff"),
+        IndexEntry(name="c"),
+    ]
+    engine.repository_index = lambda ready_only: entries  # type: ignore[method-assign]
+    models = asked(engine, "RepositoryIndex").models
+    assert [(m.name, m.version, m.state, m.reason) for m in models] == [
+        ("a", "1", "READY", ""),
+        ("b", "2", "UNAVAILABLE", "it broke: ?"),
+        ("c", "", "", ""),
+    ]
+
+
+LOAD = "invalid value type for load parameter '{}', expected "
+
+
+@pytest.mark.parametrize(
+    ("verb", "key", "value", "text"),
+    [
+        ("Load", "config", {"bytes_param": b"{}"}, LOAD + "string_param."),
+        ("Load", "file:1/a", {"string_param": ""}, LOAD + "bytes_param."),
+        ("Load", "other", {"bool_param": True}, "unrecognized load parameter '{}'."),
+        ("Load", "config", {}, LOAD + "string_param."),
+        (
+            "Unload",
+            "unload_dependents",
+            {"string_param": "true"},
+            "invalid value type for '{}' parameter, expected bool_param.",
+        ),
+    ],
+)
+def test_a_wrong_parameter_of_a_load_or_an_unload(verb: str, key: str, value: dict[str, Any], text: str) -> None:
+    request = getattr(pb, f"RepositoryModel{verb}Request")(model_name="m", parameters={key: value})
+    assert refused(FakeEngine(), f"RepositoryModel{verb}", request) == (INVALID_ARGUMENT, text.format(key))
+
+
+@pytest.mark.parametrize("method", ["RepositoryIndex", "RepositoryModelLoad", "RepositoryModelUnload"])
+def test_repositories_have_no_names(method: str) -> None:
+    request = getattr(pb, f"{method}Request")(repository_name="r")
+    text = "'repository_name' specification is not supported"
+    assert refused(FakeEngine(), method, request) == (UNIMPLEMENTED, text)
+
+
+MOST = 2**64 - 1
+
+
+class RegionEngine(FakeEngine):
+    """Notes the calls about regions, and shows these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_system_region = partial(self._note, "system")  # type: ignore[method-assign]
+        self.register_cuda_region = partial(self._note, "cuda")  # type: ignore[method-assign]
+        self.unregister_regions = partial(self._note, "unregister")  # type: ignore[method-assign]
+
+    def _note(self, *call: Any) -> None:
+        self.calls.append(call)
+
+    def system_regions(self, name: str) -> list[SystemRegion]:
+        regions = [
+            SystemRegion(name="a", key="/k", offset=0, byte_size=MOST),
+            SystemRegion(name="größer", key="/l", offset=4096, byte_size=1),
+        ]
+        return [each for each in regions if name in ("", each.name)]
+
+    def cuda_regions(self, name: str) -> list[CudaRegion]:
+        return [CudaRegion(name="c", device_id=3, byte_size=64)] if name in ("", "c") else []
+
+
+def test_regions_are_registered_shown_and_unregistered() -> None:
+    engine = RegionEngine()
+    system = pb.SystemSharedMemoryRegisterRequest(name="r", key="/k", offset=MOST, byte_size=MOST)
+    asked(engine, "SystemSharedMemoryRegister", system)
+    cuda = pb.CudaSharedMemoryRegisterRequest(name="r", raw_handle=bytes(64), device_id=-1, byte_size=8)
+    asked(engine, "CudaSharedMemoryRegister", cuda)
+    asked(engine, "SystemSharedMemoryUnregister", pb.SystemSharedMemoryUnregisterRequest(name="r"))
+    asked(engine, "CudaSharedMemoryUnregister")
+    assert engine.calls == [
+        ("system", "r", "/k", MOST, MOST),
+        ("cuda", "r", bytes(64), -1, 8),
+        ("unregister", RegionKind.SYSTEM, "r"),
+        ("unregister", RegionKind.CUDA, ""),
+    ]
+    regions = asked(engine, "SystemSharedMemoryStatus").regions
+    shown = {name: (each.name, each.key, each.offset, each.byte_size) for name, each in regions.items()}
+    assert shown == {"a": ("a", "/k", 0, MOST), "größer": ("größer", "/l", 4096, 1)}
+    one = pb.SystemSharedMemoryStatusRequest(name="a")
+    assert list(asked(engine, "SystemSharedMemoryStatus", one).regions) == ["a"]
+    regions = asked(engine, "CudaSharedMemoryStatus").regions
+    assert {name: (each.name, each.device_id, each.byte_size) for name, each in regions.items()} == {"c": ("c", 3, 64)}
+
+
 def test_trace_settings_are_changed_by_the_engine() -> None:
     engine = FakeEngine()
-    trace = asked(engine, "TraceSetting", b"", pb.TraceSettingResponse)
-    assert list(trace.settings["trace_level"].value) == ["OFF"]
+    trace = asked(engine, "TraceSetting")
+    assert {key: list(setting.value) for key, setting in trace.settings.items()} == {
+        "trace_level": ["OFF"],
+        "trace_rate": ["1000"],
+        "trace_count": ["-1"],
+        "log_frequency": ["0"],
+        "trace_file": [""],
+        "trace_mode": ["triton"],
+    }
     unknown = pb.TraceSettingRequest(model_name="nope", settings={"trace_rate": {"value": ["1"]}})
     assert refused(engine, "TraceSetting", unknown) == (INVALID_ARGUMENT, "Request for unknown model : nope")
     assert engine.calls == []
     change = pb.TraceSettingRequest(
         model_name="simple", settings={"trace_rate": {"value": ["5"]}, "trace_count": {"value": []}}
     )
-    assert list(asked(engine, "TraceSetting", change, pb.TraceSettingResponse).settings["trace_rate"].value) == ["5"]
+    assert list(asked(engine, "TraceSetting", change).settings["trace_rate"].value) == ["5"]
     assert engine.calls == [("change_trace", "simple", {"trace_rate": 5, "trace_count": None})]
     for wrong, text in (
         ({"trace_rate": {"value": ["1", "2"]}}, "expect only 1 value for 'trace_rate'"),
@@ -157,10 +309,19 @@ def test_no_trace_settings_are_an_error_of_the_server(settings: dict[str, list[s
 def test_log_settings_are_changed_by_the_engine() -> None:
     change_log(LogLevels())  # whatever another test left
     engine = FakeEngine()
-    log = asked(engine, "LogSettings", b"", pb.LogSettingsResponse)
-    assert log.settings["log_info"].bool_param is True
-    change = pb.LogSettingsRequest(settings={"log_info": {"bool_param": False}})
-    asked(engine, "LogSettings", change, pb.LogSettingsResponse)
+    log = asked(engine, "LogSettings")
+    choices = {key: setting.WhichOneof("parameter_choice") for key, setting in log.settings.items()}
+    assert choices == {
+        "log_file": "string_param",
+        "log_info": "bool_param",
+        "log_warning": "bool_param",
+        "log_error": "bool_param",
+        "log_verbose_level": "uint32_param",
+        "log_format": "string_param",
+    }
+    assert {key: getattr(log.settings[key], choices[key]) for key in choices} == shown_settings()
+    change = pb.LogSettingsRequest(settings={"log_info": {"bool_param": False}, "log_format": {}})
+    asked(engine, "LogSettings", change)
     assert engine.calls == [("change_log", LogLevels(info=False))]
 
 

@@ -60,8 +60,7 @@ def test_what_is_no_message_is_an_internal_error_as_in_grpc() -> None:
 SCRIPT = """
 import sys
 import trident.core.grpc.request, trident.core.grpc.response
-import trident.core.grpc.admin_messages, trident.core.grpc.admin_messages, trident.core.grpc.admin_messages
-import trident.core.grpc.admin_messages, trident.core.grpc.admin_messages
+import trident.core.grpc.application
 print("google.protobuf" in sys.modules)
 from trident.core.grpc.schema import service
 print("grpc" in sys.modules, "tritonclient.grpc" in sys.modules)
