@@ -35,8 +35,8 @@ from trident.core.observability.metrics.snapshot import ModelProcessMetrics
 _log = logging.getLogger("trident.backends")
 
 
-class BoundInput(NamedTuple):
-    """An input at an address on the GPU, in the shape that the model gets."""
+class BoundTensor(NamedTuple):
+    """A tensor at an address on a device, in the shape that it has for the model."""
 
     address: int
     shape: Shape
@@ -50,7 +50,7 @@ RunPlaced = Callable[[list[str], Mapping[str, Array], Any, OutputMemory], Sequen
 # of the batch. An output is written to its place if it is known before the run that it fits there, and then its shape
 # is returned; otherwise it is an array.
 RunBound = Callable[
-    [list[str], Mapping[str, Array], Any, Mapping[str, BoundInput], Mapping[str, DevicePlace], int],
+    [list[str], Mapping[str, Array], Any, Mapping[str, BoundTensor], Mapping[str, DevicePlace], int],
     Sequence[Array | Shape],
 ]
 
@@ -291,7 +291,7 @@ class InProcessInstance:
         if is_alone and self._run_bound is not None and type(first) is RegionRequest:
             device_id = self.placement.device_id
             inputs = {
-                tensor.name: BoundInput(tensor.on_device.address, tensor.shape)
+                tensor.name: BoundTensor(tensor.on_device.address, tensor.shape)
                 for tensor in first.inputs
                 if type(tensor) is RegionInput and tensor.on_device and tensor.on_device.device_id == device_id
             }
@@ -318,7 +318,7 @@ class InProcessInstance:
         self,
         run_bound: RunBound,
         request: RegionRequest,
-        inputs: Mapping[str, BoundInput],
+        inputs: Mapping[str, BoundTensor],
         places: Mapping[str, DevicePlace],
         total: int,
     ) -> Execution:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from trident.core.config.problem import is_plain
 from trident.core.config.schema import ModelConfig
@@ -142,3 +145,34 @@ def _origin_of_archive(path: Path) -> str | None:
     if "constants.pkl" in names:
         return "PyTorch (TorchScript)"
     return "PyTorch's torch.save" if "data.pkl" in names else None
+
+
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "bool": _FIELD.TYPE_BOOL,
+    "bytes": _FIELD.TYPE_BYTES,
+    "int32": _FIELD.TYPE_INT32,
+    "int64": _FIELD.TYPE_INT64,
+    "string": _FIELD.TYPE_STRING,
+}
+
+
+def message_classes(package: str, messages: Mapping[str, str]) -> dict[str, Any]:
+    """Classes of protobuf for the fields of `messages` that are read or changed; all other fields are kept.
+
+    Fields are written as `name number type`, with `*` for repeated ones, and divided by commas.
+    """
+    file = descriptor_pb2.FileDescriptorProto(name=f"{package}.proto", package=package, syntax="proto2")
+    for message_name, fields in messages.items():
+        message = file.message_type.add(name=message_name)
+        for name, number, kind in (field.split() for field in fields.split(",")):
+            field = message.field.add(name=name, number=int(number), label=_FIELD.LABEL_OPTIONAL)
+            if kind.endswith("*"):
+                field.label, kind = _FIELD.LABEL_REPEATED, kind[:-1]
+            if kind in _SCALARS:
+                field.type = _SCALARS[kind]
+            else:
+                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{package}.{kind}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}")) for name in messages}

@@ -13,12 +13,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
+
+from trident.core.backends.model_files import message_classes
 
 # A locale that the C library itself has, and whose rules for letters are those of nearly all others.
 LOCALE = "C.UTF-8"
@@ -27,37 +27,21 @@ _OWN_RULES = ("az", "crh", "ku", "tr", "tt", "ug")
 _MISSING_LOCALE = re.compile(r"Failed to construct locale with name:([^:]+)")
 
 _FLOAT, _STRING = 1, 3
-_FIELD = descriptor_pb2.FieldDescriptorProto
-
-# The fields of ONNX that are read or changed, by message: name, number, and type. Protobuf keeps all other fields.
-_MESSAGES: dict[str, tuple[tuple[str, int, str, bool], ...]] = {
-    "Model": (("graph", 7, "Graph", False), ("functions", 25, "Function", True)),
-    "Function": (("node", 7, "Node", True),),
-    "Graph": (("node", 1, "Node", True), ("initializer", 5, "Weights", True), ("output", 12, "ValueInfo", True)),
-    "Weights": (("external_data", 13, "Entry", True),),
-    "Entry": (("key", 1, "bytes", False), ("value", 2, "bytes", False)),
-    "Node": (
-        ("output", 2, "bytes", True),
-        ("op_type", 4, "bytes", False),
-        ("attribute", 5, "Attribute", True),
-        ("domain", 7, "bytes", False),
-    ),
-    "Attribute": (
-        ("name", 1, "bytes", False),
-        ("s", 4, "bytes", False),
-        ("g", 6, "Graph", False),
-        ("ints", 8, "int64", True),
-        ("strings", 9, "bytes", True),
-        ("graphs", 11, "Graph", True),
-        ("type", 20, "int64", False),
-    ),
-    "ValueInfo": (("name", 1, "bytes", False), ("type", 2, "Type", False)),
-    "Type": (("tensor_type", 1, "Tensor", False),),
-    "Tensor": (("elem_type", 1, "int64", False), ("shape", 2, "Shape", False)),
-    "Shape": (("dim", 1, "Dimension", True),),
-    "Dimension": (("dim_value", 1, "int64", False),),
+_MESSAGES = {
+    "Model": "graph 7 Graph, functions 25 Function*",
+    "Function": "node 7 Node*",
+    "Graph": "node 1 Node*, initializer 5 Weights*, output 12 ValueInfo*",
+    "Weights": "external_data 13 Entry*",
+    "Entry": "key 1 bytes, value 2 bytes",
+    "Node": "output 2 bytes*, op_type 4 bytes, attribute 5 Attribute*, domain 7 bytes",
+    "Attribute": "name 1 bytes, s 4 bytes, g 6 Graph, ints 8 int64*, strings 9 bytes*, graphs 11 Graph*, type 20 int64",
+    "ValueInfo": "name 1 bytes, type 2 Type",
+    "Type": "tensor_type 1 Tensor",
+    "Tensor": "elem_type 1 int64, shape 2 Shape",
+    "Shape": "dim 1 Dimension*",
+    "Dimension": "dim_value 1 int64",
 }
-_SCALARS = {"bytes": _FIELD.TYPE_BYTES, "int64": _FIELD.TYPE_INT64}
+_Model = message_classes("trident.onnx", _MESSAGES)["Model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +151,7 @@ def _nodes(part: Any) -> Iterator[Any]:
 
 def _parsed(content: bytes) -> Any:
     """The ModelProto in `content`; None if it has none."""
-    model = _model_class()()
+    model = _Model()
     try:
         model.ParseFromString(content)
     except DecodeError:
@@ -181,21 +165,3 @@ def _labels(node: Any) -> tuple[str, ...]:
     if b"classlabels_int64s" in values:
         return tuple(map(str, values[b"classlabels_int64s"].ints))
     return tuple(text.decode(errors="replace") for text in values[b"classlabels_strings"].strings)
-
-
-@cache
-def _model_class() -> Any:
-    """The class of ONNX's ModelProto with the fields of `_MESSAGES`."""
-    file = descriptor_pb2.FileDescriptorProto(name="trident_onnx.proto", package="trident_onnx", syntax="proto2")
-    for message_name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=message_name)
-        for name, number, kind, repeated in fields:
-            label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-            field = message.field.add(name=name, number=number, label=label)
-            if kind in _SCALARS:
-                field.type = _SCALARS[kind]
-            else:
-                field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".trident_onnx.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("trident_onnx.Model"))

@@ -1,4 +1,4 @@
-"""Runs a session whose large outputs are written where they are sent from.
+"""How an instance runs its session: on arrays, on text, on ONNX Runtime's values, or on tensors where they lie.
 
 Source: ONNX Runtime's Python API reference, IOBinding.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from trident.core.backends.in_process import BoundInput, Run, Runner, RunPlaced
+from trident.core.backends.in_process import BoundTensor, Run, Runner, RunPlaced
 from trident.core.backends.onnxruntime.providers import CPU
 from trident.core.backends.onnxruntime.session import FAILURES
 from trident.core.config.placement import DeviceKind, Placement
@@ -26,6 +26,7 @@ from trident.core.inference.response import DevicePlace
 from trident.core.inference.tensors import BY_NAME, BYTES, Array, Datatype, Shape, bytes_array, element_count
 
 BF16 = BY_NAME["BF16"]
+_CPU = "cpu"
 
 
 def make_runner(session: Any, spec: ModelSpec, placement: Placement, run_options: Any, may_run_inline: bool) -> Runner:
@@ -130,15 +131,13 @@ def _blocks(count: int) -> range:
     return range(0, count, BLOCK)
 
 
-# Three cases need it: BF16, which numpy does not have; BYTES that are not UTF-8; and GPUs, where the results are bound
-# to host memory that ONNX Runtime allocates. All other runs use arrays, which is faster.
-
-
 class ValueRun:
-    """Runs `session` on values, through a binding that belongs to one instance. One thread at a time.
+    """Runs `session` on ONNX Runtime's values, through a binding that belongs to one instance. One thread at a time.
 
-    `inputs` and `outputs` map names to datatypes; other inputs have the datatype of their array. `strings_work` tells
-    whether BYTES may be passed as C++ objects: the result of the function of that name.
+    Three cases need it: BF16, which numpy does not have; BYTES that are not UTF-8; and tensors that have a place. All
+    other runs use arrays, which is faster. `inputs` and `outputs` map names to datatypes; other inputs have that of
+    their array. `strings_work` tells whether BYTES may be passed as C++ objects: the result of the function of that
+    name. `device` is where tensors have their places, by ONNX Runtime's name: cpu or cuda.
     """
 
     def __init__(
@@ -148,11 +147,14 @@ class ValueRun:
         inputs: Mapping[str, Datatype],
         outputs: Mapping[str, Datatype],
         strings_work: bool,
+        device: str = _CPU,
+        device_id: int = 0,
     ) -> None:
         self._ort_value = ort_value
         self._inputs = inputs
         self._outputs = outputs
         self._strings_work = strings_work
+        self._device, self._device_id = device, device_id
         self._binding = session.io_binding()
         # This is the inner method that the session's public one calls. The public one first asks the run options for a
         # WebGPU graph, and the answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
@@ -164,17 +166,45 @@ class ValueRun:
 
         Raises what ONNX Runtime raises, and Unsupported for BYTES that cannot be passed.
         """
+        return [result for result in self.run_at(names, feed, run_options, {}, {}) if not isinstance(result, tuple)]
+
+    def run_at(
+        self,
+        names: list[str],
+        feed: Mapping[str, Array],
+        run_options: Any,
+        inputs: Mapping[str, BoundTensor],
+        places: Mapping[str, BoundTensor],
+    ) -> list[Array | Shape]:
+        """The outputs `names`: an array, or the shape of one that is written to its place in `places`.
+
+        `inputs` are those that are not in `feed`.
+        """
         binding = self._binding
         owners: list[StringObjects] = []
         try:
             for name, array in feed.items():
+                # `bind_cpu_input` would refer to the last array until the next run: to the memory of a front end.
                 binding.bind_ortvalue_input(name, self._value(array, self._inputs.get(name), owners))
+            for name, (address, shape) in inputs.items():
+                kind = _element_type(self._inputs[name])
+                binding.bind_input(name, self._device, self._device_id, kind, list(shape), address)
             for name in names:
-                # ONNX Runtime allocates new memory for every run, because responses may outlive the next run.
-                binding.bind_output(name, "cpu")
+                if name in places:
+                    address, shape = places[name]
+                    kind = _element_type(self._outputs[name])
+                    binding.bind_output(name, self._device, self._device_id, kind, list(shape), address)
+                else:
+                    # ONNX Runtime allocates new memory for every run, because responses may outlive the next run.
+                    binding.bind_output(name, _CPU)
             self._run(self._bound, run_options)
+            if places:
+                binding.synchronize_outputs()
             values = binding.get_outputs()
-            return [self._read(value, self._outputs[name]) for name, value in zip(names, values, strict=True)]
+            return [
+                places[name].shape if name in places else self._read(value, self._outputs[name])
+                for name, value in zip(names, values, strict=True)
+            ]
         finally:
             # The next run would write to outputs that are still bound.
             binding.clear_binding_inputs()
@@ -260,7 +290,6 @@ _log = logging.getLogger("trident.backends")
 
 # To bind the tensors of a run takes 20 µs, to copy so many bytes 50.
 _LARGE = 1 << 19
-_CPU = "cpu"
 
 # A dimension: its size, or the input and the axis that have the same name in the graph.
 _Dimension = int | tuple[str, int]
@@ -280,20 +309,17 @@ class PlacedRun:
             for axis, dim in enumerate(argument.shape)
             if isinstance(dim, str)
         }
-        self._ort_value = ort_value
         self._run = run
         self._model = spec.name
-        self._dtypes = {name: output.datatype.dtype for name, output in spec.outputs.items()}
+        datatypes = {name: output.datatype for name, output in spec.outputs.items()}
+        self._dtypes = {name: datatype.dtype for name, datatype in datatypes.items()}
+        self._values = ValueRun(session, ort_value, {}, datatypes, False)
         self._dimensions: dict[str, list[_Dimension]] = {}
         for argument in session.get_outputs():
             dims = [dim if isinstance(dim, int) else axes.get(dim) for dim in argument.shape]
             known = [dim for dim in dims if dim is not None]
             if argument.name in self._dtypes and len(known) == len(dims):
                 self._dimensions[argument.name] = known
-        self._binding = session.io_binding()
-        # As in ValueRun.
-        self._run_bound = getattr(session, "_sess", session).run_with_iobinding
-        self._bound = getattr(self._binding, "_iobinding", self._binding)
 
     @property
     def knows_shapes(self) -> bool:
@@ -307,119 +333,75 @@ class PlacedRun:
         placed = self._placed(names, feed, memory)
         if not placed:
             return self._run(names, feed, run_options)
+        places = {name: BoundTensor(_address(array), array.shape) for name, array in placed.items()}
         try:
-            return self._run_placed(names, feed, run_options, placed)
+            results = self._values.run_at(names, feed, run_options, {}, places)
         except FAILURES as error:
             # The plain run tells whether it fails for another reason.
-            results = self._run(names, feed, run_options)
+            answer = self._run(names, feed, run_options)
             self._dimensions = {}
             _log.info("the outputs of '%s' do not have the shapes that the graph says: %s", self._model, error)
-            return results
+            return answer
+        return [
+            placed[name] if isinstance(result, tuple) else result for name, result in zip(names, results, strict=True)
+        ]
 
     def _placed(self, names: list[str], feed: Mapping[str, Array], memory: OutputMemory) -> dict[str, Array]:
         """Arrays for the large outputs."""
         placed: dict[str, Array] = {}
         for name in names:
-            shape = self._shape(name, feed)
+            dimensions = self._dimensions.get(name)
+            if dimensions is None:
+                continue
+            shape = tuple([dim if isinstance(dim, int) else feed[dim[0]].shape[dim[1]] for dim in dimensions])
             dtype = self._dtypes[name]
-            size = element_count(shape) * dtype.itemsize if shape is not None else 0
+            size = element_count(shape) * dtype.itemsize
             if size >= _LARGE:
-                room = memory(size)
-                if room is not None:
-                    placed[name] = room.view(dtype).reshape(shape)
+                piece = memory(size)
+                if piece is not None:
+                    placed[name] = piece.view(dtype).reshape(shape)
         return placed
 
-    def _shape(self, name: str, feed: Mapping[str, Array]) -> Shape | None:
-        dimensions = self._dimensions.get(name)
-        if dimensions is None:
-            return None
-        return tuple([dim if isinstance(dim, int) else feed[dim[0]].shape[dim[1]] for dim in dimensions])
 
-    def _run_placed(
-        self, names: list[str], feed: Mapping[str, Array], run_options: Any, placed: Mapping[str, Array]
-    ) -> Sequence[Array]:
-        binding = self._binding
-        try:
-            for name, array in feed.items():
-                # `bind_cpu_input` would refer to the last array until the next run: to the memory of a front end.
-                binding.bind_ortvalue_input(name, self._ort_value.ortvalue_from_numpy(array))
-            for name in names:
-                room = placed.get(name)
-                if room is None:
-                    binding.bind_output(name, _CPU)
-                else:
-                    address = room.__array_interface__["data"][0]
-                    binding.bind_output(name, _CPU, 0, room.dtype.type, room.shape, address)
-            self._run_bound(self._bound, run_options)
-            values = binding.get_outputs()
-            return [
-                placed[name] if name in placed else value.numpy() for name, value in zip(names, values, strict=True)
-            ]
-        finally:
-            # The next run would write to outputs that are still bound.
-            binding.clear_binding_inputs()
-            binding.clear_binding_outputs()
+def _address(array: Array) -> int:
+    # Of `array.ctypes.data` a reference would stay.
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 # Source: ONNX Runtime's Python API reference, IOBinding; docs/spec/shared-memory.md section 7.
 
 
 class DeviceRun(ValueRun):
-    """A ValueRun whose `bound` is a RunBound, for a model that `may_bind`. `device` is cuda or cpu."""
+    """A ValueRun whose `bound` is a RunBound, for a model that `may_bind`."""
 
     def __init__(self, session: Any, ort_value: Any, spec: ModelSpec, strings_work: bool, device: str, device_id: int):
         inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
         outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
-        super().__init__(session, ort_value, inputs, outputs, strings_work)
-        self._device, self._device_id = device, device_id
+        super().__init__(session, ort_value, inputs, outputs, strings_work, device, device_id)
         self._batching = spec.max_batch_size > 0
         # ONNX Runtime must be told the shape of an output that it is to write somewhere.
         self._fixed = {name: tensor.dims for name, tensor in spec.outputs.items() if -1 not in tensor.dims}
 
     def bound(
         self,
-        names: Sequence[str],
+        names: list[str],
         feed: Mapping[str, Array],
         options: Any,
-        inputs: Mapping[str, BoundInput],
+        inputs: Mapping[str, BoundTensor],
         outputs: Mapping[str, DevicePlace],
         total: int,
     ) -> list[Array | Shape]:
         """See RunBound. An output is written to its place if the configuration says its shape."""
-        binding = self._binding
-        written: dict[str, Shape] = {}
-        try:
-            for name, array in feed.items():
-                binding.bind_ortvalue_input(name, self._value(array, self._inputs.get(name), []))
-            for name, (address, shape) in inputs.items():
-                kind = _element_type(self._inputs[name])
-                binding.bind_input(name, self._device, self._device_id, kind, list(shape), address)
-            for name in names:
-                known = self._known_shape(name, outputs.get(name), total)
-                if known is None:
-                    binding.bind_output(name, "cpu")
-                    continue
-                written[name] = known
-                kind = _element_type(self._outputs[name])
-                binding.bind_output(name, self._device, self._device_id, kind, list(known), outputs[name].address)
-            self._run(self._bound, options)
-            binding.synchronize_outputs()
-            values = binding.get_outputs()
-            return [
-                written[name] if name in written else self._read(value, self._outputs[name])
-                for name, value in zip(names, values, strict=True)
-            ]
-        finally:
-            binding.clear_binding_inputs()
-            binding.clear_binding_outputs()
-
-    def _known_shape(self, name: str, place: DevicePlace | None, total: int) -> Shape | None:
-        """The shape of an output that fits at its place; None if it is copied there after the run."""
-        dims = self._fixed.get(name)
-        if place is None or dims is None:
-            return None
-        shape = (total, *dims) if self._batching else dims
-        return shape if element_count(shape) * self._outputs[name].size <= place.byte_size else None
+        places: dict[str, BoundTensor] = {}
+        for name in names:
+            place, dims = outputs.get(name), self._fixed.get(name)
+            if place is None or dims is None:
+                continue
+            shape = (total, *dims) if self._batching else dims
+            if element_count(shape) * self._outputs[name].size <= place.byte_size:
+                places[name] = BoundTensor(place.address, shape)
+        return self.run_at(names, feed, options, inputs, places)
 
 
 def _element_type(datatype: Datatype) -> Any:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trident.core.backends.in_process import BoundInput
+from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.backends.tensorrt.engine import EngineDescription, EngineTensor, choose_profile
 from trident.core.backends.tensorrt.package import EngineError, TensorRtPackage
@@ -167,7 +167,7 @@ class EngineRun:
         names: Sequence[str],
         feed: Mapping[str, Array],
         options: Any,
-        inputs: Mapping[str, BoundInput],
+        inputs: Mapping[str, BoundTensor],
         outputs: Mapping[str, DevicePlace],
         total: int,
     ) -> list[Array | Shape]:
@@ -185,7 +185,7 @@ class EngineRun:
         self,
         names: Sequence[str],
         feed: Mapping[str, Array],
-        inputs: Mapping[str, BoundInput],
+        inputs: Mapping[str, BoundTensor],
         outputs: Mapping[str, DevicePlace],
     ) -> list[Array | Shape]:
         self._loaded.package.forget_error()
@@ -228,7 +228,7 @@ class EngineRun:
         self._stream.wait()
         return _Context(context)
 
-    def _given(self, feed: Mapping[str, Array], inputs: Mapping[str, BoundInput]) -> list[_Given]:
+    def _given(self, feed: Mapping[str, Array], inputs: Mapping[str, BoundTensor]) -> list[_Given]:
         """What each input of the engine gets: arrays are contiguous, shape tensors have the size of the batch first."""
         given: list[_Given] = []
         for tensor in self._inputs:

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
 from tests.unit.onnx_serving import usable_gpus
-from trident.core.backends.in_process import BoundInput
+from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import (
     BLOCK,
     DeviceRun,
@@ -309,7 +309,7 @@ def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None
     run = device_run(datatype, 3, "cpu", "CPUExecutionProvider")
     given = np.arange(6).astype(BY_NAME[datatype].dtype).reshape(2, 3)
     written = np.zeros_like(given)
-    inputs = {"INPUT0": BoundInput(given.ctypes.data, (2, 3))}
+    inputs = {"INPUT0": BoundTensor(given.ctypes.data, (2, 3))}
     outputs = {"OUTPUT0": DevicePlace(0, written.ctypes.data, written.nbytes)}
     assert run.bound(["OUTPUT0"], {}, None, inputs, outputs, 2) == [(2, 3)]
     assert written.tolist() == given.tolist()
@@ -352,7 +352,7 @@ def test_tensors_on_a_gpu_stay_there() -> None:
     run = device_run("FP32", 3, "cuda", "CUDAExecutionProvider")
     given, read = np.arange(6, dtype=np.float32).reshape(2, 3), np.zeros((2, 3), np.float32)
     with on_gpu(driver, given) as source, on_gpu(driver, read) as target:
-        inputs = {"INPUT0": BoundInput(source, (2, 3))}
+        inputs = {"INPUT0": BoundTensor(source, (2, 3))}
         outputs = {"OUTPUT0": DevicePlace(0, target, given.nbytes)}
         assert run.bound(["OUTPUT0"], {}, None, inputs, outputs, 2) == [(2, 3)]
         driver.copy_to_host(0, target, read.ctypes.data, read.nbytes)
