@@ -20,55 +20,46 @@ from trident.core.backends.cpu_budget import (
 )
 
 
-def cores(root: Path, memberships: str, affinity: int = 16) -> float:
-    file = root / "memberships"
-    file.write_text(memberships)
-    return available_cores(root, file, affinity)
-
-
-def test_available_cores_are_limited_by_a_version_2_quota(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("250000 100000\n")
-    assert cores(tmp_path, "0::/\n") == 2.5
-
-
-def test_available_cores_are_the_affinity_without_a_quota(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert cores(tmp_path, "0::/\n", affinity=3) == 3
-
-
-def test_available_cores_are_the_affinity_below_the_quota(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("800000 100000\n")
-    assert cores(tmp_path, "0::/\n", affinity=2) == 2
-
-
-def test_available_cores_are_limited_by_the_least_quota_of_the_parents(tmp_path: Path) -> None:
-    inner = tmp_path / "pod" / "container"
-    inner.mkdir(parents=True)
-    (tmp_path / "pod" / "cpu.max").write_text("150000 100000")
-    (inner / "cpu.max").write_text("400000 100000")
-    assert cores(tmp_path, "0::/pod/container\n") == 1.5
-
-
-def test_a_cgroup_path_of_the_host_falls_back_to_the_root(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("200000 100000")
-    assert cores(tmp_path, "0::/../../not/here\n") == 2
-
-
-@pytest.mark.parametrize("mount", ["cpu", "cpu,cpuacct"])
-def test_available_cores_are_limited_by_a_version_1_quota(tmp_path: Path, mount: str) -> None:
-    folder = tmp_path / mount / "docker"
-    folder.mkdir(parents=True)
-    (folder / "cpu.cfs_quota_us").write_text("50000\n")
-    (folder / "cpu.cfs_period_us").write_text("100000\n")
-    assert cores(tmp_path, "5:memory:/docker\n4:cpu,cpuacct:/docker\n") == 0.5
-
-
-def test_version_1_may_set_no_quota(tmp_path: Path) -> None:
-    folder = tmp_path / "cpu"
-    folder.mkdir()
-    (folder / "cpu.cfs_quota_us").write_text("-1\n")
-    (folder / "cpu.cfs_period_us").write_text("100000\n")
-    assert cores(tmp_path, "4:cpu:/\n", affinity=4) == 4
+@pytest.mark.parametrize(
+    ("files", "memberships", "affinity", "expected"),
+    [
+        ({"cpu.max": "250000 100000\n"}, "0::/\n", 16, 2.5),
+        ({"cpu.max": "max 100000\n"}, "0::/\n", 3, 3),
+        ({"cpu.max": "800000 100000\n"}, "0::/\n", 2, 2),
+        # The least of its own and those above it.
+        (
+            {"pod/cpu.max": "150000 100000", "pod/container/cpu.max": "400000 100000"},
+            "0::/pod/container\n",
+            16,
+            1.5,
+        ),
+        # A path of the host.
+        ({"cpu.max": "200000 100000"}, "0::/../../not/here\n", 16, 2),
+        # Version 1.
+        (
+            {"cpu/docker/cpu.cfs_quota_us": "50000\n", "cpu/docker/cpu.cfs_period_us": "100000\n"},
+            "5:memory:/docker\n4:cpu,cpuacct:/docker\n",
+            16,
+            0.5,
+        ),
+        (
+            {"cpu,cpuacct/docker/cpu.cfs_quota_us": "50000\n", "cpu,cpuacct/docker/cpu.cfs_period_us": "100000\n"},
+            "4:cpu,cpuacct:/docker\n",
+            16,
+            0.5,
+        ),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, "4:cpu:/\n", 4, 4),
+        ({}, "", 5, 5),
+    ],
+)
+def test_available_cores_are_the_least_of_affinity_and_quotas(
+    files: dict[str, str], memberships: str, affinity: int, expected: float, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "memberships").write_text(memberships)
+    assert available_cores(tmp_path, tmp_path / "memberships", affinity) == expected
 
 
 def test_available_cores_are_the_affinity_without_cgroup_files(tmp_path: Path) -> None:

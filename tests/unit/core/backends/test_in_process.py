@@ -99,7 +99,7 @@ def test_a_device_that_is_not_retained_is_loaded_again() -> None:
     assert weighing.model.describe()["device"] == "gpu:1, cpu"
 
 
-def test_nothing_is_loaded_after_the_end() -> None:
+def test_closed_model_loads_nothing() -> None:
     weighing = Weighing(CPU)
     weighing.model.close()
     with pytest.raises(RuntimeError, match="the model is closed"):
@@ -126,7 +126,7 @@ def test_the_graph_sees_the_bucket_and_each_request_its_own(tmp_path: Path) -> N
     assert [answer["SEEN"].tolist() for answer in answers] == [[[4, 8]]] * 3
 
 
-def test_every_execution_says_what_it_padded(tmp_path: Path) -> None:
+def test_executions_report_their_padding(tmp_path: Path) -> None:
     with serving(onnx_models.identity(), bucket_text(BATCH_BUCKETS="1,8"), tmp_path) as model:
         uses = []
         for items in (1, 3):
@@ -299,7 +299,7 @@ def test_only_requested_outputs_are_answered(client: Client) -> None:
         lambda client: client.request((None, None), {"OUTPUT0": RegionReference("r", SUM + 4, SIZE)}),
     ],
 )
-def test_what_is_not_aligned_is_copied(client: Client, change: Callable[[Client], object]) -> None:
+def test_unaligned_tensors_are_copied(client: Client, change: Callable[[Client], object]) -> None:
     client.execute(change(client))  # type: ignore[arg-type]
     assert client.copies
 
@@ -312,7 +312,7 @@ def test_tensors_on_another_gpu_are_copied(client: Client) -> None:
     client.instance.placement = replace(client.instance.placement, device_id=0)
 
 
-def test_a_batch_of_requests_is_copied(client: Client) -> None:
+def test_batches_of_several_requests_are_copied(client: Client) -> None:
     client.execute(client.request(), client.request((FIRST, FIRST), {}))
     np.testing.assert_array_equal(client.at(SUM), ROW * 3)
     assert client.copies == COPIES

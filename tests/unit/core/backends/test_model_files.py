@@ -107,7 +107,7 @@ def test_a_pickle(tmp_path: Path) -> None:
         b"<html>",
     ],
 )
-def test_what_does_not_tell(content: bytes, tmp_path: Path) -> None:
+def test_files_without_a_known_origin(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "model"
     path.write_bytes(content)
     assert origin_of(path) is None

@@ -8,14 +8,11 @@ from trident.core.backends.parameters import boolean, integer
 from trident.core.errors import ConfigInvalid
 
 
-@pytest.mark.parametrize("text", ["true", "ON", "1", "True"])
-def test_boolean_accepts_texts_for_true(text: str) -> None:
-    assert boolean(text)
-
-
-@pytest.mark.parametrize("text", ["false", "Off", "0", "FALSE"])
-def test_boolean_accepts_texts_for_false(text: str) -> None:
-    assert not boolean(text)
+@pytest.mark.parametrize(
+    ("text", "value"), [*dict.fromkeys(("true", "ON", "1"), True).items(), *dict.fromkeys(("Off", "0"), False).items()]
+)
+def test_boolean_accepts_tritons_spellings(text: str, value: bool) -> None:
+    assert boolean(text) is value
 
 
 @pytest.mark.parametrize("text", ["", "yes", "2"])

@@ -183,7 +183,7 @@ def test_a_stream_that_spins_asks_for_no_blocking_event() -> None:
             stream.close()
 
 
-def test_an_error_says_what_it_means() -> None:
+def test_errors_tell_out_of_memory_from_a_lost_context() -> None:
     cuda = FakeCuda()
     driver = CudaDriver(cuda)
     cuda.limit = 1000

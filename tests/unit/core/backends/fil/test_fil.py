@@ -189,7 +189,7 @@ def test_inputs_and_outputs_are_completed_from_the_trees(version: Path) -> None:
         (tree_config("xgboost_ubj", 3), ModelLoadFailed, "failed to load model 'model': "),
     ],
 )
-def test_what_does_not_fit_fails_the_load(
+def test_files_that_contradict_the_configuration_fail_the_load(
     version: Path, config: ModelConfig, error: type[ServerError], text: str
 ) -> None:
     xgboost_file("classes", "xgboost_json", "xgboost.json").write(version)
@@ -227,7 +227,7 @@ def test_a_file_says_the_same_without_treelite(
 
 @pytest.mark.parametrize("saved", [name for name in SAVED if name != "model"])
 @pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n", b"tree", b"{}", b"\3" * 90])
-def test_without_treelite_a_file_of_something_else_is_refused(
+def test_foreign_files_are_refused_without_treelite(
     version: Path, saved: str, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = SAVED[saved]("classes")

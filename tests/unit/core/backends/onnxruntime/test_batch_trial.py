@@ -205,7 +205,7 @@ def of_one_row() -> onnx.ModelProto:
     ],
     ids=["time", "objects", "boxes", "all", "softmax", "mean", "dynamic", "one row"],
 )
-def test_rows_that_mix_are_not_batched(
+def test_dependent_rows_are_not_batched(
     model: onnx.ModelProto, seen: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = completed(model, tmp_path)
@@ -281,7 +281,7 @@ def unknown_ids() -> onnx.ModelProto:
     ],
     ids=["sum", "bytes", "bool", "text", "numbers", "two", "attention", "random", "static", "unknown", "log", "huge"],
 )
-def test_rows_that_are_independent_are_batched(model: onnx.ModelProto, tmp_path: Path) -> None:
+def test_independent_rows_are_batched(model: onnx.ModelProto, tmp_path: Path) -> None:
     assert completed(model, tmp_path).max_batch_size == 4
 
 
@@ -304,7 +304,7 @@ def endless() -> onnx.ModelProto:
     return graph([node], [["batch", 3], ["batch", 3]], onnx_models.constant("STEPS", 1 << 40))
 
 
-def test_a_trial_that_takes_long_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_trials_are_stopped(caplog: pytest.LogCaptureFixture) -> None:
     session = onnxruntime.InferenceSession(endless().SerializeToString(), providers=["CPUExecutionProvider"])
     signature = signature_of(session, "model")
     caplog.set_level("INFO")
@@ -315,14 +315,12 @@ def test_a_trial_that_takes_long_is_ended(caplog: pytest.LogCaptureFixture) -> N
 @pytest.mark.parametrize(
     ("model", "margin"), [(quantized_dynamically(), 1e-5), (quantized_statically(), 3e-2), (attention(), 2e-3)]
 )
-def test_what_counts_as_rounding_depends_on_the_quantization(
-    model: onnx.ModelProto, margin: float, tmp_path: Path
-) -> None:
+def test_rounding_margin_depends_on_the_quantization(model: onnx.ModelProto, margin: float, tmp_path: Path) -> None:
     assert rounding_margin(onnx_models.write(model, tmp_path / "model.onnx")) == margin
 
 
 @pytest.mark.parametrize(("max_batch_size", "warns"), [(8, True), (1, True), (0, False)])
-def test_a_written_configuration_is_warned_of(
+def test_configured_batching_of_dependent_rows_logs_a_warning(
     max_batch_size: int, warns: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     dims = ([2, -1], [-1, 2]) if max_batch_size else ([-1, 2, -1], [-1, -1, 2])

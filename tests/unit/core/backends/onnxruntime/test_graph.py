@@ -39,14 +39,17 @@ def made(path: Path) -> Path:
     return path
 
 
-def test_the_default_file_is_found(tmp_path: Path) -> None:
-    path = made(tmp_path / "model.onnx")
-    assert model_path(tmp_path, config_of("")) == path
-
-
-def test_a_configured_file_is_found(tmp_path: Path) -> None:
-    path = made(tmp_path / "sub" / "other.onnx")
-    assert model_path(tmp_path, config_of('default_model_filename: "sub/other.onnx"')) == path
+@pytest.mark.parametrize(
+    ("text", "file"),
+    [
+        ("", "model.onnx"),
+        ("", "model.onnx/model.onnx"),
+        ('default_model_filename: "sub/other.onnx"', "sub/other.onnx"),
+    ],
+)
+def test_the_model_file_is_found(text: str, file: str, tmp_path: Path) -> None:
+    path = made(tmp_path / file)
+    assert model_path(tmp_path, config_of(text)) == path
 
 
 def test_a_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
@@ -55,11 +58,6 @@ def test_a_compute_capability_may_have_its_own_file(tmp_path: Path) -> None:
     assert model_path(tmp_path, config, "9.0") == special
     assert model_path(tmp_path, config, "7.5") == default
     assert model_path(tmp_path, config) == default
-
-
-def test_a_directory_may_hold_the_file(tmp_path: Path) -> None:
-    path = made(tmp_path / "model.onnx" / "model.onnx")
-    assert model_path(tmp_path, config_of("")) == path
 
 
 @pytest.mark.parametrize("target", ["../../shared/weights.onnx", "/ROOT/shared/weights.onnx", "../../shared"])
@@ -81,22 +79,17 @@ def test_a_version_directory_may_be_a_link(tmp_path: Path) -> None:
     assert model_path(tmp_path / "2", config_of("")) == tmp_path / "2" / "model.onnx"
 
 
-@pytest.mark.parametrize("name", ["", "none.onnx", "../outside.onnx", "nul\\000.onnx", "n" * 300, "loop"])
+@pytest.mark.parametrize("name", ["", "none.onnx", "../outside.onnx", "nul\\000.onnx", "n" * 300, "loop", "folder"])
 def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     made(tmp_path / "outside.onnx")
     version = tmp_path / "1"
     version.mkdir()
+    (version / "folder").mkdir()
     (version / "loop").symlink_to("loop")
     with pytest.raises(RepositoryUnavailable) as caught:
         model_path(version, config_of(f'default_model_filename: "{name}"' if name else ""))
     assert caught.value.message.startswith(f"unable to find '{version}/")
     assert caught.value.message.endswith("' for model instance 'model'")
-
-
-def test_an_empty_directory_is_not_a_model(tmp_path: Path) -> None:
-    (tmp_path / "model.onnx").mkdir()
-    with pytest.raises(RepositoryUnavailable):
-        model_path(tmp_path, config_of(""))
 
 
 def test_libraries_are_found_in_the_model_or_left_to_the_system(tmp_path: Path) -> None:
@@ -159,24 +152,20 @@ def test_tensors_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("onnx_type", "name"),
+    ("onnx_type", "name", "hint"),
     [
-        ("seq(tensor(float))", "ONNX_TYPE_SEQUENCE"),
-        ("map(int64,tensor(float))", "ONNX_TYPE_MAP"),
-        ("optional(tensor(float))", "ONNX_TYPE_OPTIONAL"),
-        ("sparse_tensor(float)", "ONNX_TYPE_SPARSETENSOR"),
+        ("seq(tensor(float))", "ONNX_TYPE_SEQUENCE", "with tensors"),
+        ("seq(map(int64,tensor(float)))", "ONNX_TYPE_SEQUENCE", "zipmap=False"),
+        ("map(int64,tensor(float))", "ONNX_TYPE_MAP", "with tensors"),
+        ("optional(tensor(float))", "ONNX_TYPE_OPTIONAL", "with tensors"),
+        ("sparse_tensor(float)", "ONNX_TYPE_SPARSETENSOR", "with tensors"),
     ],
 )
-def test_a_type_that_is_not_a_tensor_is_named(onnx_type: str, name: str) -> None:
+def test_types_other_than_tensors_are_refused(onnx_type: str, name: str, hint: str) -> None:
     with pytest.raises(Unsupported) as caught:
         signature_of(Session([Argument("X", onnx_type, [])]), "m")
     assert caught.value.message == f"Unsupported ONNX Type '{name}' for I/O 'X', expected 'ONNX_TYPE_TENSOR'."
-
-
-def test_maps_are_refused_with_the_option_of_the_exporter() -> None:
-    with pytest.raises(Unsupported) as caught:
-        signature_of(Session([], [Argument("Y", "seq(map(int64,tensor(float)))", [])]), "m")
-    assert "zipmap=False" in (caught.value.hint or "")
+    assert hint in (caught.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -201,14 +190,21 @@ def test_dimensions_with_the_name_of_the_length_are_found(
 # --- running time
 
 
-@pytest.mark.parametrize("model", [onnx_models.add_sub(), onnx_models.identity(), onnx_models.picky()])
-def test_a_plain_graph_is_bounded(tmp_path: Path, model: onnx.ModelProto) -> None:
-    assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
-
-
-@pytest.mark.parametrize("model", [onnx_models.waiting(), onnx_models.allocating()])
-def test_a_graph_that_repeats_or_allocates_by_a_value_is_unbounded(tmp_path: Path, model: onnx.ModelProto) -> None:
-    assert not has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx"))
+@pytest.mark.parametrize(
+    ("model", "is_bounded"),
+    [
+        (onnx_models.add_sub(), True),
+        (onnx_models.identity(), True),
+        (onnx_models.picky(), True),
+        (onnx_models.waiting(), False),
+        (onnx_models.allocating(), False),
+    ],
+    ids=["add_sub", "identity", "picky", "repeats", "allocates by a value"],
+)
+def test_only_plain_graphs_have_a_bounded_running_time(
+    tmp_path: Path, model: onnx.ModelProto, is_bounded: bool
+) -> None:
+    assert has_bounded_graph(onnx_models.write(model, tmp_path / "model.onnx")) is is_bounded
 
 
 def test_a_tensor_with_the_name_of_an_operator_does_not_count(tmp_path: Path) -> None:
@@ -218,7 +214,7 @@ def test_a_tensor_with_the_name_of_an_operator_does_not_count(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["model.ort", "ort_format.onnx", "empty.onnx", "large.onnx"])
-def test_a_file_that_is_not_searched_counts_as_unbounded(tmp_path: Path, name: str) -> None:
+def test_unsearched_files_count_as_unbounded(tmp_path: Path, name: str) -> None:
     path = onnx_models.write(onnx_models.identity(), tmp_path / name)
     if name == "empty.onnx":
         path.write_bytes(b"")

@@ -162,7 +162,7 @@ def test_concurrent_runs_share_no_result() -> None:
     assert all((array == mark).all() for mark, array in kept)
 
 
-def test_the_costly_public_run_is_not_used() -> None:
+def test_the_slow_public_run_is_not_used() -> None:
     class Refusing(onnxruntime.InferenceSession):  # type: ignore[misc]
         def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
             raise AssertionError("the public method was called")
@@ -283,7 +283,7 @@ def test_a_graph_that_does_not_say_the_shape_has_no_output_to_place() -> None:
     assert not run_of(("B", "M")).knows_shapes
 
 
-def test_a_graph_that_says_a_wrong_shape_is_believed_once() -> None:
+def test_outputs_are_copied_after_the_graph_declared_a_wrong_shape() -> None:
     run, memory = run_of(("N", "B")), Memory()
     for _ in range(2):
         (array,) = run(["OUT"], {"IN": LARGE}, None, memory)

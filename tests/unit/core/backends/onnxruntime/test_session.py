@@ -54,24 +54,26 @@ def test_the_execution_mode_is_mapped() -> None:
     )
 
 
-def test_the_thread_plan_applies_to_models_that_set_no_count() -> None:
-    assert settings(threads=3).intra_op_threads == 3
-    assert settings(("intra_op_thread_count", "0"), threads=3).intra_op_threads == 3
-    assert settings(("intra_op_thread_count", "-1"), threads=3).intra_op_threads == 3
-    assert settings(("intra_op_thread_count", "2"), threads=3).intra_op_threads == 2
-    assert settings(("inter_op_thread_count", "2")).inter_op_threads == 2
+GLOBAL = {"enable-global-threadpool": "1"}
 
 
-def test_the_thread_plan_describes_itself() -> None:
-    assert settings(threads=3).thread_plan == "3 intra-op, default inter-op"
-    assert settings().thread_plan == "default intra-op, default inter-op"
-    assert settings(enable_global_threadpool="1").thread_plan == "the global pool"
-
-
-def test_a_session_on_the_global_pool_has_no_own_threads() -> None:
-    made = settings(("intra_op_thread_count", "2"), threads=3, enable_global_threadpool="1")
-    assert made.global_thread_pool
-    assert (made.intra_op_threads, made.inter_op_threads) == (0, 0)
+@pytest.mark.parametrize(
+    ("parameters", "planned", "backend", "intra_op", "inter_op", "described"),
+    [
+        ({}, 0, {}, 0, 0, "default intra-op, default inter-op"),
+        ({}, 3, {}, 3, 0, "3 intra-op, default inter-op"),
+        ({"intra_op_thread_count": "0"}, 3, {}, 3, 0, "3 intra-op, default inter-op"),
+        ({"intra_op_thread_count": "-1"}, 3, {}, 3, 0, "3 intra-op, default inter-op"),
+        ({"intra_op_thread_count": "2", "inter_op_thread_count": "4"}, 3, {}, 2, 4, "2 intra-op, 4 inter-op"),
+        ({"intra_op_thread_count": "2"}, 3, GLOBAL, 0, 0, "the global pool"),
+    ],
+)
+def test_threads_are_planned_unless_the_model_sets_them(
+    parameters: dict[str, str], planned: int, backend: dict[str, str], intra_op: int, inter_op: int, described: str
+) -> None:
+    made = settings(*parameters.items(), threads=planned, **backend)
+    assert (made.intra_op_threads, made.inter_op_threads, made.thread_plan) == (intra_op, inter_op, described)
+    assert made.global_thread_pool is bool(backend)
 
 
 def test_settings_give_the_size_of_the_global_pool() -> None:
@@ -79,26 +81,30 @@ def test_settings_give_the_size_of_the_global_pool() -> None:
     assert global_pool_sizes({}) == (0, 0)
 
 
-def test_threads_spin_only_if_allowed() -> None:
-    for spinning, value in ((Spinning.NEVER, "0"), (Spinning.FREELY, "1")):
-        entries = session_settings(config_of(""), {}, spinning=spinning).session_entries
-        assert entries == {"session.intra_op.allow_spinning": value, "session.inter_op.allow_spinning": value}
-
-
-def test_threads_that_spin_briefly_stop_in_any_version() -> None:
-    entries = session_settings(config_of(""), {}, spinning=Spinning.BRIEFLY).session_entries
-    assert entries == {
-        "session.intra_op.allow_spinning": "1",
-        "session.intra_op.spin_duration_us": "1000",
-        "session.inter_op.allow_spinning": "0",
-        "session.force_spinning_stop": "1",
-    }
-
-
-def test_a_model_may_override_spinning() -> None:
-    made = settings(("session.intra_op.allow_spinning", "0"), ("session.intra_op.spin_duration_us", "20"))
-    assert made.session_entries["session.intra_op.allow_spinning"] == "0"
-    assert made.session_entries["session.intra_op.spin_duration_us"] == "20"
+@pytest.mark.parametrize(
+    ("spinning", "intra_op", "more"),
+    [
+        (Spinning.NEVER, "0", {"session.inter_op.allow_spinning": "0"}),
+        (Spinning.FREELY, "1", {"session.inter_op.allow_spinning": "1"}),
+        (
+            # Threads stop spinning at the end of a run with versions that do not know the duration.
+            Spinning.BRIEFLY,
+            "1",
+            {
+                "session.intra_op.spin_duration_us": "1000",
+                "session.inter_op.allow_spinning": "0",
+                "session.force_spinning_stop": "1",
+            },
+        ),
+    ],
+)
+def test_threads_spin_as_planned_unless_the_model_says_otherwise(
+    spinning: Spinning, intra_op: str, more: dict[str, str]
+) -> None:
+    own = "session.intra_op.allow_spinning"
+    assert session_settings(config_of(""), {}, spinning=spinning).session_entries == {own: intra_op, **more}
+    config = config_of(f'parameters {{ key: "{own}" value {{ string_value: "0" }} }}')
+    assert session_settings(config, {}, spinning=spinning).session_entries == {own: "0", **more}
 
 
 def test_memory_parameters_are_read() -> None:
@@ -143,12 +149,6 @@ def test_the_code_and_text_of_an_exception_are_kept() -> None:
 def test_an_exception_without_a_code_is_a_failure() -> None:
     assert failure_of(RuntimeError("bindings said no"), "m").message == "onnx runtime error 1: bindings said no"
     assert failure_of(RuntimeError(), "m").message == "onnx runtime error 1: RuntimeError"
-
-
-def test_a_failed_load_has_its_own_class() -> None:
-    assert type(failure_of(RuntimeError("[ONNXRuntimeError] : 7 : INVALID_PROTOBUF : x"), "m", ModelLoadFailed)) is (
-        ModelLoadFailed
-    )
 
 
 @pytest.mark.parametrize(

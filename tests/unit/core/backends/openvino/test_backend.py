@@ -200,7 +200,7 @@ def softmax_of_batch() -> Any:
     ],
     ids=["time", "softmax", "sum"],
 )
-def test_a_written_configuration_whose_requests_mix_is_warned_of(
+def test_configured_batching_of_dependent_rows_logs_a_warning(
     model: Any, dims: tuple[list[int], list[int]], seen: str, version: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(model, version)

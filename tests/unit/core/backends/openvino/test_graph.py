@@ -82,7 +82,7 @@ def test_a_configuration_is_compared(
         (b'<!DOCTYPE net [<!ENTITY a "a">]><net/>', "it has a document type"),
     ],
 )
-def test_what_is_no_model_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+def test_files_of_another_kind_are_refused(tmp_path: Path, content: bytes, text: str) -> None:
     path = tmp_path / "model.xml"
     path.write_bytes(content)
     with pytest.raises(ModelLoadFailed) as raised:

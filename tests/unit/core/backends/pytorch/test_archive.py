@@ -148,7 +148,7 @@ def test_positions_of_outputs(names: list[str], positions: dict[str, int]) -> No
     assert output_positions(names, "model") == positions
 
 
-def test_an_index_that_is_none_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_names_without_a_numeric_index_log_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     input_positions(["IN__0", "IN__x"], ["a", "b"], "model")
     (record,) = caplog.records
     assert record.getMessage().startswith(

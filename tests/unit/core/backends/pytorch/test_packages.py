@@ -50,7 +50,7 @@ def test_a_package_for_another_processor_is_refused(tmp_path: Path, metadata: di
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x02}q\x00.", b"PK\x03\x04"])
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_files_that_are_no_archive_are_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "model.pt2"
     path.write_bytes(content)
     with pytest.raises(ModelLoadFailed) as raised:
@@ -59,7 +59,7 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     assert raised.value.hint
 
 
-def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_other_archives_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed) as raised:
         check_package(package(tmp_path / "model.pt2", complete=False), "model")
     assert "a pickle of torch.save is never loaded" in (raised.value.hint or "")
@@ -86,7 +86,7 @@ def test_a_missing_package_is_named(tmp_path: Path) -> None:
         ({}, "KWARGS", {}),
     ],
 )
-def test_leaves_are_named_by_their_way(tree: Any, name: str, leaves: dict[str, int]) -> None:
+def test_leaves_are_named_by_their_path(tree: Any, name: str, leaves: dict[str, int]) -> None:
     assert named_leaves(tree, name) == leaves
 
 
@@ -104,7 +104,7 @@ def test_places_of_names(names: list[str], found: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", ["c", "INPUT__2", "ARGS[2]"])
-def test_a_name_that_means_nothing_is_an_error(name: str) -> None:
+def test_unknown_names_raise(name: str) -> None:
     with pytest.raises(KeyError) as raised:
         places([name], {"ARGS[0]": 0, "ARGS[1]": 1}, ("a", "b"))
     assert raised.value.args == (name,)
@@ -204,7 +204,7 @@ def fields(path: Path, *inputs: str, output: str = ANSWER, batch: int = 16) -> l
 
 
 @pytest.mark.parametrize("write", [exported, compiled])
-def test_what_does_not_fit_is_found_before_it_runs(tmp_path: Path, write: Any) -> None:
+def test_mismatches_are_found_before_the_package_runs(tmp_path: Path, write: Any) -> None:
     path = write(tmp_path / "model.pt2")
     assert fields(path) == []
     assert fields(path, X, tensor_text("input", "KWARGS[y]", "INT64", [-1])) == []
@@ -256,7 +256,7 @@ def test_a_fixed_batch_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"graph_module": 1}', "[" * 100_000])
-def test_what_is_not_as_known_is_not_checked(tmp_path: Path, text: str) -> None:
+def test_packages_of_unknown_structure_are_not_checked(tmp_path: Path, text: str) -> None:
     assert tensors_of(archive(tmp_path / "model.pt2", "m/models/model.json", text)) is None
 
 

@@ -288,7 +288,7 @@ def test_strings_are_lists(version: Path) -> None:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else None,
 )
-def test_what_does_not_fit_is_an_error_with_tritons_text(
+def test_mismatches_have_tritons_text(
     version: Path, module: torch.nn.Module, config: ModelConfig, error: type[ServerError], text: str
 ) -> None:
     save(module, version)
@@ -387,7 +387,7 @@ def changed(version: Path, ending: str, old: bytes, new: bytes) -> None:
         ("/version", b"3", b"99", "version 99", f"made by a newer PyTorch than the installed {torch.__version__}"),
     ],
 )
-def test_what_this_pytorch_does_not_know_is_named(
+def test_newer_archives_and_unknown_operators_are_named(
     version: Path, ending: str, old: bytes, new: bytes, text: str, hint: str
 ) -> None:
     save(Positive(), version)

@@ -84,7 +84,7 @@ def test_the_signature_is_chosen_by_parameter(version: Path) -> None:
         (parameter("TF_GRAPH_TAG", "gpu"), "expected 'gpu' tag", "serve"),
     ],
 )
-def test_a_signature_or_tag_that_is_not_there(version: Path, more: str, text: str, hint: str) -> None:
+def test_missing_signature_or_tag_is_named(version: Path, more: str, text: str, hint: str) -> None:
     write_saved_model(version)
     with pytest.raises(ConfigInvalid) as raised:
         completed(version, SAVED + more)
@@ -94,7 +94,7 @@ def test_a_signature_or_tag_that_is_not_there(version: Path, more: str, text: st
 
 @pytest.mark.usefixtures("without_tensorflow")
 @pytest.mark.parametrize("kind", ["saved model", "graph"])
-def test_openvino_runs_what_tensorflow_would(version: Path, kind: str) -> None:
+def test_openvino_stands_in_for_tensorflow(version: Path, kind: str) -> None:
     if kind == "graph":
         write_graph(version)
         config, names = tf_config(GRAPH), ("a", "b", "s", "d")

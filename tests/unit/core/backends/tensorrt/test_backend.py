@@ -90,7 +90,7 @@ def test_a_plan_without_a_configuration_is_completed_and_served(tmp_path: Path, 
         np.testing.assert_array_equal(first["OUTPUT1"], -given)
 
 
-def test_requests_share_an_execution(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_requests_are_batched(tmp_path: Path, cuda: FakeCuda) -> None:
     with serving(tmp_path, add_sub(), cuda) as served:
         given = [np.full((rows, 16), rows, np.float32) for rows in (1, 3, 2)]
         answers = served.execute([served.request({"INPUT0": each, "INPUT1": each}) for each in given])
@@ -242,7 +242,7 @@ def test_a_lost_context_poisons_the_instance(tmp_path: Path, cuda: FakeCuda, cap
         cuda.forget_streams_but(1)
 
 
-def test_memory_that_is_used_up_is_said(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_out_of_memory_is_reported(tmp_path: Path, cuda: FakeCuda) -> None:
     with serving(tmp_path, add_sub(), cuda) as served:
         cuda.limit = 100
         given = np.ones((1, 16), np.float32)
@@ -314,7 +314,7 @@ def test_completion(tmp_path: Path, cuda: FakeCuda, content: bytes, text: str, s
         ),
     ],
 )
-def test_what_contradicts_the_engine_is_not_completed(
+def test_configurations_that_contradict_the_engine_are_refused(
     tmp_path: Path, cuda: FakeCuda, text: str, group: str, error: type[ServerError], message: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -398,7 +398,7 @@ def test_other_formats_and_datatypes_are_refused(tmp_path: Path, cuda: FakeCuda)
         ),
     ],
 )
-def test_what_the_backend_does_not_do(cuda: FakeCuda, group: str, text: str, message: str) -> None:
+def test_unsupported_groups_and_settings_are_refused(cuda: FakeCuda, group: str, text: str, message: str) -> None:
     config = trt_config(text)
     del config.instance_group[:]
     config.MergeFrom(plans.config_of(f"instance_group {{ count: 1 {group} }}", backend="tensorrt"))
@@ -422,7 +422,7 @@ META = b'{"description": "a model", "batch": 1}'
         (b"\x00" * 100, "does not begin as plans of TensorRT 8 and later do"),
     ],
 )
-def test_a_file_that_is_no_plan(tmp_path: Path, cuda: FakeCuda, content: bytes, hint: str) -> None:
+def test_files_that_are_no_plan_are_refused(tmp_path: Path, cuda: FakeCuda, content: bytes, hint: str) -> None:
     with pytest.raises(ModelLoadFailed) as caught:
         completed(tmp_path, content, cuda)
     assert caught.value.message == f"unable to load plan file to auto complete config: {tmp_path / '1' / 'model.plan'}"
@@ -450,7 +450,7 @@ def test_a_plan_by_compute_capability(tmp_path: Path, cuda: FakeCuda) -> None:
     assert config.max_batch_size == 8
 
 
-def test_without_a_gpu_the_cause_is_said(tmp_path: Path) -> None:
+def test_missing_gpu_is_named(tmp_path: Path) -> None:
     version = write_plan(tmp_path / "1", add_sub())
     backend = TensorRtBackend(
         BackendSettings(),
@@ -491,7 +491,7 @@ def test_a_runtime_that_could_not_be_made_is_not_used(tmp_path: Path, cuda: Fake
     assert not ended
 
 
-def test_a_plan_under_another_name_is_named(tmp_path: Path, cuda: FakeCuda) -> None:
+def test_plans_under_another_name_are_suggested(tmp_path: Path, cuda: FakeCuda) -> None:
     version = write_plan(tmp_path / "1", add_sub(), "yolo.engine")
     with pytest.raises(RepositoryUnavailable, match="for model instance 'model'") as caught:
         backend_on(cuda).complete(version, trt_config())

@@ -20,7 +20,7 @@ from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
         ("raise ModuleNotFoundError('tensorrt')", "TensorRT is not installed (optional)", ""),
     ],
 )
-def test_what_is_installed(
+def test_device_support_names_the_installed_version(
     source: str, framework: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tensorrt.py").write_text(source)
@@ -64,7 +64,7 @@ def test_failures_are_told_apart(exc: Exception, kind: type[Exception], poison: 
     assert is_poison(exc) is poison
 
 
-def test_what_fails_at_load_is_a_failed_load() -> None:
+def test_failures_at_load_are_load_failures() -> None:
     error = failure_of(EngineError(SHAPE), "unable to create TensorRT context", "m")
     assert type(error) is ModelLoadFailed
     assert error.message == f"unable to create TensorRT context: {SHAPE}"

@@ -206,7 +206,7 @@ def test_a_batch_that_fills_its_bucket_is_not_copied() -> None:
     assert together.tolist() == [[1] * 4, [2] * 4]
 
 
-def test_what_an_earlier_batch_left_in_the_buffer_is_not_seen() -> None:
+def test_padding_overwrites_the_previous_batch() -> None:
     padding = gatherer(bucket_text(BATCH_BUCKETS="2,8", LENGTH_BUCKETS="4"))
     padding.gather([request(INPUT0=rows(1, 3, 9))], 1)
     assert padding.gather([request(INPUT0=rows(1, 1, 5))], 1)["INPUT0"].tolist() == [[5, 0, 0, 0]] * 2

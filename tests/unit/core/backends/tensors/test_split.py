@@ -176,7 +176,7 @@ def split(
     return [[output.array for output in answer] for answer in answers]
 
 
-def test_added_rows_belong_to_nobody() -> None:
+def test_padding_rows_are_dropped() -> None:
     text = bucket_text(BATCH_BUCKETS="4,8")
     answers = split(text, [request(1, 2), request(2, 2)], numbers(4, 2))
     assert [answer[0].tolist() for answer in answers] == [[[0, 1]], [[2, 3], [4, 5]]]
