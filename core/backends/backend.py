@@ -49,7 +49,7 @@ class Execution:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """What a backend is given to load one version.
+    """Everything that a backend needs to load one version.
 
     `path` is the version directory. `threads` is the number of threads that the thread plan grants to one execution;
     0 leaves it to the framework. `models` are the models that this one may ask while it executes; None where there are

@@ -33,7 +33,7 @@ SHARE_AT_LEAST = 2
 
 
 class Spinning(Enum):
-    """What a thread does while it waits for the next operator."""
+    """How a thread waits for the next operator."""
 
     FREELY = "spins until there is one"
     BRIEFLY = "spins for a millisecond"
@@ -58,8 +58,8 @@ class ThreadPlan:
         )
 
 
-def _count(number: float, noun: str) -> str:
-    return f"{number:g} {noun}" if number == 1 else f"{number:g} {noun}s"
+def _count(number: float, unit: str) -> str:
+    return f"{number:g} {unit}" if number == 1 else f"{number:g} {unit}s"
 
 
 def plan_threads(cores: float, sessions: int) -> ThreadPlan:

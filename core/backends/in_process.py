@@ -1,7 +1,7 @@
 """Models whose framework runs in this process: one loaded version, and its instances.
 
-    Framework           what a backend tells of its framework: how to load the weights, and what its instances run
-    Runner              what one instance runs
+    Framework           how a backend loads the weights of a version, and runs its instances
+    Runner              how one instance runs batches
     InProcessModel      a version: loads the weights once for each device, and makes instances
     InProcessInstance   gathers the inputs of a batch, runs it, and splits the results
 
@@ -61,7 +61,7 @@ def _never(exc: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """What a framework raises. `error_of` makes the server's error of an exception and the name of the model.
+    """The exceptions of a framework. `error_of` makes the server's error of an exception and the name of the model.
 
     `is_poison` tells whether an exception means that nothing can run again on the GPU in this process.
     """
@@ -73,7 +73,7 @@ class Failures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """What one instance runs. `close` frees what only this instance holds.
+    """How one instance runs batches. `close` frees what only this instance holds.
 
     `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
     without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`).
@@ -94,7 +94,7 @@ Weights = TypeVar("Weights")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Framework(Generic[Weights]):
-    """What a backend tells of one version and its framework. Loader threads, several at once.
+    """How a backend loads and runs one version. Loader threads, several at once.
 
     `load` loads the weights onto the device of a placement, for all instances there. `runner` makes what one of them
     runs. Both raise a ServerError. `provider` and `threads` are cells of the start table. `named_axes` are the

@@ -91,7 +91,7 @@ _PLAN = re.compile(rb"ftrt.{20}([^\0])(.)(.)(.).{4}", re.DOTALL)
 
 
 def origin_of(path: Path) -> str | None:
-    """What wrote the file, or the folder of a SavedModel, as `XGBoost 3.2.0`; None if that cannot be told.
+    """The program that wrote the file, or the folder of a SavedModel, as `XGBoost 3.2.0`; None if it cannot be told.
 
     It cannot of Treelite's checkpoints: they begin with three small integers, as other files of numbers do.
     """
@@ -118,7 +118,7 @@ def origin_of(path: Path) -> str | None:
 
 
 def origins_in(version: Path) -> dict[str, str]:
-    """What wrote the files and SavedModels in the directory of a version, by their names, of those that tell."""
+    """The origins of the files and SavedModels in the directory of a version, by their names, of those that tell."""
     origins = {file.name: origin_of(file) for file in sorted(version.iterdir())}
     return {name: origin for name, origin in origins.items() if origin}
 

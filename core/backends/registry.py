@@ -44,7 +44,7 @@ MakeBackend = Callable[[Settings], Backend]
 
 
 def installed_backends() -> dict[str, MakeBackend]:
-    """What makes each backend of this installation, by name. Imports no framework."""
+    """The makers of all backends of this installation, by name. Imports no framework."""
     packages = [module.name for module in iter_modules(backends.__path__) if module.ispkg]
     return {name: partial(_import_and_make, name) for name in packages if find_spec(_module_of(name)) is not None}
 
@@ -150,7 +150,7 @@ class BackendRegistry:
             return self._made[name]
 
     def _runtimes(self, name: str) -> tuple[str, ...]:
-        """What a configuration may name as the `runtime` of a backend; () if there is no such backend."""
+        """The values of `runtime` that fit a backend; () if there is no such backend."""
         if name in self._makers:
             return (f"libtriton_{name}.so", *_further_runtimes(name))
         return (_PYTHON_FILE,) if self._python_file(name) is not None else ()
@@ -170,7 +170,7 @@ class BackendRegistry:
 
 
 def _further_runtimes(name: str) -> tuple[str, ...]:
-    """What the package of a backend adds to its library's name; a maker that was given has no package."""
+    """The RUNTIMES of the package of a backend. A maker that was given has no package."""
     package = f"{backends.__name__}.{name}"
     return getattr(import_module(package), "RUNTIMES", ()) if find_spec(package) is not None else ()
 

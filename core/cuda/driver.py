@@ -207,7 +207,7 @@ class DeviceMemory:
     def close(self) -> None:
         """Free the block. The next call of `address` makes another. Raises CudaError."""
         if self._size:
-            # Also if that fails: nobody else can free it.
+            # Also if that fails, because there is no second try.
             self._size = 0
             self._driver.call("cuMemFree_v2", self._address)
 

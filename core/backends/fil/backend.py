@@ -1,6 +1,6 @@
 """The backend `fil`: decision trees, which Treelite runs on the CPU.
 
-Source: docs/spec/framework-backends.md section 6.7.
+Source: docs/spec/framework-backends.md section 6.7; the formats of XGBoost, LightGBM and Treelite 4.
 """
 
 from __future__ import annotations
@@ -24,140 +24,16 @@ from trident.core.backends.registry import check_installed, importing, is_instal
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, TensorSignature
 from trident.core.config.schema import ModelConfig, datatype_of
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, ServerError, Unsupported
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, Unsupported
 from trident.core.inference.tensors import BY_NAME, Array, element_count
 
+_FRAMEWORK = "treelite"
 
-def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
-    """The FP32 answer for each row of `scores` (rows, classes): (rows,), or (rows, classes) for probabilities.
+INPUT = "input__0"
 
-    `width` is the number of values that the configuration gives the output: 1, or the number of classes. A binary
-    classifier has one score, the probability of the second class.
-    """
-    if not settings.is_classifier:
-        return _narrow(scores)
-    if scores.shape[1] == 1:
-        if not settings.predict_proba:
-            above: Array = scores[:, 0] > settings.threshold
-            return above.astype(np.float32)
-        return _narrow(scores if width == 1 else np.concatenate([1 - scores, scores], axis=1))
-    if settings.predict_proba:
-        return _narrow(scores)
-    # The first of the largest scores that are above 0, otherwise class 0.
-    best: Array = scores.argmax(axis=1)
-    best[scores.max(axis=1) <= 0] = 0
-    return best.astype(np.float32)
-
-
-def _narrow(scores: Array) -> Array:
-    """As FP32. A dimension of 1 is left out, as in Triton."""
-    narrow = np.ascontiguousarray(scores, np.float32)
-    return narrow[:, 0] if narrow.shape[1] == 1 else narrow
-
-
-# Source: docs/spec/framework-backends.md section 6.7; the formats of XGBoost, LightGBM and Treelite 4.
-
-
-_READ = 64 << 10
-
-_XGBOOST_JSON = re.compile(rb'"learner_model_param"\s*:\s*\{([^{}]{1,4096})\}')
-_JSON_MEMBER = re.compile(rb'"(num_\w{1,32})"\s*:\s*"(\d{1,9})"')
-_XGBOOST_UBJ = re.compile(rb"learner_model_param\{(.{1,4096}?)\}L", re.DOTALL)
-# A key and a text, each behind its length in eight bytes.
-_UBJ_MEMBER = re.compile(rb"(num_[a-z]{1,32})SL\0{7}.(\d{1,9})", re.DOTALL)
-_LIGHTGBM_MEMBER = re.compile(rb"^(num_class|max_feature_idx)=(\d{1,9})\r?$", re.MULTILINE)
-
-# Treelite 4: three numbers of its version, two datatypes, the trees; then features, kind, averaging, targets, and the
-# classes of each target behind their number.
-_CHECKPOINT = struct.Struct("<3i2BQiBBiQi")
-_CHECKPOINT_MAJOR = 4
-
-
-@dataclass(frozen=True, slots=True)
-class TreeHeader:
-    """`features` are the values of a row. `classes` is 1 for a regression and for two classes."""
-
-    features: int
-    classes: int
-    targets: int = 1
-
-
-def read_header(path: Path, model_type: str) -> TreeHeader | None:
-    """The header of the file at `path`; None if it is not of `model_type`, incomplete, or of an unknown version."""
-    if model_type == "treelite_checkpoint":
-        return _of_checkpoint(start_of(path, _CHECKPOINT.size) or b"")
-    if model_type == "lightgbm":
-        found = _members(_LIGHTGBM_MEMBER, start_of(path, _READ) or b"")
-        return TreeHeader(found["max_feature_idx"] + 1, found["num_class"]) if len(found) == 2 else None
-    end = end_of(path, _READ) or b""
-    block, member = (_XGBOOST_JSON, _JSON_MEMBER) if model_type == "xgboost_json" else (_XGBOOST_UBJ, _UBJ_MEMBER)
-    match = block.search(end)
-    found = _members(member, match[1]) if match else {}
-    if "num_feature" not in found:
-        return None
-    # XGBoost writes 0 classes for a regression, and leaves out the targets of its older versions.
-    return TreeHeader(found["num_feature"], max(1, found.get("num_class", 1)), max(1, found.get("num_target", 1)))
-
-
-def _of_checkpoint(start: bytes) -> TreeHeader | None:
-    if len(start) < _CHECKPOINT.size:
-        return None
-    major, *_, features, _, _, targets, _, classes = _CHECKPOINT.unpack(start)
-    return TreeHeader(features, classes, targets) if major == _CHECKPOINT_MAJOR and features > 0 else None
-
-
-def _members(pattern: re.Pattern[bytes], text: bytes) -> dict[str, int]:
-    return {name.decode(): int(value) for name, value in pattern.findall(text)}
-
-
-# UBJSON objects and texts of JSON begin so; the second byte of UBJSON is a type or the length of a key.
-_OBJECT = b"{"
-
-
-def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Path:
-    """The model file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
-    named: str = config.default_model_filename
-    # Triton's rule for a backend without a platform fills in this name, which no type of tree model has.
-    is_given = named not in ("", f"model.{config.backend}")
-    return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type])
-
-
-def header_of_file(path: Path, settings: TreeSettings, model: str) -> TreeHeader | None:
-    """What the file itself says; None for XGBoost's old binary format. Raises ModelLoadFailed if it cannot be read."""
-    model_type = type_of(path, settings)
-    if model_type == "xgboost" and content_hint(path) is None:
-        return None
-    header = read_header(path, model_type)
-    if header is None:
-        raise ModelLoadFailed(
-            f"failed to load model '{model}': '{path.name}' is not a whole file of type {settings.model_type}",
-            hint=hint_of(path, settings, "or of another version than is known here"),
-            model=model,
-        )
-    return header
-
-
-def type_of(path: Path, settings: TreeSettings) -> str:
-    """The type by the file's content where XGBoost writes another format than the type says.
-
-    XGBoost no longer writes its binary format: what it saves as `.model` is UBJSON.
-    """
-    if settings.model_type != "xgboost" or start_of(path, 1) != _OBJECT:
-        return settings.model_type
-    try:
-        json.loads(path.read_bytes())
-    except ValueError:
-        return "xgboost_ubj"
-    return "xgboost_json"
-
-
-def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
-    """What to do about a file that cannot be read."""
-    return content_hint(path) or (
-        f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
-        f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
-    )
-
+_FP32 = BY_NAME["FP32"]
+_OUTPUT = "output__0"
+_SHAP = "treeshap_output"
 
 DEFAULT_FILES: Mapping[str, str] = {
     "xgboost": "xgboost.model",
@@ -169,6 +45,69 @@ DEFAULT_FILES: Mapping[str, str] = {
 """The file of each model type, unless the configuration names another."""
 
 _DEFAULT_THRESHOLD = 0.5
+
+
+def make_backend(settings: Mapping[str, str]) -> Backend:
+    """The backend. It has no settings."""
+    return FilBackend()
+
+
+class FilBackend:
+    """Implements Backend. Loader threads, several at once. Without Treelite it reads what the files say themselves."""
+
+    supports_gpus = False
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
+        """The tensors of the trees in the version directory `path`."""
+        settings = TreeSettings.read(config)
+        file = tree_path(path, config, settings)
+        if not is_installed(_FRAMEWORK):
+            header = header_of_file(file, settings, config.name)
+            return signature_of(header, settings) if header else None
+        with importing("fil", EXTRA):
+            from trident.core.backends.fil.treelite import header_of, read_trees
+        return signature_of(header_of(read_trees(file, settings, config.name)), settings)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError for what only Triton's GPU library has, and for wrong parameters and tensors."""
+        if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
+            raise Unsupported(
+                "KIND_GPU cannot be used in CPU-only build",
+                hint="set the kind of the instance group to KIND_CPU",
+                model=config.name,
+                field="instance_group",
+            )
+        TreeSettings.read(config)
+        check_tensors(config)
+        check_installed(_FRAMEWORK, EXTRA, config.name)
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Load one version. Raises a ServerError."""
+        config = context.config
+        self.check(config)
+        with importing("fil", EXTRA):
+            from trident.core.backends.fil.treelite import FAILURES, VERSION, header_of, read_trees, run_of
+        settings = TreeSettings.read(config)
+        path = tree_path(context.path, config, settings)
+        (output,) = context.spec.outputs.values()
+        width = element_count(tuple(dim for dim in output.dims if dim != -1))
+        threads = settings.threads or context.threads or 1
+
+        def load(placement: Placement) -> Any:
+            trees = read_trees(path, settings, config.name)
+            check_trees(config, header_of(trees), settings, width)
+            return trees
+
+        def runner(trees: Any, placement: Placement) -> Runner:
+            # How far a row goes in a tree differs with its values, but no further than the tree is deep.
+            return Runner(run=run_of(trees, settings, INPUT, width, threads), may_run_inline=True)
+
+        def provider(trees: Any) -> str:
+            return f"Treelite {VERSION}"
+
+        return InProcessModel(
+            context, Framework(load=load, runner=runner, failures=FAILURES, provider=provider, threads=str(threads))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +167,8 @@ def _number(name: str, text: str, model: str) -> float:
         raise _wrong(name, f"Bad input for parameter {name}", model, f"'{text}' is not a number") from None
 
 
-def _wrong(name: str, message: str, model: str, hint: str | None = None) -> ServerError:
+def _wrong(name: str, message: str, model: str, hint: str | None = None) -> BackendFailed:
     return BackendFailed(message, hint=hint, model=model, field=field_of(name))
-
-
-INPUT = "input__0"
-
-_FP32 = BY_NAME["FP32"]
-_OUTPUT = "output__0"
-_SHAP = "treeshap_output"
 
 
 def signature_of(header: TreeHeader, settings: TreeSettings) -> ModelSignature:
@@ -313,67 +245,129 @@ def _type_name(number: int) -> str:
     return datatype.name if datatype else "INVALID"
 
 
-_FRAMEWORK = "treelite"
+def answers(scores: Array, settings: TreeSettings, width: int) -> Array:
+    """The FP32 answer for each row of `scores` (rows, classes): (rows,), or (rows, classes) for probabilities.
+
+    `width` is the number of values that the configuration gives the output: 1, or the number of classes. A binary
+    classifier has one score, the probability of the second class.
+    """
+    if not settings.is_classifier:
+        return _narrow(scores)
+    if scores.shape[1] == 1:
+        if not settings.predict_proba:
+            above: Array = scores[:, 0] > settings.threshold
+            return above.astype(np.float32)
+        return _narrow(scores if width == 1 else np.concatenate([1 - scores, scores], axis=1))
+    if settings.predict_proba:
+        return _narrow(scores)
+    # The first of the largest scores that are above 0, otherwise class 0.
+    best: Array = scores.argmax(axis=1)
+    best[scores.max(axis=1) <= 0] = 0
+    return best.astype(np.float32)
 
 
-def make_backend(settings: Mapping[str, str]) -> Backend:
-    """The backend. It has no settings."""
-    return FilBackend()
+def _narrow(scores: Array) -> Array:
+    """As FP32. A dimension of 1 is left out, as in Triton."""
+    narrow = np.ascontiguousarray(scores, np.float32)
+    return narrow[:, 0] if narrow.shape[1] == 1 else narrow
 
 
-class FilBackend:
-    """Implements Backend. Loader threads, several at once. Without Treelite it reads what the files say themselves."""
+# UBJSON objects and texts of JSON begin so; the second byte of UBJSON is a type or the length of a key.
+_OBJECT = b"{"
 
-    supports_gpus = False
 
-    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature | None:
-        """The tensors of the trees in the version directory `path`."""
-        settings = TreeSettings.read(config)
-        file = tree_path(path, config, settings)
-        if not is_installed(_FRAMEWORK):
-            header = header_of_file(file, settings, config.name)
-            return signature_of(header, settings) if header else None
-        with importing("fil", EXTRA):
-            from trident.core.backends.fil.treelite import header_of, read_trees
-        return signature_of(header_of(read_trees(file, settings, config.name)), settings)
+def tree_path(version: Path, config: ModelConfig, settings: TreeSettings) -> Path:
+    """The model file in the directory of a version. Raises RepositoryUnavailable with Triton's text."""
+    named: str = config.default_model_filename
+    # Triton's rule for a backend without a platform fills in this name, which no type of tree model has.
+    is_given = named not in ("", f"model.{config.backend}")
+    return path_of_model(version, config, named if is_given else DEFAULT_FILES[settings.model_type])
 
-    def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for what only Triton's GPU library has, and for wrong parameters and tensors."""
-        if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
-            raise Unsupported(
-                "KIND_GPU cannot be used in CPU-only build",
-                hint="set the kind of the instance group to KIND_CPU",
-                model=config.name,
-                field="instance_group",
-            )
-        TreeSettings.read(config)
-        check_tensors(config)
-        check_installed(_FRAMEWORK, EXTRA, config.name)
 
-    def load(self, context: LoadContext) -> BackendModel:
-        """Load one version. Raises a ServerError."""
-        config = context.config
-        self.check(config)
-        with importing("fil", EXTRA):
-            from trident.core.backends.fil.treelite import FAILURES, VERSION, header_of, read_trees, run_of
-        settings = TreeSettings.read(config)
-        path = tree_path(context.path, config, settings)
-        (output,) = context.spec.outputs.values()
-        width = element_count(tuple(dim for dim in output.dims if dim != -1))
-        threads = settings.threads or context.threads or 1
-
-        def load(placement: Placement) -> Any:
-            trees = read_trees(path, settings, config.name)
-            check_trees(config, header_of(trees), settings, width)
-            return trees
-
-        def runner(trees: Any, placement: Placement) -> Runner:
-            # How far a row goes in a tree differs with its values, but no further than the tree is deep.
-            return Runner(run=run_of(trees, settings, INPUT, width, threads), may_run_inline=True)
-
-        def provider(trees: Any) -> str:
-            return f"Treelite {VERSION}"
-
-        return InProcessModel(
-            context, Framework(load=load, runner=runner, failures=FAILURES, provider=provider, threads=str(threads))
+def header_of_file(path: Path, settings: TreeSettings, model: str) -> TreeHeader | None:
+    """Read the header of a file; None for XGBoost's old binary format. Raises ModelLoadFailed."""
+    model_type = type_of(path, settings)
+    if model_type == "xgboost" and content_hint(path) is None:
+        return None
+    header = read_header(path, model_type)
+    if header is None:
+        raise ModelLoadFailed(
+            f"failed to load model '{model}': '{path.name}' is not a whole file of type {settings.model_type}",
+            hint=hint_of(path, settings, "or of another version than is known here"),
+            model=model,
         )
+    return header
+
+
+def type_of(path: Path, settings: TreeSettings) -> str:
+    """The type by the file's content where XGBoost writes another format than the type says.
+
+    XGBoost no longer writes its binary format: what it saves as `.model` is UBJSON.
+    """
+    if settings.model_type != "xgboost" or start_of(path, 1) != _OBJECT:
+        return settings.model_type
+    try:
+        json.loads(path.read_bytes())
+    except ValueError:
+        return "xgboost_ubj"
+    return "xgboost_json"
+
+
+def hint_of(path: Path, settings: TreeSettings, other_cause: str) -> str:
+    """The cure for a file that cannot be read."""
+    return content_hint(path) or (
+        f"the file{written_by(path)} is not of type {settings.model_type}, or incomplete, {other_cause}: set "
+        f"model_type to the format that it was saved in ({', '.join(DEFAULT_FILES)}), or compare it with the original"
+    )
+
+
+_READ = 64 << 10
+
+_XGBOOST_JSON = re.compile(rb'"learner_model_param"\s*:\s*\{([^{}]{1,4096})\}')
+_JSON_MEMBER = re.compile(rb'"(num_\w{1,32})"\s*:\s*"(\d{1,9})"')
+_XGBOOST_UBJ = re.compile(rb"learner_model_param\{(.{1,4096}?)\}L", re.DOTALL)
+# A key and a text, each behind its length in eight bytes.
+_UBJ_MEMBER = re.compile(rb"(num_[a-z]{1,32})SL\0{7}.(\d{1,9})", re.DOTALL)
+_LIGHTGBM_MEMBER = re.compile(rb"^(num_class|max_feature_idx)=(\d{1,9})\r?$", re.MULTILINE)
+
+# Treelite 4: three numbers of its version, two datatypes, the trees; then features, kind, averaging, targets, and the
+# classes of each target behind their number.
+_CHECKPOINT = struct.Struct("<3i2BQiBBiQi")
+_CHECKPOINT_MAJOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHeader:
+    """`features` are the values of a row. `classes` is 1 for a regression and for two classes."""
+
+    features: int
+    classes: int
+    targets: int = 1
+
+
+def read_header(path: Path, model_type: str) -> TreeHeader | None:
+    """The header of the file at `path`; None if it is not of `model_type`, incomplete, or of an unknown version."""
+    if model_type == "treelite_checkpoint":
+        return _of_checkpoint(start_of(path, _CHECKPOINT.size) or b"")
+    if model_type == "lightgbm":
+        found = _members(_LIGHTGBM_MEMBER, start_of(path, _READ) or b"")
+        return TreeHeader(found["max_feature_idx"] + 1, found["num_class"]) if len(found) == 2 else None
+    end = end_of(path, _READ) or b""
+    block, member = (_XGBOOST_JSON, _JSON_MEMBER) if model_type == "xgboost_json" else (_XGBOOST_UBJ, _UBJ_MEMBER)
+    match = block.search(end)
+    found = _members(member, match[1]) if match else {}
+    if "num_feature" not in found:
+        return None
+    # XGBoost writes 0 classes for a regression, and leaves out the targets of its older versions.
+    return TreeHeader(found["num_feature"], max(1, found.get("num_class", 1)), max(1, found.get("num_target", 1)))
+
+
+def _of_checkpoint(start: bytes) -> TreeHeader | None:
+    if len(start) < _CHECKPOINT.size:
+        return None
+    major, *_, features, _, _, targets, _, classes = _CHECKPOINT.unpack(start)
+    return TreeHeader(features, classes, targets) if major == _CHECKPOINT_MAJOR and features > 0 else None
+
+
+def _members(pattern: re.Pattern[bytes], text: bytes) -> dict[str, int]:
+    return {name.decode(): int(value) for name, value in pattern.findall(text)}

@@ -133,9 +133,6 @@ def _check(status: int) -> None:
         raise treelite.TreeliteError(_LIBRARY.TreeliteGetLastError().decode(errors="replace"))
 
 
-# Source: docs/spec/framework-backends.md section 6.7.
-
-
 VERSION: str = treelite.__version__
 
 Read = Callable[[str, bool], Any]
@@ -168,7 +165,7 @@ def read_trees(path: Path, settings: TreeSettings, model: str) -> Any:
 
 
 def header_of(trees: Any) -> TreeHeader:
-    """What Treelite says of the trees that it has read."""
+    """The header of trees that Treelite has read."""
     header = trees.get_header_accessor()
     return TreeHeader(
         int(trees.num_feature), int(header.get_field("num_class")[0]), int(header.get_field("num_target")[0])
@@ -176,7 +173,7 @@ def header_of(trees: Any) -> TreeHeader:
 
 
 def run_of(trees: Any, settings: TreeSettings, tensor: str, width: int, threads: int) -> Run:
-    """What an instance runs: the rows of the input `tensor`, `width` values for each, on at most `threads` threads."""
+    """Make the run of an instance: `width` values for each row of the input `tensor`, on at most `threads` threads."""
     prediction = TreePrediction(trees, threads)
 
     def run(names: list[str], feed: Mapping[str, Array], options: Any) -> list[Array]:

@@ -96,9 +96,6 @@ def has_bounded_graph(path: Path) -> bool:
         return content[4:8] != _ORT_FORMAT and _FOUND.search(content) is None
 
 
-# Source: docs/ragged-batching.md.
-
-
 def named_axes(session: Any, buckets: BucketSpec) -> dict[str, list[int]]:
     """The dimensions of each output with the name that the padded dimension of an input has; without names, none."""
     inputs = {argument.name: argument.shape for argument in session.get_inputs()}

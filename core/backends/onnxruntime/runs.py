@@ -369,9 +369,6 @@ def _address(array: Array) -> int:
     return address
 
 
-# Source: ONNX Runtime's Python API reference, IOBinding; docs/spec/shared-memory.md section 7.
-
-
 class DeviceRun(ValueRun):
     """A ValueRun whose `bound` is a RunBound, for a model that `may_bind`."""
 

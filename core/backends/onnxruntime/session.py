@@ -130,7 +130,7 @@ def load_hint(text: str, path: Path, version: str, may_read: MayRead = os.access
 
 
 def _weights_hint(path: Path, may_read: MayRead) -> str | None:
-    """What is wrong with one of the other files that have the weights of the model at `path`; None if nothing is."""
+    """Why one of the other files with the weights of the model at `path` is wrong; None if none is."""
     try:
         files = external_files(path.read_bytes())
     except OSError:

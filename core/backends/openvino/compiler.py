@@ -142,7 +142,7 @@ def _tried(compiled: Any, graph: FittedGraph, config: ModelConfig) -> ModelSigna
 
 
 def _run_of(request: Any, graph: FittedGraph, outputs: Sequence[str]) -> Run:
-    """What an instance with the infer request `request` runs. `outputs` are the names in the configuration's order."""
+    """Make the run of an instance. `outputs` are the names in the configuration's order."""
     inputs, fixed_batch = graph.inputs, graph.fixed_batch
     order = [graph.outputs.index(name) for name in outputs]
 

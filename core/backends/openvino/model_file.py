@@ -80,7 +80,7 @@ def as_converted(config: ModelConfig, signature: ModelSignature, *, any_batch: b
 
 
 def signature_without_openvino(version: Path, config: ModelConfig) -> ModelSignature | None:
-    """What OpenVINO's own format says of the tensors; None for other files, and where the inputs are to be reshaped.
+    """Read the signature from OpenVINO's own format; None for other files, and where the inputs are to be reshaped.
 
     Raises a ServerError for a file that is missing or broken. A written batch size is taken as possible: only OpenVINO
     can tell whether the operators allow it.

@@ -5,22 +5,27 @@ Source: docs/spec/framework-backends.md section 6.6.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from trident.core.backends.parameters import field_of, parameters_of
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid
 
-_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
-_STREAMS = ("AUTO", "NUMA")
 _DEVICES = ("CPU", "AUTO")
+_HINTS = ("LATENCY", "THROUGHPUT", "CUMULATIVE_THROUGHPUT")
 
-_COMPILATION_THREADS = "COMPILATION_NUM_THREADS"
 _HINT = "PERFORMANCE_HINT"
 _NUM_STREAMS = "NUM_STREAMS"
 _PRECISION = "INFERENCE_PRECISION_HINT"
 _THREADS = "INFERENCE_NUM_THREADS"
+# The parameters that are properties of OpenVINO, what each must be, and whether a value is that.
+_PROPERTIES: dict[str, tuple[str, Callable[[str], bool]]] = {
+    _THREADS: ("a non-negative number", str.isdecimal),
+    "COMPILATION_NUM_THREADS": ("a non-negative number", str.isdecimal),
+    _NUM_STREAMS: ("either AUTO/NUMA/<int_value>", lambda text: text in ("AUTO", "NUMA") or text.isdecimal()),
+    _HINT: ("/".join(_HINTS), lambda text: text.upper() in _HINTS),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +45,11 @@ class OpenVinoSettings:
         """The settings of `config`. Raises ConfigInvalid that names the parameter."""
         given = parameters_of(config)
         properties: dict[str, str] = {}
-        for name in (_THREADS, _COMPILATION_THREADS):
+        for name, (wanted, is_valid) in _PROPERTIES.items():
             if name in given:
-                if not given[name].isdecimal():
-                    raise _wrong(name, "a non-negative number", given[name], config)
-                properties[name] = given[name]
-        if _NUM_STREAMS in given:
-            if given[_NUM_STREAMS] not in _STREAMS and not given[_NUM_STREAMS].isdecimal():
-                raise _wrong(_NUM_STREAMS, "either AUTO/NUMA/<int_value>", given[_NUM_STREAMS], config)
-            properties[_NUM_STREAMS] = given[_NUM_STREAMS]
-        if _HINT in given:
-            if given[_HINT].upper() not in _HINTS:
-                raise _wrong(_HINT, "/".join(_HINTS), given[_HINT], config)
-            properties[_HINT] = given[_HINT].upper()
+                if not is_valid(given[name]):
+                    raise _wrong(name, wanted, given[name], config)
+                properties[name] = given[name].upper()
         # Without the hint OpenVINO computes in bfloat16 where the processor can, with three digits.
         properties[_PRECISION] = "f32"
         if "HINT_BF16" in given:

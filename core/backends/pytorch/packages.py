@@ -155,7 +155,7 @@ class PackageTensors:
 
 
 def tensors_of(path: Path) -> PackageTensors | None:
-    """What the package at `path` says of its tensors; None if it does not, in a way that is known here."""
+    """The tensors of the package at `path`; None if it does not describe them in a way that is known here."""
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
             if entry.file_size > _AT_MOST:

@@ -1,4 +1,4 @@
-"""What a TensorRT engine says of its tensors and profiles, as plain data.
+"""The tensors and profiles of a TensorRT engine as plain data, and configurations that are completed and checked by it.
 
 Source: TensorRT's Python API reference, ICudaEngine; docs/spec/framework-backends.md section 6.5.
 """
@@ -113,9 +113,6 @@ def _shape(dims: Iterable[int]) -> Shape:
     return tuple(int(dim) for dim in dims)
 
 
-# Source: docs/spec/framework-backends.md section 6.5; docs/spec/model-config.md section 2.5.
-
-
 def profile_indices(config: ModelConfig, names: Sequence[str], available: int) -> tuple[int, ...]:
     """The profiles that the `profile` field of an instance group names; the first without any.
 
@@ -193,9 +190,6 @@ def _distance(engine: EngineDescription, profile: int, given: Mapping[str, Shape
         for tensor in engine.inputs
         for value, best in zip(given[tensor.name], tensor.profiles[profile].best, strict=False)
     )
-
-
-# Source: docs/spec/framework-backends.md section 6.5.
 
 
 _log = logging.getLogger("trident.config")
@@ -308,9 +302,6 @@ def _fill(entry: ModelInput | ModelOutput, tensor: EngineTensor, batching: bool)
     entry.dims.extend([dim or -1 for dim in dims] or [1])
     if not dims:
         entry.reshape.SetInParent()
-
-
-# Source: docs/spec/framework-backends.md section 6.5.
 
 
 def check_compatible(config: ModelConfig, engine: EngineDescription) -> None:

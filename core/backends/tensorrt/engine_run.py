@@ -108,8 +108,8 @@ class _Context:
         self.allocators: dict[str, Any] = {}
 
 
-class _Given(NamedTuple):
-    """What an input gets: an array of the host, or what lies at an address on the device, which is 0 without any."""
+class _InputValue(NamedTuple):
+    """The value of an input: an array of the host, or one at an address on the device, which is 0 without any."""
 
     name: str
     is_shape: bool
@@ -141,7 +141,7 @@ class EngineRun:
         self._loaded, self._driver, self._device_id = loaded, driver, device_id
         self._profiles, self._instance, self._batching = tuple(profiles), instance, batching
         self._inputs, self._outputs = loaded.description.inputs, loaded.description.outputs
-        self._held: Sequence[_Given] = ()
+        self._held: Sequence[_InputValue] = ()
         self._chosen: Memo[tuple[object, ...], int] = Memo(256)
         self.pinned = PinnedMemory(driver, device_id)
         self._memory = {tensor.name: DeviceMemory(driver) for tensor in (*self._inputs, *self._outputs)}
@@ -228,13 +228,13 @@ class EngineRun:
         self._stream.wait()
         return _Context(context)
 
-    def _given(self, feed: Mapping[str, Array], inputs: Mapping[str, BoundTensor]) -> list[_Given]:
-        """What each input of the engine gets: arrays are contiguous, shape tensors have the size of the batch first."""
-        given: list[_Given] = []
+    def _given(self, feed: Mapping[str, Array], inputs: Mapping[str, BoundTensor]) -> list[_InputValue]:
+        """The value of each input: arrays are contiguous, shape tensors have the size of the batch first."""
+        given: list[_InputValue] = []
         for tensor in self._inputs:
             if tensor.name in inputs:
                 address, shape = inputs[tensor.name]
-                given.append(_Given(tensor.name, False, shape, _NO_ARRAY, address))
+                given.append(_InputValue(tensor.name, False, shape, _NO_ARRAY, address))
                 continue
             array = np.ascontiguousarray(feed[tensor.name])
             # That of a scalar in the engine has no dimensions.
@@ -242,10 +242,10 @@ class EngineRun:
             if tensor.is_shape and tensor.shape and self._batching:
                 rows = next((len(feed[each.name]) for each in self._inputs if not each.is_shape and each.shape), 1)
                 array = np.concatenate((np.array([rows], array.dtype), array.reshape(-1)))
-            given.append(_Given(tensor.name, tensor.is_shape, array.shape, array, 0))
+            given.append(_InputValue(tensor.name, tensor.is_shape, array.shape, array, 0))
         return given
 
-    def _bind_inputs(self, held: _Context, given: Sequence[_Given], key: tuple[object, ...]) -> None:
+    def _bind_inputs(self, held: _Context, given: Sequence[_InputValue], key: tuple[object, ...]) -> None:
         context = held.context
         is_new = held.given != key
         held.given = None

@@ -270,7 +270,7 @@ class PaddingGatherer(Gatherer):
         }
 
     def gather(self, requests: Sequence[InferenceRequest], total: int) -> dict[str, Array]:
-        """As that of Gatherer, padded to the bucket of the batch."""
+        """Gather as Gatherer does, padded to the bucket of the batch."""
         buckets = self._buckets
         rows = buckets.rows(total)
         length = buckets.length(max(lengths_of(requests, buckets))) if buckets.lengths else 0

@@ -217,9 +217,6 @@ def scattered_outputs(config: ModelConfig) -> dict[str, str]:
     return {name: entry.source_input[0] for entry in config.batch_output for name in entry.target_name}
 
 
-# Source: docs/ragged-batching.md.
-
-
 class PaddedSplitter(Splitter):
     """A Splitter for a model with `buckets`.
 
@@ -235,7 +232,7 @@ class PaddedSplitter(Splitter):
     def split(
         self, requests: Sequence[InferenceRequest], batch_sizes: Sequence[int], results: Sequence[Array], total: int
     ) -> Sequence[Outputs]:
-        """As that of Splitter; `total` are the real items."""
+        """Split as Splitter does; `total` are the real items."""
         buckets = self._buckets
         rows = buckets.rows(total)
         if rows > total:

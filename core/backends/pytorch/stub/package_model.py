@@ -123,7 +123,7 @@ class TritonPythonModel:
 
 
 def _loaded(path, args, device):
-    """What runs a list of tensors, the specifications of arguments and results, and the names of the arguments."""
+    """The function to run on tensors, the specifications of arguments and results, and the names of arguments."""
     with zipfile.ZipFile(path) as archive:
         is_compiled = any("/aotinductor/" in name for name in archive.namelist())
     if is_compiled:

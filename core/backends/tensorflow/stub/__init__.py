@@ -1,1 +1,1 @@
-"""What runs in the process of an instance: a Python model that runs TensorFlow."""
+"""The Python model that runs TensorFlow in the process of an instance."""

@@ -1,4 +1,4 @@
-"""What a trial shows of batches: outputs that grow although they are declared otherwise, and rows that mix."""
+"""Trials of batches: outputs that grow although they are declared otherwise, and rows that mix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a graph and its files: model files, names and bounds, weights, ZipMap nodes, locales."""
+"""Graphs and their files: model files, names and bounds, weights, ZipMap nodes, locales."""
 
 from __future__ import annotations
 

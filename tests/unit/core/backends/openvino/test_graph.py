@@ -1,4 +1,4 @@
-"""What is known of a model: the XML without OpenVINO, and bounds of its running time."""
+"""Graphs of OpenVINO: the XML without OpenVINO, and bounds of its running time."""
 
 from __future__ import annotations
 
