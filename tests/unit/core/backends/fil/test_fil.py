@@ -113,6 +113,13 @@ def version(tmp_path: Path) -> Path:
     return folder
 
 
+def written(version: Path, kind: str) -> Trained:
+    """XGBoost's JSON of a kind of trees, in the directory of a version."""
+    trained = xgboost_file(kind, "xgboost_json", "xgboost.json")
+    trained.write(version)
+    return trained
+
+
 def served(version: Path, config: ModelConfig, rows: Array = TABLE) -> Array:
     with serving_version(FilBackend(), version, config, threads=2) as model:
         return model.infer({"input__0": rows})["output__0"]
@@ -131,72 +138,59 @@ def test_answers_are_those_of_the_framework(version: Path, saved: str, kind: str
     np.testing.assert_allclose(answer, trained.predict(TABLE), rtol=1e-5)
 
 
-def test_each_request_of_a_batch_gets_its_own_rows(version: Path) -> None:
-    trained = xgboost_file("classes", "xgboost_json", "xgboost.json")
-    trained.write(version)
-    config = tree_config("xgboost_json", 3, "is_classifier=true predict_proba=true")
-    with serving_version(FilBackend(), version, config) as model:
-        parts = [TABLE[:1], TABLE[1:4], TABLE[4:6]]
-        answers = model.execute([model.request({"input__0": part}) for part in parts])
-    for part, answer in zip(parts, answers, strict=True):
-        np.testing.assert_allclose(answer["output__0"], trained.predict(part), rtol=1e-5)
-
-
 @pytest.mark.parametrize(("threshold", "expected"), [("", 0.5), ("threshold=0.7", 0.7)])
 def test_binary_classes_follow_the_threshold(version: Path, threshold: str, expected: float) -> None:
-    trained = xgboost_file("binary", "xgboost_json", "xgboost.json")
-    trained.write(version)
+    trained = written(version, "binary")
     answer = served(version, tree_config("xgboost_json", 1, f"is_classifier=true {threshold}"))
     np.testing.assert_array_equal(answer, trained.predict(TABLE) > expected)
     assert set(answer) == {0, 1}
 
 
 def test_two_probabilities_of_a_binary_classifier(version: Path) -> None:
-    trained = xgboost_file("binary", "xgboost_json", "xgboost.json")
-    trained.write(version)
+    trained = written(version, "binary")
     answer = served(version, tree_config("xgboost_json", 2, "is_classifier=true predict_proba=true"))
     np.testing.assert_allclose(answer[:, 1], trained.predict(TABLE), rtol=1e-5)
     np.testing.assert_allclose(answer.sum(axis=1), 1, rtol=1e-6)
 
 
 def test_the_older_parameter_output_class(version: Path) -> None:
-    trained = xgboost_file("classes", "xgboost_json", "xgboost.json")
-    trained.write(version)
+    trained = written(version, "classes")
     answer = served(version, tree_config("xgboost_json", 1, "is_classifier= output_class=true"))
     np.testing.assert_array_equal(answer, trained.predict(TABLE).argmax(axis=1))
 
 
 def test_inputs_and_outputs_are_completed_from_the_trees(version: Path) -> None:
-    xgboost_file("classes", "xgboost_json", "xgboost.json").write(version)
+    written(version, "classes")
     config = tree_config("xgboost_json", 3, "is_classifier=true predict_proba=true")
-    written = ModelConfig()
-    written.CopyFrom(config)
-    del written.input[:], written.output[:]
-    auto_complete(written, FilBackend().inspect(version, written), 4)
-    assert (written.input[0], written.output[0]) == (config.input[0], config.output[0])
+    completed = ModelConfig()
+    completed.CopyFrom(config)
+    del completed.input[:], completed.output[:]
+    auto_complete(completed, FilBackend().inspect(version, completed), 4)
+    assert (completed.input[0], completed.output[0]) == (config.input[0], config.output[0])
 
 
 @pytest.mark.parametrize(
-    ("config", "error", "text"),
+    ("config", "error", "text", "field"),
     [
-        (tree_config("pickle", 1), Unsupported, "pickle not recognized as a valid serialization format."),
-        (tree_config("lightgbm", 1, "is_classifier="), ConfigInvalid, "Required parameter is_classifier not found"),
-        (tree_config("lightgbm", 1, "is_classifier=yes"), ServerError, "Expected 'true' or 'false' for parameter"),
-        (tree_config("lightgbm", 1, "threshold=high"), ServerError, "Bad input for parameter threshold"),
-        (tree_config("lightgbm", 1), RepositoryUnavailable, "unable to find"),
-        (tree_config("xgboost_json", 1, features=FEATURES - 1), ConfigInvalid, "the trees have 5 features"),
-        (tree_config("xgboost_json", 1), ConfigInvalid, "the trees give 3 values a row"),
-        (tree_config("xgboost_ubj", 3), ModelLoadFailed, "failed to load model 'model': "),
+        (tree_config("pickle", 1), Unsupported, "pickle not recognized as a valid serialization", "model_type"),
+        (tree_config("lightgbm", 1, "is_classifier="), ConfigInvalid, "Required parameter is_c", "is_classifier"),
+        (tree_config("lightgbm", 1, "is_classifier=yes"), ServerError, "Expected 'true' or 'false'", "is_classifier"),
+        (tree_config("lightgbm", 1, "threshold=high"), ServerError, "Bad input for parameter threshold", "threshold"),
+        (tree_config("lightgbm", 1), RepositoryUnavailable, "unable to find", ""),
+        (tree_config("xgboost_json", 1, features=FEATURES - 1), ConfigInvalid, "the trees have 5 features", ""),
+        (tree_config("xgboost_json", 1), ConfigInvalid, "the trees give 3 values a row", ""),
+        (tree_config("xgboost_ubj", 3), ModelLoadFailed, "failed to load model 'model': ", ""),
     ],
 )
 def test_files_that_contradict_the_configuration_fail_the_load(
-    version: Path, config: ModelConfig, error: type[ServerError], text: str
+    version: Path, config: ModelConfig, error: type[ServerError], text: str, field: str
 ) -> None:
-    xgboost_file("classes", "xgboost_json", "xgboost.json").write(version)
+    written(version, "classes")
     (version / "xgboost.ubj").write_bytes(b"no trees")
     with pytest.raises(error) as raised, serving_version(FilBackend(), version, config):
         pass
     assert text in raised.value.message
+    assert not field or raised.value.field == f"parameters[{field}]"
 
 
 def test_shap_values_are_refused(version: Path) -> None:
@@ -241,15 +235,7 @@ def test_foreign_files_are_refused_without_treelite(
     assert raised.value.hint
 
 
-def test_each_error_names_its_field() -> None:
-    for more, field in (
-        ("is_classifier=", "parameters[is_classifier]"),
-        ("threshold=x", "parameters[threshold]"),
-        ("model_type=catboost", "parameters[model_type]"),
-    ):
-        with pytest.raises(ServerError) as raised:
-            FilBackend().check(tree_config("xgboost_json", 1, more))
-        assert raised.value.field == field
+def test_inputs_of_another_name_are_refused() -> None:
     config = tree_config("xgboost_json", 1)
     config.input[0].name = "rows"
     with pytest.raises(ConfigInvalid) as refused:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -298,21 +298,20 @@ def test_parameters_that_change_how_it_runs(version: Path, more: str) -> None:
         add_sub_answers(served)
 
 
-def broken(version: Path, name: str) -> None:
-    save(add_sub(), version)
-    if name == "empty":
-        (version / "model.xml").write_bytes(b"")
-    elif name == "cut":
-        (version / "model.xml").write_bytes((version / "model.xml").read_bytes()[:300])
-    elif name == "missing":
-        (version / "model.xml").unlink()
-
-
 @pytest.mark.parametrize(
-    ("name", "error"), [("empty", ModelLoadFailed), ("cut", ModelLoadFailed), ("missing", RepositoryUnavailable)]
+    ("damage", "error"),
+    [
+        (lambda file: file.write_bytes(b""), ModelLoadFailed),
+        (lambda file: file.write_bytes(file.read_bytes()[:300]), ModelLoadFailed),
+        (Path.unlink, RepositoryUnavailable),
+    ],
+    ids=["empty", "cut", "missing"],
 )
-def test_a_broken_file_fails_the_load(version: Path, name: str, error: type[ServerError]) -> None:
-    broken(version, name)
+def test_a_broken_file_fails_the_load(
+    version: Path, damage: Callable[[Path], object], error: type[ServerError]
+) -> None:
+    save(add_sub(), version)
+    damage(version / "model.xml")
     with pytest.raises(error) as raised, serving_version(OpenVinoBackend(), version, ov_config()):
         pass
     assert raised.value.hint
