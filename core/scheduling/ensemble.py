@@ -2,7 +2,7 @@
 
 A step is submitted as soon as its inputs are there. The first steps are submitted with the request; those after them by
 the thread that has delivered the responses of a whole batch. So requests that were batched in one step come to the next
-together, and if that is a short one, the same thread executes it (see `inline_execution.py`).
+together, and if that is a short one, the same thread executes it (see `dynamic_batcher.py`).
 Source: docs/spec/schedulers.md section 3.5.
 """
 
@@ -48,11 +48,18 @@ from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
 from trident.core.scheduling.queue import Clock, deliver, stopping
 
+_log = logging.getLogger("trident.scheduling")
+
 # A client may ask for any choice of outputs.
 _MOST_PLANS = 64
-
+_MOST_RENAMED = 64
 REQUEST = -1
 """The request as a source of tensors, beside the indices of the steps."""
+
+# What the steps have given so far, by their indices, and at the end what the request has given: its index is -1.
+Sources = list[Inputs | Outputs | None]
+# What waits until its step has fewer requests in flight, or may be submitted.
+Ready = tuple["EnsembleRequest", "PlannedStep", "Flow"]
 
 
 class StepModel(Protocol):
@@ -64,755 +71,6 @@ class StepModel(Protocol):
     def submit(self, pending: PendingRequest) -> None:
         """Run a request. Never raises: an error is a response, perhaps before this returns."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedStep:
-    """A step and its model. `inputs` takes the tensors for it from `sources`, the steps before it or the request.
-
-    `outputs` are those to request, empty if they are all that the model has.
-    """
-
-    index: int
-    model: StepModel
-    name: str
-    version: int
-    inputs: Passing
-    sources: tuple[int, ...]
-    outputs: tuple[str, ...]
-    is_decoupled: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What has to run for certain outputs of the ensemble. Shared by requests, never changed.
-
-    `first` are the indices of the steps that need only the request; `readers[i]` are those that wait for step i, and
-    `missing` is the number of steps that each waits for. `response` takes the outputs, of which `names` are the names,
-    from `writers`. `passes_runs`: the inputs of a request may be passed on as they arrived.
-    """
-
-    steps: tuple[PlannedStep, ...]
-    first: tuple[int, ...]
-    readers: tuple[tuple[int, ...], ...]
-    missing: tuple[int, ...]
-    response: Passing
-    names: tuple[str, ...]
-    writers: frozenset[int]
-    passes_runs: bool
-
-
-class Plans:
-    """The plans of one ensemble version, by requested outputs. Any thread; two may make the same plan."""
-
-    def __init__(self, spec: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[StepModel]) -> None:
-        self._spec = spec
-        self._graph = tuple(steps)
-        # Where each tensor comes from: the source, its name there, and whether it has a batch dimension.
-        self._origins = {name: (REQUEST, name, spec.max_batch_size > 0) for name in spec.inputs}
-        for index, (step, model) in enumerate(zip(steps, models, strict=True)):
-            has_batch = model.spec.max_batch_size > 0
-            self._origins |= {tensor: (index, name, has_batch) for name, tensor in step.outputs}
-        self._steps = tuple(
-            self._planned(index, step, model) for index, (step, model) in enumerate(zip(steps, models, strict=True))
-        )
-        self._made: Memo[frozenset[str], Plan] = Memo(_MOST_PLANS)
-        self._whole = self._make(spec.outputs)
-
-    def of(self, outputs: tuple[str, ...]) -> Plan:
-        """The plan for the requested `outputs`; empty means all."""
-        if not outputs:
-            return self._whole
-        key = frozenset(outputs)
-        plan = self._made.get(key)
-        if plan is None:
-            plan = self._made[key] = self._make(outputs)
-        return plan
-
-    def _make(self, outputs: Collection[str]) -> Plan:
-        needed = needed_steps(self._graph, outputs)
-        waits = {index: set(self._steps[index].sources) - {REQUEST} for index in needed}
-        taken: list[Taken] = []
-        for name, output in self._spec.outputs.items():
-            if name in outputs:
-                dims = output.dims if output.model_dims is None else output.model_dims
-                taken.append(self._taken(name, name, self._spec.max_batch_size > 0, dims))
-        inputs = self._spec.inputs.values()
-        return Plan(
-            steps=self._steps,
-            first=tuple(index for index in needed if not waits[index]),
-            readers=tuple(tuple(index for index in needed if step.index in waits[index]) for step in self._steps),
-            missing=tuple(len(waits.get(step.index, ())) for step in self._steps),
-            response=Passing(taken),
-            names=tuple(each.name for each in taken),
-            writers=frozenset(each.source for each in taken) - {REQUEST},
-            # The arrays of other requests are made when they are checked.
-            passes_runs=all(entry.datatype is not BYTES and entry.model_dims is None for entry in inputs),
-        )
-
-    def _planned(self, index: int, step: EnsembleStep, model: StepModel) -> PlannedStep:
-        spec = model.spec
-        results = tuple(name for name, _ in step.outputs)
-        return PlannedStep(
-            index=index,
-            model=model,
-            name=spec.name,
-            version=step.version,
-            inputs=Passing(
-                [
-                    self._taken(name, tensor, spec.max_batch_size > 0, spec.inputs[name].dims)
-                    for name, tensor in step.inputs
-                ]
-            ),
-            sources=tuple({self._origins[tensor][0]: None for tensor in step.sources}),
-            outputs=() if set(results) == spec.outputs.keys() else results,
-            is_decoupled=spec.decoupled,
-        )
-
-    def _taken(self, name: str, tensor: str, takes_batch: bool, dims: Shape) -> Taken:
-        source, original, has_batch = self._origins[tensor]
-        return Taken(name, source, original, shape_change(has_batch, takes_batch, dims))
-
-
-# Not thread-safe: the lock of its request guards it.
-
-
-class Flow:
-    """A request has one flow; each response of a decoupled step, `origin`, begins another.
-
-    `sources` is what was given. `parts` are the places in a sequence that came with it, by source; None as long as
-    there are none. `unwritten` is the number of steps that outputs wait for. `unfinished` are its steps that are not
-    done, and its response as long as the client has not taken it; counted only for decoupled ensembles.
-    """
-
-    __slots__ = ("_missing", "_plan", "origin", "parts", "sources", "unfinished", "unwritten")
-
-    def __init__(self, plan: Plan, origin: StepRequest | None = None) -> None:
-        self._plan = plan
-        self._missing = list(plan.missing)
-        self.origin = origin
-        self.sources: Sources = [None] * (len(plan.steps) + 1)
-        self.parts: dict[int, SequencePart] | None = None
-        self.unwritten = len(plan.writers)
-        self.unfinished = 0
-
-    def add(self, index: int, found: Outputs, ready: list[int]) -> None:
-        """Add what the step `index` has given, and to `ready` the steps that waited only for it."""
-        plan, missing = self._plan, self._missing
-        self.sources[index] = found
-        if index in plan.writers:
-            self.unwritten -= 1
-        for reader in plan.readers[index]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                ready.append(reader)
-
-    def place(self, request: InferenceRequest) -> SequencePart:
-        """The place in a sequence that came with an output, or that of `request`, which began all."""
-        if self.parts is not None:
-            for index in sorted(self._plan.writers.intersection(self.parts)):
-                return self.parts[index]
-        return place_of(request)
-
-
-# Source: docs/spec/schedulers.md section 3.5, "max_inflight_requests".
-
-
-# What waits for a place, or has one and is to be submitted.
-Ready = tuple["EnsembleRequest", PlannedStep, Flow]
-
-
-class Places:
-    """`limit` requests of each of the steps may be in flight; what exceeds them waits in its order. Any thread.
-
-    Nothing blocks, unlike in Triton: a decoupled step before a full one is held back by the window of its responses,
-    because a response counts as taken only when the steps after it are done.
-    """
-
-    def __init__(self, limit: int, steps: int) -> None:
-        self._lock = threading.Lock()
-        self._free = [limit] * steps
-        self._waiting: list[deque[Ready]] = [deque() for _ in range(steps)]
-
-    def enter(self, ready: Ready) -> bool:
-        """Take a place; False if there is none: then `leave` returns `ready` in its turn."""
-        index = ready[1].index
-        with self._lock:
-            if not self._free[index]:
-                self._waiting[index].append(ready)
-                return False
-            self._free[index] -= 1
-        return True
-
-    def leave(self, step: PlannedStep) -> Ready | None:
-        """Give a place back. Returns what has it now, if something waited."""
-        with self._lock:
-            waiting = self._waiting[step.index]
-            if waiting:
-                return waiting.popleft()
-            self._free[step.index] += 1
-        return None
-
-    def withdraw(self, request: EnsembleRequest) -> int:
-        """Remove what waits of `request`. Returns how much that was."""
-        count = 0
-        with self._lock:
-            for index, waiting in enumerate(self._waiting):
-                kept = deque(ready for ready in waiting if ready[0] is not request)
-                count += len(waiting) - len(kept)
-                self._waiting[index] = kept
-        return count
-
-
-# Source: docs/spec/schedulers.md section 3.5, "Batch adaptation".
-
-
-class ShapeChange(NamedTuple):
-    """A tensor gains or loses a first dimension of 1, unless it already fits `dims`, those of its reader."""
-
-    gains: bool
-    dims: Shape
-
-    def apply(self, shape: Shape) -> Shape:
-        fits = may_match(self.dims, shape)
-        if self.gains:
-            return (1, *shape) if fits else shape
-        return shape[1:] if not fits and shape[:1] == (1,) else shape
-
-
-def shape_change(has_batch: bool, takes_batch: bool, dims: Shape) -> ShapeChange | None:
-    """The change between a writer and a reader with `dims`; None if both have a batch dimension, or neither has."""
-    return None if has_batch == takes_batch else ShapeChange(takes_batch, dims)
-
-
-# The outputs of a small step are one run of bytes. If a step or the client takes such a run, or a part of it, that is
-# passed on as it is, under other names; nothing is cut out of it. The renamed layouts are remembered.
-
-
-# What the steps have given so far, by their indices, and at the end what the request has given: its index is -1.
-Sources = list[Inputs | Outputs | None]
-
-_MOST_RENAMED = 64
-
-
-class Taken(NamedTuple):
-    """A tensor for a step or for the client: `name` there, `original` where `source` gives it."""
-
-    name: str
-    source: int
-    original: str
-    change: ShapeChange | None
-
-
-class Passing:
-    """Takes the tensors `taken` from their sources, for one step or for the client. Any thread."""
-
-    __slots__ = ("_renamed", "_source", "_taken")
-
-    def __init__(self, taken: Sequence[Taken]) -> None:
-        self._taken = tuple(taken)
-        # The only source, if it may be passed on as a run, and what comes of it by its layout.
-        sources = {each.source for each in taken}
-        is_plain = len(sources) == 1 and all(each.change is None for each in taken)
-        self._source = sources.pop() if is_plain else None
-        self._renamed: Memo[TensorLayout, tuple[TensorLayout, int]] = Memo(_MOST_RENAMED)
-
-    def inputs(self, sources: Sources) -> Inputs:
-        """The tensors as inputs of the step, without those that were left out."""
-        run = self._run(sources)
-        if run is not None:
-            return PackedInputs(*run)
-        return [InputTensor(name, datatype, shape, content) for name, datatype, shape, content in self._parts(sources)]
-
-    def outputs(self, sources: Sources) -> Outputs:
-        """The tensors as outputs of the ensemble, without those that were left out."""
-        run = self._run(sources)
-        if run is not None:
-            return PackedOutputs(*run)
-        outputs: list[OutputTensor] = []
-        for name, datatype, shape, content in self._parts(sources):
-            if isinstance(content, memoryview):
-                outputs.append(ReceivedOutput(name, datatype, shape, content))
-            else:
-                outputs.append(OutputTensor(name, datatype, shape, content))
-        return outputs
-
-    def _run(self, sources: Sources) -> tuple[TensorLayout, memoryview] | None:
-        """The tensors as a part of the run of bytes that their only source is; None if it is not that."""
-        if self._source is None:
-            return None
-        packed = sources[self._source]
-        if not isinstance(packed, PackedTensors):
-            return None
-        layout = packed.layout
-        renamed = self._renamed.get(layout)
-        if renamed is None:
-            renamed = self._renamed[layout] = self._rename(layout)
-        made, start = renamed
-        if start < 0:
-            return None
-        return made, packed.content if made.size == layout.size else packed.content[start : start + made.size]
-
-    def _rename(self, layout: TensorLayout) -> tuple[TensorLayout, int]:
-        """The layout of the tensors and its first byte in a run of `layout`; -1 if they are not neighbours there."""
-        entries = {entry[0]: entry for entry in layout.entries}
-        found: list[tuple[LayoutEntry, str]] = []
-        for name, _, original, _ in self._taken:
-            if original not in entries:
-                return _NO_RUN
-            found.append((entries[original], name))
-        found.sort(key=lambda each: each[0][3])
-        if any(entry[4] != after[3] for (entry, _), (after, _) in pairwise(found)):
-            return _NO_RUN
-        made = layout_of([(name, datatype, shape, end - start) for (_, datatype, shape, start, end), name in found])
-        return made, found[0][0][3]
-
-    def _parts(self, sources: Sources) -> list[tuple[str, str, Shape, memoryview | Array]]:
-        """Name, datatype, shape and content of each tensor that was not left out."""
-        named: dict[int, dict[str, InputTensor | OutputTensor]] = {}
-        parts: list[tuple[str, str, Shape, memoryview | Array]] = []
-        for name, source, original, change in self._taken:
-            if source not in named:
-                given = sources[source]
-                named[source] = {tensor.name: tensor for tensor in given} if given is not None else {}
-            tensor = named[source].get(original)
-            if tensor is None:
-                continue
-            if isinstance(tensor, ReceivedOutput):  # it may never need an array
-                parts.append((name, tensor.datatype, _changed(tensor.shape, change), tensor.content()))
-            else:
-                array = tensor.array
-                shape = _changed(array.shape, change)
-                parts.append((name, tensor.datatype, shape, array.reshape(shape)))
-        return parts
-
-
-_NO_RUN: tuple[TensorLayout, int] = (TensorLayout(()), -1)
-
-
-def _changed(shape: Shape, change: ShapeChange | None) -> Shape:
-    return shape if change is None else change.apply(shape)
-
-
-_log = logging.getLogger("trident.scheduling")
-
-
-class StepRequest(StreamedRequest):
-    """`flow` has the inputs of `step` and, unless that is decoupled, gets its outputs. `responses` counts those."""
-
-    __slots__ = ("_origin", "flow", "responses", "step")
-
-    is_nested = True
-
-    def __init__(
-        self, origin: EnsembleRequest, step: PlannedStep, flow: Flow, request: InferenceRequest, defer: Defer | None
-    ) -> None:
-        super().__init__(request, self._answer, defer=defer, flush=origin.proceed)
-        self.wants_times = True
-        self._origin = origin
-        self.step = step
-        self.flow = flow
-        self.responses = 0
-
-    def _answer(self, response: InferenceResponse) -> None:
-        """Take a response of the step's model. After the final one, nothing is taken any more."""
-        if response.final:
-            # Also ends a cycle of references, which would keep the tensors until the garbage collector runs.
-            self.on_response = _drop
-        self._origin.take(self, response)
-
-
-def _drop(response: InferenceResponse) -> None:
-    _log.error("model '%s' answered a request of an ensemble again after its last response", response.model_name)
-
-
-# Each response of an ensemble names it, as in Triton.
-#
-# Source: docs/spec/schedulers.md section 3.5.
-
-
-_NAMES = ("sequence_id", "sequence_start", "sequence_end")
-
-
-class SequencePart(NamedTuple):
-    """As in a request."""
-
-    correlation_id: int | str
-    start: bool
-    end: bool
-
-    def parameters(self) -> dict[str, Parameter]:
-        """The place as parameters of a response: a large number as the signed one with the same bits, as in Triton."""
-        id = self.correlation_id
-        if not (id or self.start or self.end):
-            return NO_SEQUENCE
-        if type(id) is int and id >= 1 << 63:
-            id -= 1 << 64
-        return {"sequence_id": id, "sequence_start": self.start, "sequence_end": self.end}
-
-
-def place_of(request: InferenceRequest) -> SequencePart:
-    return SequencePart(request.correlation_id, request.sequence_start, request.sequence_end)
-
-
-def sequence_part(parameters: Mapping[str, Parameter], request: InferenceRequest) -> SequencePart | None:
-    """The place that the parameters of a response to `request` give; None if they give none. Raises InvalidRequest."""
-    if not any(name in parameters for name in _NAMES):
-        return None
-    correlation_id = parameters.get("sequence_id", request.correlation_id)
-    if type(correlation_id) not in (int, str):
-        raise InvalidRequest(
-            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
-        )
-    flags = []
-    for name in _NAMES[1:]:
-        flag = parameters.get(name, False)
-        if type(flag) is not bool:
-            raise InvalidRequest(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
-        flags.append(flag)
-    return SequencePart(correlation_id, *flags)  # type: ignore[arg-type]
-
-
-#         EnsembleRequest       has one response, when all steps have ended
-#         └── DecoupledRequest  has any number of them (decoupled_request.py)
-#
-# Source: docs/spec/schedulers.md section 3.5.
-
-
-class EnsembleRequest:
-    """`pending` is the request as the client sent it. Any thread.
-
-    The first error ends the request, after the steps that run have been answered: what they use must stay there.
-    `times` are those of the steps' executions.
-    """
-
-    __slots__ = (
-        "_error",
-        "_flow",
-        "_lock",
-        "_running",
-        "_scheduler",
-        "_unfinished",
-        "pending",
-        "plan",
-        "proceed",
-        "times",
-    )
-
-    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
-        self.pending = pending
-        self.proceed: Callable[[], None] = scheduler.proceed
-        self.times: list[InferenceTimes] = []
-        self._scheduler = scheduler
-        self.plan = plan
-        self._flow = Flow(plan)
-        self._running: set[StepRequest] = set()
-        self._lock = threading.Lock()
-        # --- guarded by the lock: the number of steps that are ready or run, and the first error
-        self._unfinished = 0
-        self._error: ServerError | None = None
-
-    def begin(self) -> None:
-        """Run the steps for which the request has the tensors. On the thread that submits."""
-        pending, plan, flow = self.pending, self.plan, self._flow
-        pending.on_cancel = self._cancel
-        inputs = pending.request.inputs
-        flow.sources[REQUEST] = inputs if plan.passes_runs else list(inputs)
-        self._unfinished = flow.unfinished = len(plan.first)
-        for index in plan.first:
-            self._scheduler.admit(self, plan.steps[index], flow, pending.defer)
-        if not plan.first:  # nothing but inputs was asked for
-            self._finish()
-
-    def run(self, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
-        """Submit the request of `step`, which has a place. It may be answered before this returns."""
-        pending = self.pending
-        if self._error is not None or pending.cancelled:
-            self._scheduler.leave(step)
-            self._give_up(1)
-            return
-        part = StepRequest(self, step, flow, self._step_request(step, flow), defer)
-        self._running.add(part)
-        step.model.submit(part)
-        if pending.cancelled:  # perhaps after `_cancel` looked at what runs
-            part.cancel(pending.cancelled)
-
-    def _step_request(self, step: PlannedStep, flow: Flow) -> InferenceRequest:
-        origin = self.pending.request
-        request = origin.with_inputs(step.inputs.inputs(flow.sources), model_version=step.version, id=origin.id)
-        request.model_name = step.name
-        request.outputs = step.outputs
-        if origin.trace is not None:
-            request.trace = origin.trace.child()
-        if flow.parts is not None:
-            for source in step.sources:
-                if source in flow.parts:
-                    request.correlation_id, request.sequence_start, request.sequence_end = flow.parts[source]
-        return request
-
-    def take(self, part: StepRequest, response: InferenceResponse) -> None:
-        """A response to the request of a step. Any thread; several at once."""
-        ready: list[int] = []
-        with self._lock:
-            error = response.error
-            if error is None:
-                try:
-                    self._advance(part, response, ready)
-                except ServerError as exc:
-                    error = exc.with_traceback(None)
-            if error is not None and self._error is None:
-                self._error = error
-            if ready and (self._error is not None or self.pending.cancelled):
-                ready.clear()
-            self._unfinished += len(ready)
-            if response.final:
-                self._running.discard(part)
-                self._unfinished -= 1
-            is_over = not self._unfinished
-        scheduler = self._scheduler
-        if response.final and scheduler.places is not None:
-            scheduler.leave(part.step)
-        for index in ready:
-            scheduler.put(self, self.plan.steps[index], part.flow)
-        if is_over:
-            self._finish()
-
-    def _advance(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> None:
-        """Put the outputs of a response into the flow, and what they make ready into `ready`.
-
-        Under the lock. Raises a ServerError.
-        """
-        if response.final:
-            self._note_times(part, response)
-            if part.responses and not response.outputs:
-                return  # it only says that the one before it was the last
-        part.responses += 1
-        if part.responses > 1:
-            raise BackendFailed(f"expected a single response, got {part.responses}", model=part.step.name)
-        fill(part.flow, part, response, ready)
-
-    def _note_times(self, part: StepRequest, response: InferenceResponse) -> None:
-        times = response.times
-        if times is None:
-            # A step that is answered later: nobody has measured more than the whole.
-            duration_ns = self._scheduler.clock() - part.start_ns
-            times = InferenceTimes(0, 0, duration_ns, 0, part.batch_size or 1)
-        self.times.append(times)
-
-    def _cancel(self, pending: PendingRequest) -> None:
-        """Cancel the steps that run, and give up those that wait for a place."""
-        for part in self._running.copy():
-            part.cancel(pending.cancelled or CancelCause.CLIENT)
-        self._give_up(self._scheduler.withdraw(self))
-
-    def _give_up(self, count: int) -> None:
-        """Note that `count` steps that were ready will not run."""
-        with self._lock:
-            self._unfinished -= count
-            is_over = count > 0 and not self._unfinished
-        if is_over:
-            self._finish()
-
-    def _finish(self) -> None:
-        """Answer the client, because no step is left. Called once."""
-        pending, scheduler, flow = self.pending, self._scheduler, self._flow
-        pending.on_cancel = None
-        error = self._error
-        if error is None and flow.unwritten:
-            error = self._unfinished_error()
-        if error is None:
-            response = scheduler.response(self, flow)
-            scheduler.count(self, response)
-        else:
-            response = scheduler.failure(self, error)
-        deliver(pending, response)
-        scheduler.end(self)
-
-    def _unfinished_error(self) -> ServerError:
-        """Why there are no outputs though no step has failed."""
-        request = self.pending.request
-        if self.pending.cancelled:
-            return RequestCancelled("", model=request.model_name)
-        return InvalidRequest(
-            f"{request.log_prefix}unexpected deadlock, at least one output is not set while no more ensemble steps can "
-            "be made"
-        )
-
-
-def fill(flow: Flow, part: StepRequest, response: InferenceResponse, ready: list[int]) -> None:
-    """Put the outputs of a response to `part` into `flow`. Raises InvalidRequest for a wrong place in a sequence."""
-    index = part.step.index
-    place = sequence_part(response.parameters, part.request) if response.parameters else None
-    if place is None and flow.parts is not None and any(source in flow.parts for source in part.step.sources):
-        place = place_of(part.request)  # a step before it has changed it
-    if place is not None:
-        flow.parts = {**(flow.parts or {}), index: place}
-    flow.add(index, response.outputs, ready)
-
-
-# Source: docs/spec/schedulers.md section 3.5, "Decoupled".
-
-
-class DecoupledRequest(EnsembleRequest):
-    """Sends a response when the outputs of a flow are there. The last one is final if it is made when no step is left;
-    otherwise an empty one follows.
-
-    A response of a decoupled step counts as taken when the steps after it are done and the client has taken what came
-    of it. So a slow client or a slow step holds the decoupled model back.
-    """
-
-    __slots__ = ("_first_ns", "_is_sending", "_sent", "_unsent", "_untaken")
-
-    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
-        super().__init__(scheduler, pending, plan)
-        # --- guarded by the lock: the number of responses that were made and when the first one was, those that wait to
-        # be sent, and the flows of those that the client has not taken
-        self._sent = 0
-        self._first_ns = 0
-        self._is_sending = False
-        self._unsent: deque[tuple[InferenceResponse, Flow | None]] = deque()
-        self._untaken: deque[Flow] = deque()
-
-    def begin(self) -> None:
-        if isinstance(self.pending, StreamedRequest):
-            self.pending.on_take = self._note_taken
-        super().begin()
-
-    def take(self, part: StepRequest, response: InferenceResponse) -> None:
-        ready: list[int] = []
-        flow: Flow | None = None
-        finished: list[StepRequest] = []
-        with self._lock:
-            error = response.error
-            if error is None:
-                try:
-                    flow = self._advanced(part, response, ready)
-                except ServerError as exc:
-                    error = exc.with_traceback(None)
-            if error is not None and self._error is None:
-                self._error = error
-            if self._error is not None or self.pending.cancelled:
-                ready.clear()
-            if flow is not None:
-                flow.unfinished += len(ready)
-                _settle(flow, 0, finished)
-            self._unfinished += len(ready)
-            if response.final:
-                self._running.discard(part)
-                self._unfinished -= 1
-                _settle(part.flow, 1, finished)
-            if not self._unfinished:
-                self._conclude()
-        if response.final:
-            self._scheduler.leave(part.step)
-        if flow is not None:
-            for index in ready:
-                self._scheduler.put(self, self.plan.steps[index], flow)
-        self._send()
-        for each in finished:
-            each.take()
-
-    def _advanced(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> Flow | None:
-        """The flow with the outputs of a response; None for one that only says that it was the last.
-
-        Under the lock. Raises a ServerError.
-        """
-        step, flow = part.step, part.flow
-        if response.final:
-            self._note_times(part, response)
-            if not response.outputs and (part.responses or step.is_decoupled):
-                return None
-        part.responses += 1
-        if step.is_decoupled:
-            flow = Flow(self.plan, part)
-        elif part.responses > 1:
-            raise BackendFailed(f"expected a single response, got {part.responses}", model=step.name)
-        fill(flow, part, response, ready)
-        if not flow.unwritten:
-            self._write(flow)
-        return flow
-
-    def _write(self, flow: Flow) -> None:
-        """Make the response of a flow whose outputs are all there. Under the lock."""
-        flow.unwritten = -1
-        flow.unfinished += 1
-        if not self._sent:
-            self._first_ns = self._scheduler.clock()
-        self._sent += 1
-        self._unsent.append((self._scheduler.response(self, flow), flow))
-
-    def _finish(self) -> None:
-        with self._lock:
-            self._conclude()
-        self._send()
-
-    def _conclude(self) -> None:
-        """Make the final response, because no step is left. Under the lock; called once."""
-        pending, scheduler = self.pending, self._scheduler
-        pending.on_cancel = None
-        error = self._error
-        if error is None and pending.cancelled and not self._sent:
-            error = RequestCancelled("", model=pending.request.model_name)
-        if error is not None:
-            self._unsent.append((scheduler.failure(self, error), None))
-            return
-        if not self._flow.unwritten:  # nothing but inputs was asked for
-            self._write(self._flow)
-        if self._unsent:
-            last, _ = self._unsent[-1]
-            last.final = True
-        else:
-            last = scheduler.empty_response(self)
-            self._unsent.append((last, None))
-        scheduler.count(self, last, self._first_ns)
-
-    def _send(self) -> None:
-        """Send what waits, in order and on one thread at a time."""
-        pending = self.pending
-        while True:
-            with self._lock:
-                if self._is_sending or not self._unsent:
-                    return
-                self._is_sending = True
-                response, flow = self._unsent.popleft()
-                if flow is not None and not response.final and isinstance(pending, StreamedRequest):
-                    self._untaken.append(flow)
-            if response.final and isinstance(pending, StreamedRequest):
-                pending.on_take = None
-            deliver(pending, response)
-            with self._lock:
-                self._is_sending = False
-            if flow is not None and not isinstance(pending, StreamedRequest):
-                self._release(flow)
-            if response.final:
-                self._scheduler.end(self)
-            else:
-                self._scheduler.flush_later(pending)
-
-    def _note_taken(self, pending: StreamedRequest, count: int) -> None:
-        """The client has taken its oldest `count` responses: what they came from may send more."""
-        with self._lock:
-            taken = [self._untaken.popleft() for _ in range(min(count, len(self._untaken)))]
-        for flow in taken:
-            self._release(flow)
-
-    def _release(self, flow: Flow) -> None:
-        finished: list[StepRequest] = []
-        with self._lock:
-            _settle(flow, 1, finished)
-        for part in finished:
-            part.take()
-
-
-def _settle(flow: Flow, count: int, finished: list[StepRequest]) -> None:
-    """Note that `count` more of a flow is finished, and add to `finished` what began it if that was the last.
-
-    Under the lock of its request.
-    """
-    flow.unfinished -= count
-    if flow.origin is not None and not flow.unfinished:
-        finished.append(flow.origin)
-        flow.origin = None
 
 
 class EnsembleScheduler:
@@ -838,10 +96,10 @@ class EnsembleScheduler:
         self.clock = clock
         self._plans = Plans(spec, steps, models)
         # None without a limit.
-        self.places: Places | None = None
+        self.limit: InFlightLimit | None = None
         if max_in_flight:
             _log.info("Ensemble model '%s' configured with max_inflight_requests: %d", spec.name, max_in_flight)
-            self.places = Places(max_in_flight, len(steps))
+            self.limit = InFlightLimit(max_in_flight, len(steps))
         # What has a place and waits for the thread that delivers a batch; its callers whose requests were answered.
         self._ready: deque[Ready] = deque()
         self._flushes: deque[Callable[[], None]] = deque()
@@ -912,24 +170,24 @@ class EnsembleScheduler:
 
     def admit(self, request: EnsembleRequest, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
         """Run a step now if there is a place for it, otherwise in its turn."""
-        if self.places is None or self.places.enter((request, step, flow)):
+        if self.limit is None or self.limit.enter((request, step, flow)):
             request.run(step, flow, defer)
 
     def put(self, request: EnsembleRequest, step: PlannedStep, flow: Flow) -> None:
         """Run a step when `proceed` is called next on this thread, if there is a place for it."""
         ready = request, step, flow
-        if self.places is None or self.places.enter(ready):
+        if self.limit is None or self.limit.enter(ready):
             self._ready.append(ready)
 
     def leave(self, step: PlannedStep) -> None:
         """Note that a step's request is done, where there is a limit."""
-        ready = self.places.leave(step) if self.places is not None else None
+        ready = self.limit.leave(step) if self.limit is not None else None
         if ready is not None:
             self._ready.append(ready)
 
     def withdraw(self, request: EnsembleRequest) -> int:
         """Give up the steps of `request` that wait for a place. Returns how many."""
-        return self.places.withdraw(request) if self.places is not None else 0
+        return self.limit.withdraw(request) if self.limit is not None else 0
 
     def proceed(self) -> None:
         """Submit what is ready and execute what is short, until nothing is left; then flush for the callers.
@@ -1026,3 +284,719 @@ class EnsembleScheduler:
             self._requests.discard(request)
             if self._drainers and not self._requests:
                 self._drained.notify_all()
+
+
+class EnsembleRequest:
+    """A request for an ensemble, which has one response, when all steps have ended. Any thread.
+
+    `pending` is the request as the client sent it. The first error ends the request, after the steps that run have been
+    answered: what they use must stay there. `times` are those of the steps' executions.
+    """
+
+    __slots__ = (
+        "_error",
+        "_flow",
+        "_lock",
+        "_running",
+        "_scheduler",
+        "_unfinished",
+        "pending",
+        "plan",
+        "proceed",
+        "times",
+    )
+
+    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
+        self.pending = pending
+        self.proceed: Callable[[], None] = scheduler.proceed
+        self.times: list[InferenceTimes] = []
+        self._scheduler = scheduler
+        self.plan = plan
+        self._flow = Flow(plan)
+        self._running: set[StepRequest] = set()
+        self._lock = threading.Lock()
+        # --- guarded by the lock: the number of steps that are ready or run, and the first error
+        self._unfinished = 0
+        self._error: ServerError | None = None
+
+    def begin(self) -> None:
+        """Run the steps for which the request has the tensors. On the thread that submits."""
+        pending, plan, flow = self.pending, self.plan, self._flow
+        pending.on_cancel = self._cancel
+        inputs = pending.request.inputs
+        flow.sources[REQUEST] = inputs if plan.passes_runs else list(inputs)
+        self._unfinished = flow.unfinished = len(plan.first)
+        for index in plan.first:
+            self._scheduler.admit(self, plan.steps[index], flow, pending.defer)
+        if not plan.first:  # nothing but inputs was asked for
+            self._finish()
+
+    def run(self, step: PlannedStep, flow: Flow, defer: Defer | None) -> None:
+        """Submit the request of `step`, which has a place. It may be answered before this returns."""
+        pending = self.pending
+        if self._error is not None or pending.cancelled:
+            self._scheduler.leave(step)
+            self._give_up(1)
+            return
+        part = StepRequest(self, step, flow, self._step_request(step, flow), defer)
+        self._running.add(part)
+        step.model.submit(part)
+        if pending.cancelled:  # perhaps after `_cancel` looked at what runs
+            part.cancel(pending.cancelled)
+
+    def _step_request(self, step: PlannedStep, flow: Flow) -> InferenceRequest:
+        origin = self.pending.request
+        request = origin.with_inputs(step.inputs.inputs(flow.sources), model_version=step.version, id=origin.id)
+        request.model_name = step.name
+        request.outputs = step.outputs
+        if origin.trace is not None:
+            request.trace = origin.trace.child()
+        if flow.parts is not None:
+            for source in step.sources:
+                if source in flow.parts:
+                    request.correlation_id, request.sequence_start, request.sequence_end = flow.parts[source]
+        return request
+
+    def take(self, part: StepRequest, response: InferenceResponse) -> None:
+        """A response to the request of a step. Any thread; several at once."""
+        ready: list[int] = []
+        with self._lock:
+            error = response.error
+            if error is None:
+                try:
+                    self._advance(part, response, ready)
+                except ServerError as exc:
+                    error = exc.with_traceback(None)
+            if error is not None and self._error is None:
+                self._error = error
+            if ready and (self._error is not None or self.pending.cancelled):
+                ready.clear()
+            self._unfinished += len(ready)
+            if response.final:
+                self._running.discard(part)
+                self._unfinished -= 1
+            is_over = not self._unfinished
+        scheduler = self._scheduler
+        if response.final and scheduler.limit is not None:
+            scheduler.leave(part.step)
+        for index in ready:
+            scheduler.put(self, self.plan.steps[index], part.flow)
+        if is_over:
+            self._finish()
+
+    def _advance(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> None:
+        """Put the outputs of a response into the flow, and what they make ready into `ready`.
+
+        Under the lock. Raises a ServerError.
+        """
+        if response.final:
+            self._note_times(part, response)
+            if part.responses and not response.outputs:
+                return  # it only says that the one before it was the last
+        part.responses += 1
+        if part.responses > 1:
+            raise BackendFailed(f"expected a single response, got {part.responses}", model=part.step.name)
+        part.flow.fill(part, response, ready)
+
+    def _note_times(self, part: StepRequest, response: InferenceResponse) -> None:
+        times = response.times
+        if times is None:
+            # A step that is answered later: nobody has measured more than the whole.
+            duration_ns = self._scheduler.clock() - part.start_ns
+            times = InferenceTimes(0, 0, duration_ns, 0, part.batch_size or 1)
+        self.times.append(times)
+
+    def _cancel(self, pending: PendingRequest) -> None:
+        """Cancel the steps that run, and give up those that wait for a place."""
+        for part in self._running.copy():
+            part.cancel(pending.cancelled or CancelCause.CLIENT)
+        self._give_up(self._scheduler.withdraw(self))
+
+    def _give_up(self, count: int) -> None:
+        """Note that `count` steps that were ready will not run."""
+        with self._lock:
+            self._unfinished -= count
+            is_over = count > 0 and not self._unfinished
+        if is_over:
+            self._finish()
+
+    def _finish(self) -> None:
+        """Answer the client, because no step is left. Called once."""
+        pending, scheduler, flow = self.pending, self._scheduler, self._flow
+        pending.on_cancel = None
+        error = self._error
+        if error is None and flow.unwritten:
+            error = self._unfinished_error()
+        if error is None:
+            response = scheduler.response(self, flow)
+            scheduler.count(self, response)
+        else:
+            response = scheduler.failure(self, error)
+        deliver(pending, response)
+        scheduler.end(self)
+
+    def _unfinished_error(self) -> ServerError:
+        """Why there are no outputs though no step has failed."""
+        request = self.pending.request
+        if self.pending.cancelled:
+            return RequestCancelled("", model=request.model_name)
+        return InvalidRequest(
+            f"{request.log_prefix}unexpected deadlock, at least one output is not set while no more ensemble steps can "
+            "be made"
+        )
+
+
+class DecoupledRequest(EnsembleRequest):
+    """Sends a response when the outputs of a flow are there. The last one is final if it is made when no step is left;
+    otherwise an empty one follows.
+
+    A response of a decoupled step counts as taken when the steps after it are done and the client has taken what came
+    of it. So a slow client or a slow step holds the decoupled model back.
+    """
+
+    __slots__ = ("_first_ns", "_is_sending", "_sent", "_unsent", "_untaken")
+
+    def __init__(self, scheduler: EnsembleScheduler, pending: PendingRequest, plan: Plan) -> None:
+        super().__init__(scheduler, pending, plan)
+        # --- guarded by the lock: the number of responses that were made and when the first one was, those that wait to
+        # be sent, and the flows of those that the client has not taken
+        self._sent = 0
+        self._first_ns = 0
+        self._is_sending = False
+        self._unsent: deque[tuple[InferenceResponse, Flow | None]] = deque()
+        self._untaken: deque[Flow] = deque()
+
+    def begin(self) -> None:
+        if isinstance(self.pending, StreamedRequest):
+            self.pending.on_take = self._note_taken
+        super().begin()
+
+    def take(self, part: StepRequest, response: InferenceResponse) -> None:
+        ready: list[int] = []
+        flow: Flow | None = None
+        finished: list[StepRequest] = []
+        with self._lock:
+            error = response.error
+            if error is None:
+                try:
+                    flow = self._advanced(part, response, ready)
+                except ServerError as exc:
+                    error = exc.with_traceback(None)
+            if error is not None and self._error is None:
+                self._error = error
+            if self._error is not None or self.pending.cancelled:
+                ready.clear()
+            if flow is not None:
+                flow.unfinished += len(ready)
+                _settle(flow, 0, finished)
+            self._unfinished += len(ready)
+            if response.final:
+                self._running.discard(part)
+                self._unfinished -= 1
+                _settle(part.flow, 1, finished)
+            if not self._unfinished:
+                self._conclude()
+        if response.final:
+            self._scheduler.leave(part.step)
+        if flow is not None:
+            for index in ready:
+                self._scheduler.put(self, self.plan.steps[index], flow)
+        self._send()
+        for each in finished:
+            each.take()
+
+    def _advanced(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> Flow | None:
+        """The flow with the outputs of a response; None for one that only says that it was the last.
+
+        Under the lock. Raises a ServerError.
+        """
+        step, flow = part.step, part.flow
+        if response.final:
+            self._note_times(part, response)
+            if not response.outputs and (part.responses or step.is_decoupled):
+                return None
+        part.responses += 1
+        if step.is_decoupled:
+            flow = Flow(self.plan, part)
+        elif part.responses > 1:
+            raise BackendFailed(f"expected a single response, got {part.responses}", model=step.name)
+        flow.fill(part, response, ready)
+        if not flow.unwritten:
+            self._write(flow)
+        return flow
+
+    def _write(self, flow: Flow) -> None:
+        """Make the response of a flow whose outputs are all there. Under the lock."""
+        flow.unwritten = -1
+        flow.unfinished += 1
+        if not self._sent:
+            self._first_ns = self._scheduler.clock()
+        self._sent += 1
+        self._unsent.append((self._scheduler.response(self, flow), flow))
+
+    def _finish(self) -> None:
+        with self._lock:
+            self._conclude()
+        self._send()
+
+    def _conclude(self) -> None:
+        """Make the final response, because no step is left. Under the lock; called once."""
+        pending, scheduler = self.pending, self._scheduler
+        pending.on_cancel = None
+        error = self._error
+        if error is None and pending.cancelled and not self._sent:
+            error = RequestCancelled("", model=pending.request.model_name)
+        if error is not None:
+            self._unsent.append((scheduler.failure(self, error), None))
+            return
+        if not self._flow.unwritten:  # nothing but inputs was asked for
+            self._write(self._flow)
+        if self._unsent:
+            last, _ = self._unsent[-1]
+            last.final = True
+        else:
+            last = scheduler.empty_response(self)
+            self._unsent.append((last, None))
+        scheduler.count(self, last, self._first_ns)
+
+    def _send(self) -> None:
+        """Send what waits, in order and on one thread at a time."""
+        pending = self.pending
+        while True:
+            with self._lock:
+                if self._is_sending or not self._unsent:
+                    return
+                self._is_sending = True
+                response, flow = self._unsent.popleft()
+                if flow is not None and not response.final and isinstance(pending, StreamedRequest):
+                    self._untaken.append(flow)
+            if response.final and isinstance(pending, StreamedRequest):
+                pending.on_take = None
+            deliver(pending, response)
+            with self._lock:
+                self._is_sending = False
+            if flow is not None and not isinstance(pending, StreamedRequest):
+                self._release(flow)
+            if response.final:
+                self._scheduler.end(self)
+            else:
+                self._scheduler.flush_later(pending)
+
+    def _note_taken(self, pending: StreamedRequest, count: int) -> None:
+        """The client has taken its oldest `count` responses: what they came from may send more."""
+        with self._lock:
+            taken = [self._untaken.popleft() for _ in range(min(count, len(self._untaken)))]
+        for flow in taken:
+            self._release(flow)
+
+    def _release(self, flow: Flow) -> None:
+        finished: list[StepRequest] = []
+        with self._lock:
+            _settle(flow, 1, finished)
+        for part in finished:
+            part.take()
+
+
+def _settle(flow: Flow, count: int, finished: list[StepRequest]) -> None:
+    """Note that `count` more of a flow is finished, and add to `finished` what began it if that was the last.
+
+    Under the lock of its request.
+    """
+    flow.unfinished -= count
+    if flow.origin is not None and not flow.unfinished:
+        finished.append(flow.origin)
+        flow.origin = None
+
+
+class StepRequest(StreamedRequest):
+    """`flow` has the inputs of `step` and, unless that is decoupled, gets its outputs. `responses` counts those."""
+
+    __slots__ = ("_origin", "flow", "responses", "step")
+
+    is_nested = True
+
+    def __init__(
+        self, origin: EnsembleRequest, step: PlannedStep, flow: Flow, request: InferenceRequest, defer: Defer | None
+    ) -> None:
+        super().__init__(request, self._answer, defer=defer, flush=origin.proceed)
+        self.wants_times = True
+        self._origin = origin
+        self.step = step
+        self.flow = flow
+        self.responses = 0
+
+    def _answer(self, response: InferenceResponse) -> None:
+        """Take a response of the step's model. After the final one, nothing is taken any more."""
+        if response.final:
+            # Also ends a cycle of references, which would keep the tensors until the garbage collector runs.
+            self.on_response = _drop
+        self._origin.take(self, response)
+
+
+def _drop(response: InferenceResponse) -> None:
+    _log.error("model '%s' answered a request of an ensemble again after its last response", response.model_name)
+
+
+class Flow:
+    """What the steps of a request have given so far. Not thread-safe: the lock of the request guards it.
+
+    A request has one flow; each response of a decoupled step, `origin`, begins another.
+
+    `sources` is what was given. `parts` are the places in a sequence that came with it, by source; None as long as
+    there are none. `unwritten` is the number of steps that outputs wait for. `unfinished` are its steps that are not
+    done, and its response as long as the client has not taken it; counted only for decoupled ensembles.
+    """
+
+    __slots__ = ("_missing", "_plan", "origin", "parts", "sources", "unfinished", "unwritten")
+
+    def __init__(self, plan: Plan, origin: StepRequest | None = None) -> None:
+        self._plan = plan
+        self._missing = list(plan.missing)
+        self.origin = origin
+        self.sources: Sources = [None] * (len(plan.steps) + 1)
+        self.parts: dict[int, SequencePart] | None = None
+        self.unwritten = len(plan.writers)
+        self.unfinished = 0
+
+    def fill(self, part: StepRequest, response: InferenceResponse, ready: list[int]) -> None:
+        """Add the outputs of a response to `part`, and to `ready` the steps that waited only for them.
+
+        Raises InvalidRequest for a wrong place in a sequence.
+        """
+        plan, missing, index = self._plan, self._missing, part.step.index
+        place = sequence_part(response.parameters, part.request) if response.parameters else None
+        if place is None and self.parts is not None and any(source in self.parts for source in part.step.sources):
+            place = sequence_of(part.request)  # a step before it has changed it
+        if place is not None:
+            self.parts = {**(self.parts or {}), index: place}
+        self.sources[index] = response.outputs
+        if index in plan.writers:
+            self.unwritten -= 1
+        for reader in plan.readers[index]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                ready.append(reader)
+
+    def place(self, request: InferenceRequest) -> SequencePart:
+        """The place in a sequence that came with an output, or that of `request`, which began all."""
+        if self.parts is not None:
+            for index in sorted(self._plan.writers.intersection(self.parts)):
+                return self.parts[index]
+        return sequence_of(request)
+
+
+class InFlightLimit:
+    """At most `limit` requests of each step may be in flight; what exceeds them waits in its order. Any thread.
+
+    Nothing blocks, unlike in Triton: a decoupled step before a full one is held back by the window of its responses,
+    because a response counts as taken only when the steps after it are done.
+    Source: docs/spec/schedulers.md section 3.5, "max_inflight_requests".
+    """
+
+    def __init__(self, limit: int, steps: int) -> None:
+        self._lock = threading.Lock()
+        self._free = [limit] * steps
+        self._waiting: list[deque[Ready]] = [deque() for _ in range(steps)]
+
+    def enter(self, ready: Ready) -> bool:
+        """Count `ready` as in flight; False if it must wait: then `leave` returns it in its turn."""
+        index = ready[1].index
+        with self._lock:
+            if not self._free[index]:
+                self._waiting[index].append(ready)
+                return False
+            self._free[index] -= 1
+        return True
+
+    def leave(self, step: PlannedStep) -> Ready | None:
+        """Note that a request of a step is done. Returns what is in flight in its place, if something waited."""
+        with self._lock:
+            waiting = self._waiting[step.index]
+            if waiting:
+                return waiting.popleft()
+            self._free[step.index] += 1
+        return None
+
+    def withdraw(self, request: EnsembleRequest) -> int:
+        """Remove what waits of `request`. Returns how much that was."""
+        count = 0
+        with self._lock:
+            for index, waiting in enumerate(self._waiting):
+                kept = deque(ready for ready in waiting if ready[0] is not request)
+                count += len(waiting) - len(kept)
+                self._waiting[index] = kept
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What has to run for certain outputs of the ensemble. Shared by requests, never changed.
+
+    `first` are the indices of the steps that need only the request; `readers[i]` are those that wait for step i, and
+    `missing` is the number of steps that each waits for. `response` takes the outputs, of which `names` are the names,
+    from `writers`. `passes_runs`: the inputs of a request may be passed on as they arrived.
+    """
+
+    steps: tuple[PlannedStep, ...]
+    first: tuple[int, ...]
+    readers: tuple[tuple[int, ...], ...]
+    missing: tuple[int, ...]
+    response: TensorMap
+    names: tuple[str, ...]
+    writers: frozenset[int]
+    passes_runs: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step and its model. `inputs` takes the tensors for it from `sources`, the steps before it or the request.
+
+    `outputs` are those to request, empty if they are all that the model has.
+    """
+
+    index: int
+    model: StepModel
+    name: str
+    version: int
+    inputs: TensorMap
+    sources: tuple[int, ...]
+    outputs: tuple[str, ...]
+    is_decoupled: bool
+
+
+class Plans:
+    """The plans of one ensemble version, by requested outputs. Any thread; two may make the same plan."""
+
+    def __init__(self, spec: ModelSpec, steps: Sequence[EnsembleStep], models: Sequence[StepModel]) -> None:
+        self._spec = spec
+        self._graph = tuple(steps)
+        # Where each tensor comes from: the source, its name there, and whether it has a batch dimension.
+        self._origins = {name: (REQUEST, name, spec.max_batch_size > 0) for name in spec.inputs}
+        for index, (step, model) in enumerate(zip(steps, models, strict=True)):
+            has_batch = model.spec.max_batch_size > 0
+            self._origins |= {tensor: (index, name, has_batch) for name, tensor in step.outputs}
+        self._steps = tuple(
+            self._planned(index, step, model) for index, (step, model) in enumerate(zip(steps, models, strict=True))
+        )
+        self._made: Memo[frozenset[str], Plan] = Memo(_MOST_PLANS)
+        self._whole = self._make(spec.outputs)
+
+    def of(self, outputs: tuple[str, ...]) -> Plan:
+        """The plan for the requested `outputs`; empty means all."""
+        if not outputs:
+            return self._whole
+        key = frozenset(outputs)
+        plan = self._made.get(key)
+        if plan is None:
+            plan = self._made[key] = self._make(outputs)
+        return plan
+
+    def _make(self, outputs: Collection[str]) -> Plan:
+        needed = needed_steps(self._graph, outputs)
+        waits = {index: set(self._steps[index].sources) - {REQUEST} for index in needed}
+        taken: list[MappedTensor] = []
+        for name, output in self._spec.outputs.items():
+            if name in outputs:
+                dims = output.dims if output.model_dims is None else output.model_dims
+                taken.append(self._taken(name, name, self._spec.max_batch_size > 0, dims))
+        inputs = self._spec.inputs.values()
+        return Plan(
+            steps=self._steps,
+            first=tuple(index for index in needed if not waits[index]),
+            readers=tuple(tuple(index for index in needed if step.index in waits[index]) for step in self._steps),
+            missing=tuple(len(waits.get(step.index, ())) for step in self._steps),
+            response=TensorMap(taken),
+            names=tuple(each.name for each in taken),
+            writers=frozenset(each.source for each in taken) - {REQUEST},
+            # The arrays of other requests are made when they are checked.
+            passes_runs=all(entry.datatype is not BYTES and entry.model_dims is None for entry in inputs),
+        )
+
+    def _planned(self, index: int, step: EnsembleStep, model: StepModel) -> PlannedStep:
+        spec = model.spec
+        results = tuple(name for name, _ in step.outputs)
+        return PlannedStep(
+            index=index,
+            model=model,
+            name=spec.name,
+            version=step.version,
+            inputs=TensorMap(
+                [
+                    self._taken(name, tensor, spec.max_batch_size > 0, spec.inputs[name].dims)
+                    for name, tensor in step.inputs
+                ]
+            ),
+            sources=tuple({self._origins[tensor][0]: None for tensor in step.sources}),
+            outputs=() if set(results) == spec.outputs.keys() else results,
+            is_decoupled=spec.decoupled,
+        )
+
+    def _taken(self, name: str, tensor: str, takes_batch: bool, dims: Shape) -> MappedTensor:
+        source, original, has_batch = self._origins[tensor]
+        return MappedTensor(name, source, original, shape_change(has_batch, takes_batch, dims))
+
+
+class MappedTensor(NamedTuple):
+    """A tensor for a step or for the client: `name` there, `original` where `source` gives it."""
+
+    name: str
+    source: int
+    original: str
+    change: ShapeChange | None
+
+
+class TensorMap:
+    """Takes the tensors `taken` from their sources, for one step or for the client. Any thread.
+
+    The outputs of a small step are one run of bytes. If a step or the client takes such a run, or a part of it, that is
+    passed on as it is, under other names; nothing is cut out of it. The renamed layouts are remembered.
+    """
+
+    __slots__ = ("_renamed", "_source", "_taken")
+
+    def __init__(self, taken: Sequence[MappedTensor]) -> None:
+        self._taken = tuple(taken)
+        # The only source, if it may be passed on as a run, and what comes of it by its layout.
+        sources = {each.source for each in taken}
+        is_plain = len(sources) == 1 and all(each.change is None for each in taken)
+        self._source = sources.pop() if is_plain else None
+        self._renamed: Memo[TensorLayout, tuple[TensorLayout, int]] = Memo(_MOST_RENAMED)
+
+    def inputs(self, sources: Sources) -> Inputs:
+        """The tensors as inputs of the step, without those that were left out."""
+        run = self._run(sources)
+        if run is not None:
+            return PackedInputs(*run)
+        return [InputTensor(name, datatype, shape, content) for name, datatype, shape, content in self._parts(sources)]
+
+    def outputs(self, sources: Sources) -> Outputs:
+        """The tensors as outputs of the ensemble, without those that were left out."""
+        run = self._run(sources)
+        if run is not None:
+            return PackedOutputs(*run)
+        outputs: list[OutputTensor] = []
+        for name, datatype, shape, content in self._parts(sources):
+            if isinstance(content, memoryview):
+                outputs.append(ReceivedOutput(name, datatype, shape, content))
+            else:
+                outputs.append(OutputTensor(name, datatype, shape, content))
+        return outputs
+
+    def _run(self, sources: Sources) -> tuple[TensorLayout, memoryview] | None:
+        """The tensors as a part of the run of bytes that their only source is; None if it is not that."""
+        if self._source is None:
+            return None
+        packed = sources[self._source]
+        if not isinstance(packed, PackedTensors):
+            return None
+        layout = packed.layout
+        renamed = self._renamed.get(layout)
+        if renamed is None:
+            renamed = self._renamed[layout] = self._rename(layout)
+        made, start = renamed
+        if start < 0:
+            return None
+        return made, packed.content if made.size == layout.size else packed.content[start : start + made.size]
+
+    def _rename(self, layout: TensorLayout) -> tuple[TensorLayout, int]:
+        """The layout of the tensors and its first byte in a run of `layout`; -1 if they are not neighbours there."""
+        entries = {entry[0]: entry for entry in layout.entries}
+        found: list[tuple[LayoutEntry, str]] = []
+        for name, _, original, _ in self._taken:
+            if original not in entries:
+                return _NO_RUN
+            found.append((entries[original], name))
+        found.sort(key=lambda each: each[0][3])
+        if any(entry[4] != after[3] for (entry, _), (after, _) in pairwise(found)):
+            return _NO_RUN
+        made = layout_of([(name, datatype, shape, end - start) for (_, datatype, shape, start, end), name in found])
+        return made, found[0][0][3]
+
+    def _parts(self, sources: Sources) -> list[tuple[str, str, Shape, memoryview | Array]]:
+        """Name, datatype, shape and content of each tensor that was not left out."""
+        named: dict[int, dict[str, InputTensor | OutputTensor]] = {}
+        parts: list[tuple[str, str, Shape, memoryview | Array]] = []
+        for name, source, original, change in self._taken:
+            if source not in named:
+                given = sources[source]
+                named[source] = {tensor.name: tensor for tensor in given} if given is not None else {}
+            tensor = named[source].get(original)
+            if tensor is None:
+                continue
+            if isinstance(tensor, ReceivedOutput):  # it may never need an array
+                parts.append((name, tensor.datatype, _changed(tensor.shape, change), tensor.content()))
+            else:
+                array = tensor.array
+                shape = _changed(array.shape, change)
+                parts.append((name, tensor.datatype, shape, array.reshape(shape)))
+        return parts
+
+
+_NO_RUN: tuple[TensorLayout, int] = (TensorLayout(()), -1)
+
+
+def _changed(shape: Shape, change: ShapeChange | None) -> Shape:
+    return shape if change is None else change.apply(shape)
+
+
+class ShapeChange(NamedTuple):
+    """A tensor gains or loses a first dimension of 1, unless it already fits `dims`, those of its reader.
+
+    Source: docs/spec/schedulers.md section 3.5, "Batch adaptation".
+    """
+
+    gains: bool
+    dims: Shape
+
+    def apply(self, shape: Shape) -> Shape:
+        fits = may_match(self.dims, shape)
+        if self.gains:
+            return (1, *shape) if fits else shape
+        return shape[1:] if not fits and shape[:1] == (1,) else shape
+
+
+def shape_change(has_batch: bool, takes_batch: bool, dims: Shape) -> ShapeChange | None:
+    """The change between a writer and a reader with `dims`; None if both have a batch dimension, or neither has."""
+    return None if has_batch == takes_batch else ShapeChange(takes_batch, dims)
+
+
+_NAMES = ("sequence_id", "sequence_start", "sequence_end")
+
+
+class SequencePart(NamedTuple):
+    """The place of a request or response in its sequence. Each response of an ensemble names it, as in Triton."""
+
+    correlation_id: int | str
+    start: bool
+    end: bool
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The place as parameters of a response: a large number as the signed one with the same bits, as in Triton."""
+        id = self.correlation_id
+        if not (id or self.start or self.end):
+            return NO_SEQUENCE
+        if type(id) is int and id >= 1 << 63:
+            id -= 1 << 64
+        return {"sequence_id": id, "sequence_start": self.start, "sequence_end": self.end}
+
+
+def sequence_of(request: InferenceRequest) -> SequencePart:
+    return SequencePart(request.correlation_id, request.sequence_start, request.sequence_end)
+
+
+def sequence_part(parameters: Mapping[str, Parameter], request: InferenceRequest) -> SequencePart | None:
+    """The place that the parameters of a response to `request` give; None if they give none. Raises InvalidRequest."""
+    if not any(name in parameters for name in _NAMES):
+        return None
+    correlation_id = parameters.get("sequence_id", request.correlation_id)
+    if type(correlation_id) not in (int, str):
+        raise InvalidRequest(
+            "expected parameter 'sequence_id' to be TRITONSERVER_PARAMETER_INT or TRITONSERVER_PARAMETER_STRING"
+        )
+    flags = []
+    for name in _NAMES[1:]:
+        flag = parameters.get(name, False)
+        if type(flag) is not bool:
+            raise InvalidRequest(f"expect parameter '{name}' to be TRITONSERVER_PARAMETER_BOOL")
+        flags.append(flag)
+    return SequencePart(correlation_id, *flags)  # type: ignore[arg-type]

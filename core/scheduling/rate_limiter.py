@@ -71,13 +71,6 @@ def admitted(bids: Sequence[Bid], free: Mapping[Resource, int]) -> list[int]:
     return chosen
 
 
-# IDLE    -> WAITING, HELD     its instance has work
-# WAITING -> HELD              its turn has come
-#                 -> IDLE              its instance has no work any more
-# HELD    -> IDLE              the execution has ended, or there was no work after all
-#                 -> WAITING           the execution has ended, and there is more work
-
-
 class ClaimState(Enum):
     """`next` are the states that may follow."""
 
@@ -90,9 +83,9 @@ class ClaimState(Enum):
 
 IDLE, WAITING, HELD = ClaimState
 
-IDLE.next = (WAITING, HELD)
-WAITING.next = (HELD, IDLE)
-HELD.next = (IDLE, WAITING)
+IDLE.next = (WAITING, HELD)  # its instance has work
+WAITING.next = (HELD, IDLE)  # its turn has come; there is no work any more
+HELD.next = (IDLE, WAITING)  # the execution has ended; there is more work
 
 
 def _never() -> bool:
@@ -108,11 +101,11 @@ class Claim:
     later turn.
     """
 
-    def __init__(self, name: str, needs: Needs, priority: int, lock: threading.Lock, line: Line) -> None:
+    def __init__(self, name: str, needs: Needs, priority: int, lock: threading.Lock, group: ResourceGroup) -> None:
         self.name = name
         self.needs = needs
         self.priority = priority
-        self.line = line
+        self.group = group
         self.turn = 0
         self.arrival = 0
         self.state = IDLE
@@ -124,16 +117,16 @@ class Claim:
         """Take the resources now, or wait for the turn, which `wait` tells. Returns whether they are held."""
         with self._lock:
             if self.state is IDLE:
-                self.line.stage(self)
-                self.line.admit()
+                self.group.stage(self)
+                self.group.admit()
             return self.state is HELD
 
     def try_take(self) -> bool:
         """Take the resources now, or not at all. Returns whether they are held."""
         with self._lock:
             if self.state is IDLE:
-                self.line.stage(self)
-                self.line.admit()
+                self.group.stage(self)
+                self.group.admit()
                 if self.state is WAITING:
                     self._abandon()
             return self.state is HELD
@@ -157,17 +150,17 @@ class Claim:
                 self._abandon()
             elif self.state is HELD:
                 self.move(IDLE)
-                self.line.admit()
+                self.group.admit()
 
     def end(self) -> None:
         """Give back the resources after an execution."""
         with self._lock:
             self.turn += self.priority
             if self.has_more():
-                self.line.stage(self)
+                self.group.stage(self)
             else:
                 self.move(IDLE)
-            self.line.admit()
+            self.group.admit()
 
     def move(self, state: ClaimState) -> None:
         """Under the lock. Raises RuntimeError for a move that the states do not allow, which is a bug."""
@@ -180,14 +173,14 @@ class Claim:
 
     def _abandon(self) -> None:
         self.move(IDLE)
-        self.line.admit()  # what it kept from those behind it
+        self.group.admit()  # what it kept from those behind it
 
 
-# Instances that share nothing stand in different lines, so that the turns of one line say nothing about another's.
+class ResourceGroup:
+    """The claims that compete for the same resources. Every method is called under the limiter's lock.
 
-
-class Line:
-    """Every method is called under the limiter's lock. `limits` are those of the resources of its claims.
+    Instances that share nothing are in different groups, so that the turns of one say nothing about another's. `limits`
+    are those of the resources of its claims.
 
     `clock` is the latest turn that has come. A claim that comes anew begins there, so that an instance that was loaded
     or idle for long does not make up for all the turns that others had meanwhile (start-time fair queueing).
@@ -199,7 +192,7 @@ class Line:
         self.clock = clock
         self._arrivals = max((claim.arrival for claim in self.claims), default=0)
         for claim in self.claims:
-            claim.line = self
+            claim.group = self
 
     def stage(self, claim: Claim) -> None:
         """IDLE or HELD -> WAITING"""
@@ -302,7 +295,7 @@ class RateLimiter:
     def __init__(self, options: Iterable[ResourceLimit] = ()) -> None:
         self._options = tuple(options)
         self._lock = threading.Lock()
-        self._lines: list[Line] = []  # guarded by the lock
+        self._groups: list[ResourceGroup] = []  # guarded by the lock
 
     def enter(self, placement: Placement, model: str) -> Claim | None:
         """The claim of a new instance; None if it needs nothing, and so never waits.
@@ -313,27 +306,27 @@ class RateLimiter:
         if not needs:
             return None
         with self._lock:
-            others = [claim.needs for line in self._lines for claim in line.claims]
+            others = [claim.needs for group in self._groups for claim in group.claims]
             check_limits(placement, model, others, self._options)
-            joined = [line for line in self._lines if not needs.keys().isdisjoint(line.limits)]
-            line = Line(
+            joined = [group for group in self._groups if not needs.keys().isdisjoint(group.limits)]
+            group = ResourceGroup(
                 [claim for other in joined for claim in other.claims], max((other.clock for other in joined), default=0)
             )
-            claim = Claim(placement.name, needs, placement.limit.priority, self._lock, line)
-            line.claims.append(claim)
-            self._lines = [other for other in self._lines if other not in joined] + [line]
-            self._limit(line)
+            claim = Claim(placement.name, needs, placement.limit.priority, self._lock, group)
+            group.claims.append(claim)
+            self._groups = [other for other in self._groups if other not in joined] + [group]
+            self._limit(group)
             return claim
 
     def leave(self, claim: Claim) -> None:
         """Forget an instance, which executes nothing any more."""
         with self._lock:
-            line = claim.line
-            line.claims.remove(claim)
-            if not line.claims:
-                self._lines.remove(line)
+            group = claim.group
+            group.claims.remove(claim)
+            if not group.claims:
+                self._groups.remove(group)
             else:
-                self._limit(line)
+                self._limit(group)
 
     def lacking(self, holder: Placement, others: Iterable[Placement]) -> str:
         """The resource for which each of `others` must wait as long as an execution of `holder` runs.
@@ -342,7 +335,7 @@ class RateLimiter:
         """
         held = needs_of(holder)
         with self._lock:
-            limits = {resource: limit for line in self._lines for resource, limit in line.limits.items()}
+            limits = {resource: limit for group in self._groups for resource, limit in group.limits.items()}
         lacking = ""
         for other in others:
             needs = needs_of(other)
@@ -353,19 +346,19 @@ class RateLimiter:
             lacking = lacking or first.name
         return lacking
 
-    def _limit(self, line: Line) -> None:
-        """Set the limits anew. Under the lock."""
-        line.limits = resource_limits([claim.needs for claim in line.claims], self._options)
-        line.admit()
+    def _limit(self, group: ResourceGroup) -> None:
+        """Recompute the limits. The caller holds the lock."""
+        group.limits = resource_limits([claim.needs for claim in group.claims], self._options)
+        group.admit()
 
     def metrics(self) -> tuple[ResourceMetrics, ...]:
         """Every resource that an instance needs, by name and device."""
         found: list[ResourceMetrics] = []
         with self._lock:
-            for line in self._lines:
-                free = line.free()
-                for resource, limit in line.limits.items():
-                    waiting = sum(claim.state is WAITING and resource in claim.needs for claim in line.claims)
+            for group in self._groups:
+                free = group.free()
+                for resource, limit in group.limits.items():
+                    waiting = sum(claim.state is WAITING and resource in claim.needs for claim in group.claims)
                     found.append(
                         ResourceMetrics(
                             resource=resource.name,
