@@ -17,7 +17,7 @@ from trident.app.supervisor.private_directory import PrivateDirectory
 from trident.app.supervisor.server import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology
 from trident.app.worker.listening_sockets import Bind
-from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.options import EnginePlace
 
 if TYPE_CHECKING:
     from trident.app.sites.engine_start import EngineStart

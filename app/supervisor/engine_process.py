@@ -30,8 +30,7 @@ from trident.app.supervisor.private_directory import PrivateDirectory
 from trident.app.supervisor.start import STOP_ENGINE, FailureNote, gpus_of_engine
 from trident.core.backends.cpu_budget import keep_to_share, pin_to_share
 from trident.core.engine.in_process import InferenceEngine, make_engine
-from trident.core.lifecycle.engine_place import EnginePlace
-from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.options import EngineOptions, EnginePlace
 from trident.core.observability.hardware import gpu_uuids, trim_heap
 from trident.core.observability.log import reopen_log_if_asked
 from trident.core.remote.control_log import ControlLog, Restoration, own_changes

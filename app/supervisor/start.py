@@ -19,7 +19,7 @@ from typing import NamedTuple
 from trident.app.settings.server import ServerSettings
 from trident.core.backends.cpu_budget import available_cores, share_of
 from trident.core.interprocess.restarts import SharedNote
-from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.options import EnginePlace
 from trident.core.observability.hardware import gpu_uuids
 
 # The libraries that every framework needs for GPUs come as this package; an installation for processors has none.

@@ -20,9 +20,9 @@ from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServedMod
 from trident.core.errors import InvalidRequest
 from trident.core.lifecycle.lifecycle import Lifecycle, VersionOverview, overview
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.model import version_states
+from trident.core.lifecycle.model import is_met, repository_index, version_states
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, repository_index
+from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
 from trident.core.observability.log import LogLevels, change_log
@@ -190,7 +190,7 @@ class InferenceEngine:
         """Whether the start has ended and the models meet the rule of the options."""
         if self._lifecycle.phase not in (Phase.READY, Phase.FAILED) or not self._lifecycle.has_repositories:
             return False
-        return self._options.readiness.is_met(self._models.all())
+        return is_met(self._options.readiness, self._models.all())
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         return self._models.find(name, version).answers_ready()

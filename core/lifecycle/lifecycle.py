@@ -13,10 +13,11 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from trident.core.errors import (
@@ -27,186 +28,32 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.lifecycle.engine_place import EnginePlace
-from trident.core.lifecycle.load_request import LoadRequest, check_model_name
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
 from trident.core.lifecycle.loads import Loads
 from trident.core.lifecycle.long_executions import LongExecutions
-from trident.core.lifecycle.model import Model, Retirement, log_in_flight, poll_failure
-from trident.core.lifecycle.models import Models, StartProgress
-from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import IndexEntry, LoadCause, LoadCounts, ModelState, Phase, ServingPhase, index_entry
-from trident.core.lifecycle.version import ModelVersion, find_steps
+from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
+from trident.core.lifecycle.models import Models, StartProgress, find_steps
+from trident.core.lifecycle.options import EngineOptions, EnginePlace
+from trident.core.lifecycle.state import IndexEntry, LoadCause, LoadCounts, ModelState, Phase, ServingPhase
+from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
-from trident.core.repository.sources import FolderShape, LocalSource, SingleModelSource, Source, folder_shape
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionOverview:
-    """One model version and where it runs; empty texts for a version that does not run or a model without versions."""
-
-    entry: IndexEntry
-    device: str = ""
-    execution_provider: str = ""
-
-
-def overview(models: Iterable[Model]) -> list[VersionOverview]:
-    lines: list[VersionOverview] = []
-    for model in models:
-        if not model.versions:
-            failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
-            lines.append(VersionOverview(entry=failed))
-        lines += [
-            VersionOverview(
-                entry=index_entry(model, version),
-                device=version.description.get("device", ""),
-                execution_provider=version.description.get("execution provider", ""),
-            )
-            for _, version in sorted(model.versions.items())
-        ]
-    return lines
-
-
-# Source: docs/spec/repository.md sections 1.3 and 1.6.
-
+from trident.core.repository.sources import (
+    FolderShape,
+    LocalSource,
+    OverrideSource,
+    SingleModelSource,
+    Source,
+    folder_shape,
+)
 
 _log = logging.getLogger("trident.lifecycle")
-
-
-def seconds_until_poll(every_s: float, place: EnginePlace, now_s: float) -> float:
-    """How long to wait for the next poll. `now_s` is the monotonic time, which all processes of a machine share.
-
-    Several engines poll at the same moments, so that they change their models together.
-    """
-    return every_s if place.count == 1 else every_s - now_s % every_s
-
-
-class Poller:
-    """`poll` is called on one thread. `load` loads a model; it runs on `threads` and does not raise. `unload` begins to
-    unload one, for a cause.
-    """
-
-    def __init__(
-        self,
-        repositories: Repositories,
-        models: Models,
-        threads: LoadThreads,
-        load: Callable[[Located], object],
-        unload: Callable[[Model, str], object],
-    ) -> None:
-        self._repositories = repositories
-        self._models = models
-        self._threads = threads
-        self._load = load
-        self._unload = unload
-        self._lock = threading.Lock()
-        # The models that wait for a thread, as the last poll found them.
-        self._queued: dict[ModelKey, Located] = {}
-        self._polls = 0
-
-    def poll(self) -> None:
-        """Look at all repositories and begin the loads and unloads. A model that is being loaded is left alone."""
-        self._polls += 1
-        scan = self._repositories.scan()
-        for location, error in scan.failures.items():
-            _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
-        for name in sorted(scan.duplicates):
-            self._refuse_duplicate(self._models.add(ModelKey(name)))
-        with self._lock:
-            self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
-        for located in scan.models.values():
-            model = self._models.add(located.key)
-            # After a failure the old files may return: then nothing is loaded, but the reason is cleared.
-            changed = model.has_failed or not model.is_made_of(located.files)
-            if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
-                self._queue(model, located)
-        self._unload_missing(scan)
-
-    def _refuse_duplicate(self, model: Model) -> None:
-        """Unload a model that several repositories have: nobody can say which of them is meant."""
-        if model.is_busy:
-            return
-        if model.serving:
-            self._unload(model, LoadCause.POLL.value)
-        model.note_duplicate()
-
-    def _queue(self, model: Model, located: Located) -> None:
-        """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""
-        model.is_awaited = True
-        with self._lock:
-            is_new = located.key not in self._queued
-            self._queued[located.key] = located
-        if is_new:
-            self._threads.submit(partial(self._load_queued, located.key))
-
-    def _load_queued(self, key: ModelKey) -> None:
-        with self._lock:
-            located = self._queued.pop(key, None)
-        if located is not None:
-            self._load(located)
-
-    def _unload_missing(self, scan: Scan) -> None:
-        for model in self._models.all():
-            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
-            if is_missing and not model.is_busy and model.location not in scan.failures:
-                if model.serving:
-                    _log.info("'%s' is no longer in its repository", model.key.name)
-                    self._unload(model, LoadCause.POLL.value)
-                model.forget()
-
-
-# They are daemon threads: a load that never ends must not keep the process alive, as `concurrent.futures` would.
-
-
-class LoadThreads:
-    """Any thread. Submitted work must not raise."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = max(1, limit)
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._waiting: deque[Callable[[], None]] = deque()
-        self._running = 0
-        self._closed = False
-
-    def submit(self, work: Callable[[], None]) -> None:
-        """Run `work` in its turn; after `close` drop it."""
-        with self._lock:
-            if self._closed:
-                return
-            self._waiting.append(work)
-            if self._running == self._limit:
-                return
-            self._running += 1
-        threading.Thread(target=self._run, name="trident-load", daemon=True).start()
-
-    def wait_idle(self, timeout_s: float | None = None) -> bool:
-        """Whether all submitted work was done within `timeout_s` seconds. Blocks."""
-        with self._lock:
-            return self._idle.wait_for(lambda: not self._running, timeout_s)
-
-    def close(self) -> None:
-        """Drop the work that has not begun. Running work continues."""
-        with self._lock:
-            self._closed = True
-            self._waiting.clear()
-
-    def _run(self) -> None:
-        while True:
-            with self._lock:
-                if not self._waiting:
-                    self._running -= 1
-                    self._idle.notify_all()
-                    return
-                work = self._waiting.popleft()
-            work()
-
 
 NOT_EXPLICIT = "explicit model load / unload is not allowed if polling is enabled"
 NOT_FOUND = "model not found in any model repository"
 ALL_MODELS = "*"
 # More than an empty repository takes to be read.
 _START_SECONDS = 30.0
+_FILE = "file:"
 
 
 class Lifecycle:
@@ -490,3 +337,209 @@ class Lifecycle:
             model.problem = BackendFailed(str(exc) or type(exc).__name__).reason
             return model.problem
         return ""
+
+
+# --- polling. Source: docs/spec/repository.md sections 1.3 and 1.6.
+
+
+def seconds_until_poll(every_s: float, place: EnginePlace, now_s: float) -> float:
+    """How long to wait for the next poll. `now_s` is the monotonic time, which all processes of a machine share.
+
+    Several engines poll at the same moments, so that they change their models together.
+    """
+    return every_s if place.count == 1 else every_s - now_s % every_s
+
+
+class Poller:
+    """Follows changes in the repositories. `poll` is called on one thread.
+
+    `load` loads a model; it runs on `threads` and does not raise. `unload` begins to unload one, for a cause.
+    """
+
+    def __init__(
+        self,
+        repositories: Repositories,
+        models: Models,
+        threads: LoadThreads,
+        load: Callable[[Located], object],
+        unload: Callable[[Model, str], object],
+    ) -> None:
+        self._repositories = repositories
+        self._models = models
+        self._threads = threads
+        self._load = load
+        self._unload = unload
+        self._lock = threading.Lock()
+        # The models that wait for a thread, as the last poll found them.
+        self._queued: dict[ModelKey, Located] = {}
+        self._polls = 0
+
+    def poll(self) -> None:
+        """Look at all repositories and begin the loads and unloads. A model that is being loaded is left alone."""
+        self._polls += 1
+        scan = self._repositories.scan()
+        for location, error in scan.failures.items():
+            _log.warning("failed to poll model repository %s: %s; its models stay as they are", location, error.message)
+        for name in sorted(scan.duplicates):
+            self._refuse_duplicate(self._models.add(ModelKey(name)))
+        with self._lock:
+            self._queued = {key: located for key, located in self._queued.items() if key in scan.models}
+        for located in scan.models.values():
+            model = self._models.add(located.key)
+            # After a failure the old files may return: then nothing is loaded, but the reason is cleared.
+            changed = model.has_failed or not model.is_made_of(located.files)
+            if changed and not model.is_busy and model.is_worth_a_try(located.files, self._polls):
+                self._queue(model, located)
+        self._unload_missing(scan)
+
+    def _refuse_duplicate(self, model: Model) -> None:
+        """Unload a model that several repositories have: nobody can say which of them is meant."""
+        if model.is_busy:
+            return
+        if model.serving:
+            self._unload(model, LoadCause.POLL.value)
+        model.note_duplicate()
+
+    def _queue(self, model: Model, located: Located) -> None:
+        """Each model waits for a thread only once, however often it changes: polls continue while loads take long."""
+        model.is_awaited = True
+        with self._lock:
+            is_new = located.key not in self._queued
+            self._queued[located.key] = located
+        if is_new:
+            self._threads.submit(partial(self._load_queued, located.key))
+
+    def _load_queued(self, key: ModelKey) -> None:
+        with self._lock:
+            located = self._queued.pop(key, None)
+        if located is not None:
+            self._load(located)
+
+    def _unload_missing(self, scan: Scan) -> None:
+        for model in self._models.all():
+            is_missing = model.key not in scan.models and model.key.name not in scan.duplicates
+            if is_missing and not model.is_busy and model.location not in scan.failures:
+                if model.serving:
+                    _log.info("'%s' is no longer in its repository", model.key.name)
+                    self._unload(model, LoadCause.POLL.value)
+                model.forget()
+
+
+class LoadThreads:
+    """Threads that load models. Any thread may call the methods; submitted work must not raise.
+
+    They are daemon threads: a load that never ends must not keep the process alive, as `concurrent.futures` would.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = max(1, limit)
+        self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._waiting: deque[Callable[[], None]] = deque()
+        self._running = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Run `work` in its turn; after `close` drop it."""
+        with self._lock:
+            if self._closed:
+                return
+            self._waiting.append(work)
+            if self._running == self._limit:
+                return
+            self._running += 1
+        threading.Thread(target=self._run, name="trident-load", daemon=True).start()
+
+    def wait_idle(self, timeout_s: float | None = None) -> bool:
+        """Whether all submitted work was done within `timeout_s` seconds. Blocks."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._running, timeout_s)
+
+    def close(self) -> None:
+        """Drop the work that has not begun. Running work continues."""
+        with self._lock:
+            self._closed = True
+            self._waiting.clear()
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._running -= 1
+                    self._idle.notify_all()
+                    return
+                work = self._waiting.popleft()
+            work()
+
+
+# --- the load request of a client. Source: docs/spec/repository.md section 1.6, docs/spec/http.md section 8.
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """`config`, unparsed JSON, replaces the model's configuration file, and `located` its directory; None if not given.
+
+    A context manager: at its end it removes the files that no version uses.
+    """
+
+    config: str | None
+    located: Located | None
+    _source: OverrideSource | None
+
+    @staticmethod
+    def read(name: str, parameters: Mapping[str, str | bytes]) -> LoadRequest:
+        """Raises InvalidRequest with Triton's text."""
+        check_model_name(name)
+        files = {key.removeprefix(_FILE): value for key, value in parameters.items() if isinstance(value, bytes)}
+        text = parameters.get("config")
+        if files and text is None:
+            raise InvalidRequest("Load parameter 'config' must be specified for model file override")
+        config = text if isinstance(text, str) else None
+        if not files:
+            return LoadRequest(config, None, None)
+        source = OverrideSource(name, files)
+        located = Located(ModelKey(name), source, tuple(source.files(name) or ()))
+        return LoadRequest(config, located, source)
+
+    def __enter__(self) -> LoadRequest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._source is not None:
+            self._source.close()
+
+
+def check_model_name(name: str) -> None:
+    """Raise InvalidRequest for a name that no model directory can have."""
+    if not name.strip():
+        raise InvalidRequest("Model name cannot be empty. Please enter a valid name to deploy.")
+    if name == ".." or "/" in name:
+        raise InvalidRequest(f"invalid model name '{name}', model name must not contain path traversal characters")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOverview:
+    """One model version and where it runs; empty texts for a version that does not run or a model without versions."""
+
+    entry: IndexEntry
+    device: str = ""
+    execution_provider: str = ""
+
+
+def overview(models: Iterable[Model]) -> list[VersionOverview]:
+    lines: list[VersionOverview] = []
+    for model in models:
+        if not model.versions:
+            failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
+            lines.append(VersionOverview(entry=failed))
+        lines += [
+            VersionOverview(
+                entry=index_entry(model, version),
+                device=version.description.get("device", ""),
+                execution_provider=version.description.get("execution provider", ""),
+            )
+            for _, version in sorted(model.versions.items())
+        ]
+    return lines

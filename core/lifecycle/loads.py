@@ -16,9 +16,9 @@ from trident.core.config.ensemble import EnsembleStep
 from trident.core.errors import ServerError
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Model
-from trident.core.lifecycle.models import Models
+from trident.core.lifecycle.models import Models, find_steps, step_key
 from trident.core.lifecycle.state import LoadCause, LoadCounts
-from trident.core.lifecycle.version import ModelVersion, find_steps, step_key
+from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import Located, ModelKey
 from trident.core.repository.sources import Source
 

@@ -9,11 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trident.core.lifecycle.version import ModelVersion
-    from trident.core.observability.statistics import RunningExecution
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.observability.statistics import RunningExecution
 
 _log = logging.getLogger("trident.lifecycle")
 

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
 
 from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
-from trident.core.lifecycle.engine_place import EnginePlace
 from trident.core.observability.latency_options import LatencyOptions
 from trident.core.observability.tracing.settings import TraceOptions
 from trident.core.response_cache.redis_options import RedisOptions
 from trident.core.scheduling.resource_limit import ResourceLimit
 
 
-class JudgedModel(Protocol):
-    """The state of a model that the rules look at: the versions that serve, why they cannot at the moment, and whether
-    the start had to load it.
+@dataclass(frozen=True, slots=True)
+class EnginePlace:
+    """The engine `index` of `count`.
+
+    The numbers that engines give out, of holds and of traces, tell a front end whom they concern: engine `index` counts
+    from `index` in steps of `count`.
     """
 
-    @property
-    def is_ready(self) -> bool: ...
-
-    @property
-    def serving(self) -> Sized: ...
-
-    @property
-    def trouble(self) -> str: ...
-
-    @property
-    def required(self) -> bool: ...
+    index: int = 0
+    count: int = 1
 
 
 class Readiness(Enum):
@@ -45,13 +37,6 @@ class Readiness(Enum):
     SERVING = "auto"
     STRICT = "true"
     STARTED = "false"
-
-    def is_met(self, models: Iterable[JudgedModel]) -> bool:
-        if self is Readiness.STARTED:
-            return True
-        if self is Readiness.STRICT:
-            return all(model.is_ready and not model.trouble for model in models)
-        return all(not model.required or (model.serving and not model.trouble) for model in models)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from trident.core.backends.backend import BackendInstance
 from trident.core.config.spec import ModelSpec
@@ -15,9 +15,7 @@ from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
 from trident.core.scheduling.instance import OnPoisoned
 from trident.core.scheduling.open_requests import Again, refuse_again
 from trident.core.scheduling.rate_limiter import InstanceClaims
-
-if TYPE_CHECKING:
-    from trident.core.scheduling.sequence_tensors import InitialStates
+from trident.core.scheduling.sequence_tensors import InitialStates
 
 
 class Scheduler(Protocol):

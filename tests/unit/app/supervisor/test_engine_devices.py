@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trident.app.supervisor.start import gpus_of_engine, usable_gpus
-from trident.core.lifecycle.engine_place import EnginePlace
+from trident.core.lifecycle.options import EnginePlace
 
 GPUS = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
 

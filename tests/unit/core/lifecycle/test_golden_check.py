@@ -21,7 +21,7 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import OutputTensor
 from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BY_NAME, Array
-from trident.core.lifecycle.loader import check_golden
+from trident.core.lifecycle.golden_check import check_golden
 
 BEGINNING = "golden request 'cat.json' of model 'model' version 1"
 

@@ -1,16 +1,19 @@
-"""Loading at start in each control mode, and load and unload requests afterwards."""
+"""The lifecycle of a server's models: start, readiness, load requests, and the end."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.project import pure_python_only
 from tests.unit.core.lifecycle.lifecycle_bench import (
     BROKEN,
     CONFIG,
@@ -23,11 +26,24 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     weight_of,
     write,
 )
+from tests.unit.pending_requests import pending_request
 from tests.waiting import until
-from trident.core.errors import ModelLoading, ModelNotFound, ModelNotReady, RepositoryUnavailable, ServerError
+from trident.core.errors import (
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelLoading,
+    ModelNotFound,
+    ModelNotReady,
+    RepositoryUnavailable,
+    ServerError,
+)
+from trident.core.lifecycle.lifecycle import LoadRequest, LoadThreads, check_model_name
+from trident.core.lifecycle.long_executions import LongExecutions
+from trident.core.lifecycle.models import Models, StartProgress
 from trident.core.lifecycle.options import Readiness
 from trident.core.lifecycle.state import Phase, ServingPhase
-from trident.core.repository.sources import LocalSource
+from trident.core.lifecycle.version import ModelVersion
+from trident.core.repository.sources import Fetched, LocalSource, SourceFile
 
 JSON = """{"backend": "fake", "input": [{"name": "INPUT0", "data_type": "TYPE_INT32", "dims": [1]}],
 "output": [{"name": "OUTPUT0", "data_type": "TYPE_INT32", "dims": [1]}],
@@ -402,3 +418,368 @@ def test_empty_local_repository_is_ready(tmp_path: Path, mode: str, caplog: pyte
         assert bench.engine.phase().name is Phase.READY
     [warning] = [text for text in caplog.messages if text.startswith(f"there is no model in {tmp_path}: ")]
     assert "expected MODEL/1/model.onnx" in warning
+
+
+def test_with_namespaces_models_of_one_name_coexist(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write(first, "m", 1)
+    write(second, "m", 2)
+    write(second, "own", 3)
+    with explicit(first, second, namespacing=True) as bench:
+        bench.load("m")
+        bench.load("own")
+        assert sorted(bench.backend.loads) == ["m:1=1", "m:1=2", "own:1=3"]
+        assert bench.index() == ["m 1 READY", "m 1 READY", "own 1 READY"]
+        assert bench.ask("own") == 3
+        with pytest.raises(InvalidRequest) as caught:
+            bench.ask("m")
+        assert caught.value.message == (
+            "There are 2 identifiers of model 'm' in global map, model namespace must be provided to resolve ambiguity."
+        )
+        with pytest.raises(InvalidRequest, match=r"^Request for unknown model: 'none' is not found$"):
+            bench.ask("none")
+        bench.engine.unload_model("m", False)
+        bench.until_index("m 1 UNAVAILABLE unloaded", "m 1 UNAVAILABLE unloaded", "own 1 READY")
+
+
+def test_without_namespaces_a_name_that_is_not_unique_is_not_loaded(tmp_path: Path) -> None:
+    for repository in ("first", "second"):
+        write(tmp_path / repository, "m", 1)
+    with explicit(tmp_path / "first", tmp_path / "second") as bench:
+        with pytest.raises(ModelLoadFailed, match=r"^failed to load 'm', failed to poll from model repository$"):
+            bench.load("m")
+        assert bench.index() == ["m UNAVAILABLE model appears in two or more repositories"]
+        assert bench.backend.loads == []
+
+
+def test_directory_names_that_are_not_text_are_no_models(tmp_path: Path) -> None:
+    os.makedirs(os.fsencode(tmp_path) + b"/caf\xe9/1")
+    write(tmp_path, "ü.1 2", 1)
+    with living(tmp_path) as bench:
+        assert bench.index() == ["ü.1 2 1 READY"]
+        assert bench.ask("ü.1 2") == 1
+
+
+class Faulty(LocalSource):
+    """A source with a bug that one model triggers."""
+
+    def fetch(self, model: str, files: Sequence[SourceFile], version: int | None) -> Fetched:
+        if model == "bad":
+            raise KeyError("a bug")
+        return super().fetch(model, files, version)
+
+
+def test_a_bug_fails_one_model_and_not_the_start(tmp_path: Path) -> None:
+    write(tmp_path, "bad", 1)
+    write(tmp_path, "good", 1)
+    with living(tmp_path, open_source=lambda text: Faulty(Path(text)), load_threads=1) as bench:
+        assert bench.engine.phase().failures == {"bad": "Internal: 'a bug'"}
+        assert bench.index() == ["bad UNAVAILABLE Internal: 'a bug'", "good 1 READY"]
+        assert bench.ask("good") == 1
+
+
+JSON_CONFIG = '{"backend": "onnxruntime", "max_batch_size": 4}'
+
+
+@pytest.mark.parametrize("name", ["...", "..x", "a..1", ".hidden", "a\\b", "ä b", "-"])
+def test_names_that_a_folder_can_have_are_accepted(name: str) -> None:
+    check_model_name(name)
+
+
+EMPTY_NAME = "Model name cannot be empty. Please enter a valid name to deploy."
+TRAVERSAL = "invalid model name '{}', model name must not contain path traversal characters"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [*((name, EMPTY_NAME) for name in ("", " ", "\t\n")), *((name, TRAVERSAL) for name in ("..", "a/b", "../a", "/"))],
+)
+def test_a_name_that_no_folder_can_have_is_refused(name: str, message: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read(name, {})
+    assert caught.value.message == message.format(name)
+
+
+@pytest.mark.parametrize("config", [None, JSON_CONFIG, ""], ids=["nothing", "configuration", "unparsed"])
+def test_a_request_without_files_uses_those_of_the_repository(config: str | None) -> None:
+    """An error in the configuration is a failure of the model's load, which the index shows."""
+    with LoadRequest.read("m", {} if config is None else {"config": config}) as request:
+        assert (request.config, request.located) == (config, None)
+
+
+def test_files_exist_while_the_request_or_a_user_needs_them(temporary: Path) -> None:
+    with LoadRequest.read("m", {"config": JSON_CONFIG, "file:1/model.onnx": b"graph"}) as request:
+        assert request.located is not None
+        assert request.located.key.name == "m"
+        assert [file.path for file in request.located.files] == ["1/model.onnx"]
+        fetched = request.located.source.fetch("m", request.located.files, 1)
+    assert (fetched.directory.path / "1" / "model.onnx").read_bytes() == b"graph"
+    fetched.release()
+    assert list(temporary.iterdir()) == []
+
+
+def test_files_without_a_configuration_are_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read("m", {"file:1/model.onnx": b"graph"})
+    assert caught.value.message == "Load parameter 'config' must be specified for model file override"
+
+
+def test_a_file_outside_the_model_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        LoadRequest.read("m", {"config": JSON_CONFIG, "file:1/../../x": b""})
+    assert caught.value.message == (
+        "Invalid file parameter 'file:1/../../x' with normalized path '../x' must stay within model directory."
+    )
+
+
+class Work:
+    """Work that does not end before `gate` is set."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.begun = threading.Semaphore(0)
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.begun.release()
+        assert self.gate.wait(LIMIT_S)
+        self.count += 1
+
+
+@pytest.fixture
+def work() -> Iterator[Work]:
+    work = Work()
+    yield work
+    work.gate.set()
+    until(lambda: threads() == [])
+
+
+def test_no_more_than_the_limit_run_at_once(work: Work) -> None:
+    load_threads = LoadThreads(2)
+    done: list[int] = []
+    for _ in range(2):
+        load_threads.submit(work)
+    for number in range(10):
+        load_threads.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+    for _ in range(2):
+        assert work.begun.acquire(timeout=LIMIT_S)
+    assert len(threads()) == 2
+    assert done == []
+    assert not load_threads.wait_idle(0)
+    work.gate.set()
+    assert load_threads.wait_idle(LIMIT_S)
+    assert sorted(done) == list(range(10))
+
+
+def test_a_limit_of_zero_means_one_thread() -> None:
+    load_threads = LoadThreads(0)
+    done: list[int] = []
+    for number in range(100):
+        load_threads.submit(lambda number=number: done.append(number))  # type: ignore[misc]
+    assert load_threads.wait_idle(LIMIT_S)
+    assert done == list(range(100))
+    until(lambda: threads() == [])
+
+
+def test_wait_idle_returns_without_work() -> None:
+    assert LoadThreads(1).wait_idle(0)
+
+
+def test_after_close_nothing_begins_and_what_runs_ends(work: Work) -> None:
+    load_threads = LoadThreads(1)
+    for _ in range(3):
+        load_threads.submit(work)
+    assert work.begun.acquire(timeout=LIMIT_S)
+    load_threads.close()
+    load_threads.submit(work)
+    work.gate.set()
+    assert load_threads.wait_idle(LIMIT_S)
+    assert work.count == 1
+    assert not work.begun.acquire(blocking=False)
+
+
+def test_running_work_does_not_keep_the_process_alive(work: Work) -> None:
+    LoadThreads(1).submit(work)
+    assert work.begun.acquire(timeout=LIMIT_S)
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "trident-load"]
+    assert thread.daemon
+
+
+SECOND = 1_000_000_000
+
+
+def no_other(name: str, version: int) -> ModelVersion:
+    raise AssertionError
+
+
+def test_an_execution_is_logged_after_ten_seconds_and_whenever_that_has_doubled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    version = ModelVersion("m", 1, "a test", no_other)
+    batch = [pending_request(f"r{number}") for number in range(10)]
+    version.statistics.begin_execution("m_0", batch, 5 * SECOND)
+    executions = LongExecutions(lambda: [version])
+    logged = []
+    for now_s in range(5, 100):
+        executions.look(now_s * SECOND)
+        if caplog.messages:
+            logged.append(now_s - 5)
+            text = caplog.messages[0]
+            caplog.clear()
+    assert logged == [10, 20, 40, 80]
+    assert text == (
+        "model 'm' version 1: an execution on instance 'm_0' has run for 80 s; its batch has 10, request ids: 'r0', "
+        "'r1', 'r2', 'r3', 'r4', 'r5', 'r6', 'r7' and 2 others"
+    )
+    version.statistics.end_execution("m_0")
+    version.statistics.begin_execution("m_0", batch, 100 * SECOND)
+    executions.look(105 * SECOND)
+    executions.look(110 * SECOND)
+    assert len(caplog.messages) == 1
+
+
+polling = partial(living, control_mode="poll")
+TWO_VERSIONS = CONFIG + "version_policy { latest { num_versions: 2 } }"
+
+
+@pytest.mark.parametrize(("readiness", "is_ready"), [(Readiness.SERVING, True), (Readiness.STRICT, False)])
+def test_a_broken_push_leaves_the_server_ready_unless_the_rule_is_strict(
+    readiness: Readiness, is_ready: bool, tmp_path: Path
+) -> None:
+    write(tmp_path, "m", 1, 2)
+    with polling(tmp_path, readiness=readiness) as bench:
+        assert bench.engine.is_ready()
+        put(tmp_path / "m" / "3" / "model.fake", BROKEN)
+        bench.poll()
+        assert bench.ask("m") == 2
+        assert bench.engine.is_ready() is is_ready
+        reason = "Internal: the weights are broken"
+        assert bench.index() == ["m 2 READY", f"m 3 UNAVAILABLE {reason}"]
+        assert bench.engine.phase().failures == {"m": f"version 2 is READY; version 3 is UNAVAILABLE: {reason}"}
+        put(tmp_path / "m" / "3" / "model.fake", "3")
+        bench.poll()
+        assert bench.ask("m") == 3
+        assert bench.engine.is_ready()
+        assert bench.engine.phase().failures == {}
+
+
+def test_broken_files_in_the_place_of_a_serving_version_are_a_failure_of_a_ready_server(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with polling(tmp_path) as bench:
+        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
+        bench.poll()
+        assert bench.engine.is_ready()
+        assert bench.engine.phase().failures == {"m": "version 1 is READY: Internal: the weights are broken"}
+
+
+def test_a_failed_load_request_leaves_the_server_ready(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "bad", BROKEN)
+    with explicit(tmp_path, load_models=("m",)) as bench:
+        for name in ("bad", "none"):
+            with pytest.raises(Exception, match="failed"):
+                bench.load(name)
+        assert bench.engine.is_ready()
+        bench.engine.unload_model("m", False)
+        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
+        with pytest.raises(Exception, match="failed"):
+            bench.load("m")
+        assert bench.engine.is_ready()
+
+
+@pytest.mark.parametrize(("config", "is_ready"), [(CONFIG, False), (TWO_VERSIONS, True)])
+def test_an_older_version_serves_from_the_start_if_the_policy_selects_it(
+    config: str, is_ready: bool, tmp_path: Path
+) -> None:
+    write(tmp_path, "m", 1, BROKEN, config=config)
+    with polling(tmp_path) as bench:
+        assert bench.engine.phase().name == Phase.FAILED
+        assert bench.engine.is_ready() is is_ready
+        if is_ready:
+            assert bench.ask("m") == 1
+
+
+def test_without_a_rule_the_models_do_not_matter(tmp_path: Path) -> None:
+    write(tmp_path, "m", BROKEN)
+    with polling(tmp_path, readiness=Readiness.STARTED) as bench:
+        assert bench.engine.is_ready()
+
+
+class KnownModels(Models):
+    """Models that are unready for these reasons."""
+
+    def __init__(self, **unready: str) -> None:
+        make: Any = None
+        super().__init__(make)
+        self._unready = unready
+
+    def unready(self) -> dict[str, str]:
+        return self._unready
+
+    def names(self) -> set[str]:
+        return {"a", "b", *self._unready}
+
+
+@pytest.fixture
+def progress() -> StartProgress:
+    return StartProgress()
+
+
+@pure_python_only
+def test_the_phase_counts_the_models_while_they_load(progress: StartProgress) -> None:
+    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.STARTING)
+    assert not progress.wait_listed(0.0)
+    progress.begin(2)
+    assert progress.wait_listed(0.0)
+    progress.begin_model("a")
+    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.LOADING, model="a", total=2)
+    progress.end_model("a", "")
+    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.LOADING, done=1, total=2)
+    assert not progress.has_ended
+    assert not progress.wait(0.0)
+
+
+def test_a_start_that_cannot_list_ends(progress: StartProgress) -> None:
+    progress.fail("model repository", "why")
+    progress.end()
+    assert progress.wait_listed(0.0)
+
+
+@pure_python_only
+def test_a_model_that_failed_is_not_counted_until_it_serves(progress: StartProgress) -> None:
+    progress.begin(2)
+    for name, failure in (("a", ""), ("b", "why")):
+        progress.begin_model(name)
+        progress.end_model(name, failure)
+    progress.end()
+    failed = ServingPhase(name=Phase.FAILED, done=1, total=2, failures={"b": "why"})
+    assert progress.serving_phase(KnownModels(b="why")) == failed
+    assert progress.serving_phase(KnownModels()) == ServingPhase(name=Phase.FAILED, done=2, total=2)
+
+
+@pytest.mark.parametrize(("failure", "phase"), [("", Phase.READY), ("why", Phase.FAILED)])
+def test_a_failed_model_fails_the_start(progress: StartProgress, failure: str, phase: Phase) -> None:
+    progress.begin(1)
+    progress.begin_model("a")
+    progress.end_model("a", failure)
+    progress.end()
+    assert progress.phase is phase
+    assert progress.wait(0.0)
+
+
+@pure_python_only
+def test_after_the_start_the_models_say_what_is_unready(progress: StartProgress) -> None:
+    progress.begin(2)
+    progress.fail("a", "it failed at the start and serves now")
+    progress.fail("missing", "not found")
+    progress.end()
+    phase = progress.serving_phase(KnownModels(b="", c="broken"))
+    assert (phase.model, phase.failures) == ("b", {"missing": "not found", "c": "broken"})
+
+
+def test_an_exit_during_the_start_stays_an_exit(progress: StartProgress) -> None:
+    progress.exit()
+    progress.begin(1)
+    progress.end()
+    assert progress.phase is Phase.EXITING
+    assert progress.has_ended

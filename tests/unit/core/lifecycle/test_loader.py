@@ -1,9 +1,10 @@
-"""The load of one version: retries, bugs of a backend, the limit of loads at once, and closing after a failure."""
+"""Loading versions of models, slots for loads, and their counts."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     CONFIG,
     LIMIT_S,
     MORE_INSTANCES,
+    Bench,
     FakeBackend,
     FakeModel,
     living,
+    put,
     registry_of,
     threads,
     weight_of,
@@ -24,11 +27,11 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
 )
 from tests.waiting import until
 from trident.core.backends.backend import LoadContext
-from trident.core.errors import ConfigInvalid, ModelNotFound, ServerError
+from trident.core.errors import ConfigInvalid, ModelLoadFailed, ModelNotFound, OutOfMemory, ServerError
 from trident.core.inference.request import InputTensor
-from trident.core.lifecycle.loader import ModelLoader, Prepared
+from trident.core.lifecycle.loader import LoadSlots, ModelLoader, Prepared
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import UNLOADED, ModelState
+from trident.core.lifecycle.state import UNLOADED, LoadCause, LoadCounts, ModelState
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import Located, ModelKey
 from trident.core.repository.repository import ModelDirectory
@@ -186,3 +189,101 @@ def test_a_backend_that_is_not_installed_is_named(source: CountingSource) -> Non
         "Invalid argument: unable to find backend library for backend 'other', try specifying runtime on the model "
         "configuration."
     )
+
+
+def test_a_load_that_waits_for_another_lends_its_slot() -> None:
+    slots = LoadSlots(1)
+    with slots.taken("asker"), ThreadPoolExecutor(2) as threads:
+
+        def ask(name: str) -> str:
+            with slots.lent("asker", name), slots.taken(name):
+                return name
+
+        assert sorted(threads.map(ask, ["one", "two"])) == ["one", "two"]
+    with slots.taken("next"):
+        pass
+
+
+def test_the_slot_is_taken_back_after_the_wait() -> None:
+    slots = LoadSlots(1)
+    with slots.taken("asker"):
+        with slots.lent("asker", "asked"), slots.taken("asked"):
+            pass
+        assert not slots._slots.acquire(blocking=False)
+    assert slots._slots.acquire(blocking=False)
+
+
+def test_a_model_cannot_wait_for_its_own_load() -> None:
+    slots = LoadSlots(2)
+    with slots.taken("a"), slots.taken("b"), slots.lent("a", "b"):
+        for asker, asked in (("a", "a"), ("b", "a")):
+            with (
+                pytest.raises(ModelLoadFailed, match=f"model '{asker}' cannot ask for '{asked}'"),
+                slots.lent(asker, asked),
+            ):
+                pass
+        with slots.lent("b", "c"), pytest.raises(ModelLoadFailed), slots.taken("c"), slots.lent("c", "a"):
+            pass
+
+
+def test_a_model_that_serves_has_nothing_to_lend() -> None:
+    slots = LoadSlots(1)
+    with slots.lent("a", "a"), slots.taken("a"):
+        pass
+
+
+def counted(counts: LoadCounts) -> dict[tuple[str, str], int]:
+    return {(each.cause, each.result): each.count for each in counts.metrics() if each.count}
+
+
+def test_every_count_is_shown_before_the_first_load() -> None:
+    shown = LoadCounts().metrics()
+    assert len({(each.cause, each.result) for each in shown}) == 9
+    assert {each.count for each in shown} == {0}
+
+
+def test_a_lack_of_memory_is_counted_apart_from_other_failures() -> None:
+    counts = LoadCounts()
+    for error in (OutOfMemory("no room"), ServerError("broken"), ValueError("a bug")):
+        with pytest.raises(type(error)), counts.counting(LoadCause.REQUEST):
+            raise error
+    assert counted(counts) == {("request", "out_of_memory"): 1, ("request", "failure"): 2}
+
+
+def states(bench: Bench) -> list[str]:
+    return [f"{each.model} {each.version} {each.state}" for each in bench.engine.metrics().states]
+
+
+def test_loads_of_the_start_and_of_polls_are_counted(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    write(tmp_path, "bad", BROKEN)
+    write(tmp_path, "typo", 1, config="max_batch_sise: 8")
+    with living(tmp_path, control_mode="poll") as bench:
+        counts = bench.lifecycle.load_counts
+        assert counted(counts) == {("start", "success"): 1, ("start", "failure"): 2}
+        assert states(bench) == ["bad 1 UNAVAILABLE", "m 1 READY", "typo  UNAVAILABLE"]
+        put(tmp_path / "m" / "2" / "model.fake", BROKEN)
+        put(tmp_path / "bad" / "1" / "model.fake", "2")
+        put(tmp_path / "typo" / "config.pbtxt", "max_batch_sise: 9")
+        bench.poll()
+        assert counted(counts) == {
+            ("start", "success"): 1,
+            ("start", "failure"): 2,
+            ("poll", "success"): 1,
+            ("poll", "failure"): 2,
+        }
+        assert states(bench) == ["bad 1 READY", "m 1 READY", "m 2 UNAVAILABLE", "typo  UNAVAILABLE"]
+
+
+def test_loads_by_request_are_counted_and_unloaded_versions_have_no_state(tmp_path: Path) -> None:
+    write(tmp_path, "m", 1)
+    with living(tmp_path, control_mode="explicit") as bench:
+        bench.load("m")
+        assert states(bench) == ["m 1 READY"]
+        bench.engine.unload_model("m", False, wait=True)
+        assert states(bench) == []
+        put(tmp_path / "m" / "1" / "model.fake", BROKEN)
+        with pytest.raises(ServerError, match="load failed"):
+            bench.load("m")
+        assert states(bench) == ["m 1 UNAVAILABLE"]
+        assert counted(bench.lifecycle.load_counts) == {("request", "success"): 1, ("request", "failure"): 1}

@@ -1,9 +1,11 @@
-"""The versions of one model after a load, a reload and a failed load."""
+"""One model: states, plans of reloads, loads, swaps, and what leaves."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
 
@@ -15,22 +17,138 @@ from tests.unit.core.lifecycle.lifecycle_bench import (
     CONFIG,
     LIMIT_S,
     MORE_INSTANCES,
+    Bench,
     FakeBackend,
+    living,
     put,
     registry_of,
     threads,
+    weight_of,
     write,
 )
 from tests.waiting import until
 from trident.core.config.parse import parse_model_config
-from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError
+from trident.core.errors import InvalidRequest, ModelLoadFailed, ServerError, ServerStopping
 from trident.core.lifecycle.loader import ModelLoader
-from trident.core.lifecycle.model import Model, Retirement
+from trident.core.lifecycle.model import Content, Model, Plan, Retirement, plan_reload
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import ModelState
+from trident.core.lifecycle.state import TRANSITIONS, UNLOADED, ModelState, VersionState
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import Located, ModelKey
-from trident.core.repository.sources import LocalSource
+from trident.core.repository.sources import LocalSource, SourceFile
+
+
+def test_every_state_has_a_row_in_the_table() -> None:
+    assert set(TRANSITIONS) == set(ModelState)
+
+
+def test_a_move_replaces_the_reason() -> None:
+    failed = VersionState("m", 1, "server start")
+    assert failed.current is ModelState.LOADING
+    failed.move(ModelState.UNAVAILABLE, "Internal: broken")
+    assert (failed.current, failed.reason) == (ModelState.UNAVAILABLE, "Internal: broken")
+
+
+def test_every_move_is_logged_with_cause_and_duration(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    state = VersionState("m", 1, "server start")
+    state.move(ModelState.READY)
+    state.move(ModelState.UNLOADING, cause="unload request")
+    state.move(ModelState.UNAVAILABLE, "unloaded")
+    first, second, third = (record.getMessage() for record in caplog.records)
+    assert first.startswith("'m' version 1: LOADING -> READY after 0.")
+    assert first.endswith(" s, cause: server start")
+    assert second.endswith(" s, cause: unload request")
+    assert third.endswith(" s, cause: unload request (unloaded)")
+
+
+def test_a_move_that_is_not_in_the_table_is_a_bug() -> None:
+    state = VersionState("m", 1, "server start")
+    with pytest.raises(RuntimeError, match="model m:1 cannot go from LOADING to UNLOADING"):
+        state.move(ModelState.UNLOADING)
+
+
+PLAN_CONFIG = 'backend: "onnxruntime" max_batch_size: 8 '
+ALL_OF_PLAN = PLAN_CONFIG + "version_policy { all {} }"
+THREE = PLAN_CONFIG + "instance_group [ { count: 3 } ]"
+FILES = ("config.pbtxt", "labels.txt", "1/model.onnx", "2/model.onnx")
+
+
+def content(config: str = PLAN_CONFIG, *changed: str, without: str = "") -> Content:
+    """A model with two versions; the files `changed` are new, or newer than those of the loaded model."""
+    tags = {**dict.fromkeys(FILES, "a"), **dict.fromkeys(changed, "b")}
+    files = tuple(SourceFile(path, 1, tag) for path, tag in sorted(tags.items()) if path != without)
+    return Content(files, parse_model_config(config, "config.pbtxt"))
+
+
+NOTHING = Plan(load=(), keep=(1, 2), drop=(), reconfigure=False)
+EVERYTHING = Plan(load=(1, 2), keep=(), drop=(), reconfigure=False)
+IN_PLACE = Plan(load=(), keep=(1, 2), drop=(), reconfigure=True)
+
+
+@pytest.mark.parametrize(
+    ("new", "plan"),
+    [
+        pytest.param(content(), NOTHING, id="nothing is newer"),
+        pytest.param(content(PLAN_CONFIG, "config.pbtxt"), NOTHING, id="the same configuration, written anew"),
+        pytest.param(content(PLAN_CONFIG + " # faster", "config.pbtxt"), NOTHING, id="a comment"),
+        pytest.param(content(THREE, "config.pbtxt"), IN_PLACE, id="the instance group"),
+        pytest.param(content(ALL_OF_PLAN, "config.pbtxt"), IN_PLACE, id="the version policy, with the same choice"),
+        pytest.param(content('backend: "onnxruntime" max_batch_size: 4'), EVERYTHING, id="another field"),
+        pytest.param(
+            content('backend: "onnxruntime" instance_group [ { count: 3 } ]'), EVERYTHING, id="another field as well"
+        ),
+        pytest.param(content(THREE, "labels.txt"), EVERYTHING, id="instances and a file"),
+        pytest.param(content(PLAN_CONFIG, "labels.txt"), EVERYTHING, id="a shared file"),
+        pytest.param(content(without="labels.txt"), EVERYTHING, id="a shared file that is gone"),
+        pytest.param(content(PLAN_CONFIG, "golden/one.json"), EVERYTHING, id="a golden request"),
+        pytest.param(content(PLAN_CONFIG, "warmup/input"), EVERYTHING, id="a warmup file"),
+        pytest.param(content(PLAN_CONFIG, "configs/other.pbtxt"), NOTHING, id="a named configuration that is not used"),
+        pytest.param(content(PLAN_CONFIG, "old/model.onnx"), EVERYTHING, id="a folder that is no version"),
+        pytest.param(content(PLAN_CONFIG, "1/model.onnx"), Plan((1,), (2,), (), False), id="a version's file"),
+        pytest.param(content(PLAN_CONFIG, "2/weights/a.bin"), Plan((2,), (1,), (), False), id="a version's new file"),
+        pytest.param(content(THREE, "1/model.onnx"), Plan((1,), (2,), (), True), id="a version and instances"),
+    ],
+)
+def test_changed_files_and_configurations_reload(new: Content, plan: Plan) -> None:
+    assert plan_reload(content(), new, [1, 2], {1, 2}) == plan
+    assert plan.changes_nothing == (plan == NOTHING)
+
+
+def test_only_a_new_version_is_loaded() -> None:
+    new = content(PLAN_CONFIG, "3/model.onnx")
+    assert plan_reload(content(), new, [1, 2, 3], {1, 2}) == Plan((3,), (1, 2), (), False)
+    assert plan_reload(content(), new, [3], {1, 2}) == Plan((3,), (), (1, 2), False)
+
+
+def test_a_version_that_is_missing_or_not_selected_is_dropped() -> None:
+    assert plan_reload(content(), content(without="1/model.onnx"), [2], {1, 2}) == Plan((), (2,), (1,), False)
+    plan = plan_reload(content(ALL_OF_PLAN), content(PLAN_CONFIG, "config.pbtxt"), [2], {1, 2})
+    assert plan == Plan((), (2,), (1,), True)
+    assert not plan.changes_nothing
+
+
+def test_a_version_that_failed_to_load_is_loaded_again() -> None:
+    assert plan_reload(content(), content(), [1, 2], {2}) == Plan((1,), (2,), (), False)
+
+
+def test_all_versions_of_an_unloaded_model_are_loaded() -> None:
+    assert plan_reload(None, content(), [1, 2], ()) == EVERYTHING
+    assert plan_reload(None, content(THREE), [1, 2], (), force=True) == EVERYTHING
+
+
+def test_force_reloads_unless_the_change_can_be_made_in_place() -> None:
+    assert plan_reload(content(), content(), [1, 2], {1, 2}, force=True) == EVERYTHING
+    assert plan_reload(content(), content(THREE), [1, 2], {1, 2}, force=True) == IN_PLACE
+    assert plan_reload(content(), content(ALL_OF_PLAN), [1, 2], {1, 2}, force=True) == IN_PLACE
+    other = content('backend: "onnxruntime" max_batch_size: 4')
+    assert plan_reload(content(), other, [1, 2], {1, 2}, force=True) == EVERYTHING
+
+
+def test_a_folder_with_leading_zeros_is_no_version() -> None:
+    new = content(PLAN_CONFIG, "01/model.onnx")
+    assert plan_reload(content(), new, [1, 2], {1, 2}) == EVERYTHING
+
 
 ALL = CONFIG + "version_policy { all {} }"
 POLL_FAILURE = "failed to load 'm', failed to poll from model repository"
@@ -307,3 +425,76 @@ def test_a_load_that_ends_after_the_exit_is_discarded(repository: Repository, we
         assert type(loading.exception(LIMIT_S)) is (InvalidRequest if weight == BROKEN else NoneType)
     assert repository.retirement.wait(LIMIT_S)
     assert all(model.is_closed for model in repository.backend.models)
+
+
+@contextmanager
+def serving(repository: Path) -> Iterator[tuple[Bench, ModelVersion, Retirement]]:
+    """A model whose version the test unloads, so that the server does not at its exit."""
+    write(repository, "m", 1)
+    with living(repository) as bench:
+        version = bench.version("m")
+        yield bench, version, Retirement()
+        until(lambda: version.state.current is ModelState.UNAVAILABLE)
+        bench.lifecycle.models.all()[0].serving = {}
+
+
+def test_a_version_is_unloading_until_running_requests_are_answered(tmp_path: Path) -> None:
+    with serving(tmp_path) as (bench, version, retirement):
+        model = bench.backend.models[0]
+        with bench.running("m") as responses:
+            retirement.begin(version, "a test")
+            assert version.state.current is ModelState.UNLOADING
+            assert not retirement.wait(0)
+            assert not model.is_closed
+            assert version.in_flight == 1
+        assert retirement.wait(LIMIT_S)
+        assert (version.state.current, version.state.reason) == (ModelState.UNAVAILABLE, UNLOADED)
+        assert weight_of(responses) == 1
+        assert model.is_closed
+
+
+def test_queued_requests_still_run_until_the_wait_ends(tmp_path: Path) -> None:
+    with serving(tmp_path) as (bench, version, retirement):
+        with bench.running("m") as running:
+            queued = bench.submit("m")
+            retirement.begin(version, "a test")
+            with pytest.raises(
+                ServerStopping, match="scheduler for model has stopped accepting new inference requests"
+            ):
+                bench.ask("m")
+            assert queued.empty()
+            # The time is over: queued requests are refused, running ones continue.
+            assert not retirement.wait(0)
+            with pytest.raises(ServerStopping):
+                weight_of(queued)
+            assert running.empty()
+        assert weight_of(running) == 1
+
+
+def test_the_log_names_the_versions_with_requests_in_flight(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    retirement = Retirement(report_s=0.001)
+    found = f"Timeout {LIMIT_S:.0f}: Found 1 model versions that have in-flight inferences"
+    with serving(tmp_path) as (bench, version, _), ThreadPoolExecutor(1) as pool:
+        with bench.running("m"):
+            retirement.begin(version, "a test")
+            waiting = pool.submit(retirement.wait, LIMIT_S)
+            until(lambda: caplog.messages.count(found) >= 2)
+            assert "Model 'm' (version 1) has 1 in-flight inferences" in caplog.messages
+        assert waiting.result(LIMIT_S)
+    assert Retirement().wait(3)
+    assert caplog.messages[-1] == "Timeout 3: Found 0 model versions that have in-flight inferences"
+
+
+def test_wait_returns_at_once_when_nothing_leaves() -> None:
+    assert Retirement().wait(0)
+    assert threads() == []
+
+
+def test_every_accepted_request_is_answered(tmp_path: Path) -> None:
+    with serving(tmp_path) as (bench, version, retirement):
+        with bench.running("m"):
+            queued = [bench.submit("m") for _ in range(20)]
+            retirement.begin(version, "a test")
+        assert retirement.wait(LIMIT_S)
+        assert [weight_of(responses) for responses in queued] == [1] * 20

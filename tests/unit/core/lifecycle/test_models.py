@@ -8,10 +8,10 @@ from trident.core.backends.registry import BackendRegistry
 from trident.core.errors import InvalidRequest, ModelLoadFailed, ModelLoading, ModelNotFound, ModelNotReady, ServerError
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import Model, Retirement
-from trident.core.lifecycle.models import Models
+from trident.core.lifecycle.models import Models, find_steps
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import UNLOADED, ModelState
-from trident.core.lifecycle.version import ModelVersion, find_steps
+from trident.core.lifecycle.version import ModelVersion
 from trident.core.repository.repositories import ModelKey
 
 

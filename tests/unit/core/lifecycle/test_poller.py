@@ -13,8 +13,8 @@ from tests.unit import onnx_models
 from tests.unit.core.lifecycle.lifecycle_bench import BROKEN, CONFIG, LIMIT_S, MORE_INSTANCES, Bench, living, put, write
 from tests.waiting import until
 from trident.core.errors import InvalidRequest, ModelNotFound, ModelNotReady
-from trident.core.lifecycle.engine_place import EnginePlace
 from trident.core.lifecycle.lifecycle import seconds_until_poll
+from trident.core.lifecycle.options import EnginePlace
 
 NOT_UNIQUE = "model appears in two or more repositories"
 

@@ -28,8 +28,7 @@ from tests.waiting import until
 from trident.core.config.spec import BatchingSpec, ModelSpec
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.errors import InvalidRequest, ModelNotFound
-from trident.core.lifecycle.engine_place import EnginePlace
-from trident.core.lifecycle.options import EngineOptions
+from trident.core.lifecycle.options import EngineOptions, EnginePlace
 from trident.core.lifecycle.state import ModelState, Phase, ServingPhase
 from trident.core.observability.tracing.settings import TraceOptions
 from trident.core.remote.calls import EngineGone
