@@ -1,13 +1,25 @@
+"""What the emulators of all platforms share: the client of the container, its environment and files, and the report."""
+
 from __future__ import annotations
 
+import io
 import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.unit.app.emulators.scripted_container import HOST, LIMIT_S, Answer, Call, ScriptedContainer
-from trident.app.emulators.container import ClientClosed, ContainerClient, ContainerFault
+from trident.app.emulators.container import (
+    ClientClosed,
+    ContainerClient,
+    ContainerFault,
+    inherited_environment,
+    make_read_only,
+    remove_folder,
+)
+from trident.app.emulators.report import BreachReport, seconds, size
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits
 
 LIMITS = PlatformLimits(body_bytes=100_000)
@@ -150,3 +162,73 @@ def test_a_closed_client_sends_nothing() -> None:
         with pytest.raises(ClientClosed):
             client.ask("GET", "/second", within_s=LIMIT_S)
     assert container.paths() == ["GET /first"]
+
+
+def test_settings_of_servers_and_platforms_are_not_inherited() -> None:
+    given = {"PATH": "/bin", "TRIDENT_HTTP_PORT": "1", "SAGEMAKER_BATCH": "true", "AIP_MODE": "x", "MY_AIP_KEY": "y"}
+    assert inherited_environment(given) == {"PATH": "/bin", "MY_AIP_KEY": "y"}
+
+
+def made(folder: Path) -> Path:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "file").write_text("x")
+    return folder
+
+
+def test_make_read_only_removes_write_permission(tmp_path: Path) -> None:
+    tree = made(tmp_path / "tree")
+    make_read_only(tree)
+    modes = [path.stat().st_mode for path in (tree, *tree.rglob("*"))]
+    assert len(modes) == 4
+    assert not any(mode & 0o222 for mode in modes)
+    assert (tree / "a" / "b" / "file").read_text() == "x"
+
+
+def test_a_read_only_folder_can_be_removed(tmp_path: Path) -> None:
+    tree = made(tmp_path / "tree")
+    make_read_only(tree)
+    remove_folder(tree)
+    assert not tree.exists()
+    remove_folder(tree)  # a missing folder is not an error
+
+
+def test_an_empty_report_says_so() -> None:
+    report = BreachReport()
+    assert report.breaches == {}
+    assert report.text() == "the container kept all limits of the platform\n"
+
+
+def test_a_repeated_breach_is_written_once_and_counted() -> None:
+    told = io.StringIO()
+    report = BreachReport(told)
+    for breach in ("late", "late", "rude"):
+        report.add(breach)
+    assert told.getvalue() == "breach: late\nbreach: rude\n"
+    assert report.breaches == {"late": 2, "rude": 1}
+    assert report.text() == "2 breaches of the platform's limits:\n  late (2 times)\n  rude\n"
+
+
+def test_text_of_the_container_cannot_forge_a_line() -> None:
+    report = BreachReport()
+    report.add("it said\nbreach: none\x1b[2J" + "!" * 10_000)
+    (line,) = report.breaches
+    assert "\n" not in line
+    assert "\x1b" not in line
+    assert len(line) < 600
+
+
+def test_seconds_have_their_unit() -> None:
+    assert [seconds(each) for each in (0.25, 1, 2.5, 600.0)] == ["250 ms", "1 s", "2.5 s", "600 s"]
+
+
+def test_sizes_have_the_largest_fitting_unit() -> None:
+    sizes = (0, 100_000, 1_500_000, 10_000_000, 1 << 20, 25 << 20, 1_500_001)
+    assert [size(each) for each in sizes] == [
+        "0 bytes",
+        "100000 bytes",
+        "1.5 MB",
+        "10 MB",
+        "1 MiB",
+        "25 MiB",
+        "1500001 bytes",
+    ]

@@ -1,3 +1,5 @@
+"""`trident trace`: the file that it reads, and what it draws."""
+
 from __future__ import annotations
 
 import json
@@ -7,7 +9,8 @@ from typing import Any
 import pytest
 
 from trident.adapters.common.options import BadOption
-from trident.app.commands.trace import Span, read_requests
+from trident.app.cli import main
+from trident.app.commands.trace import Span, draw, read_requests
 
 
 def names(span: Span) -> list[Any]:
@@ -79,3 +82,73 @@ def test_other_files_are_refused(tmp_path: Path, text: str, reason: str) -> None
         read_requests(tmp_path / "t")
     with pytest.raises(BadOption, match="cannot be read"):
         read_requests(tmp_path / "missing")
+
+
+def test_a_tree_has_a_line_for_each_span_with_its_bar() -> None:
+    queue, compute = Span("queue", 1_000_000, 2_000_000), Span("compute_infer", 2_000_000, 4_000_000)
+    root = Span("request r", 0, 4_000_000, [Span("m v1", 1_000_000, 4_000_000, [queue, compute]), Span("send", 4, 4)])
+    assert draw(root) == (
+        "request r                 4.000 ms  " + "█" * 40 + "\n"
+        "├─ m v1                   3.000 ms  " + " " * 10 + "█" * 30 + "\n"
+        "│  ├─ queue               1.000 ms  " + " " * 10 + "█" * 10 + "\n"
+        "│  └─ compute_infer       2.000 ms  " + " " * 20 + "█" * 20 + "\n"
+        "└─ send                   0.000 ms  █\n"
+    )
+
+
+def test_every_bar_is_seen_and_stays_in_its_place() -> None:
+    drawn = draw(Span("all", 100, 200, [Span("early", 0, 1), Span("late", 300, 400), Span("point", 199, 199)]))
+    bars = [line.rpartition("ms  ")[2] for line in drawn.splitlines()]
+    assert bars == ["█" * 40, "█", " " * 39 + "█", " " * 39 + "█"]
+
+
+def test_names_cannot_change_the_terminal() -> None:
+    assert draw(Span("a\x1b[2J\nb", 0, 1)).startswith("a\\u001b[2J\\nb ")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    objects = []
+    for number, (request_id, end) in enumerate((("a", 20), ("b", 40), ("a", 30)), 1):
+        objects.append({"id": number, "model_name": "m", "model_version": 1, "request_id": request_id})
+        for name, ns in (("REQUEST_START", 10), ("REQUEST_END", end)):
+            objects.append({"id": number, "timestamps": [{"name": name, "ns": ns * 1_000_000}]})
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps(objects))
+    return path
+
+
+def durations(text: str) -> list[str]:
+    return [line.split()[2] for line in text.splitlines() if line.startswith("request")]
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ([], ["10.000", "30.000", "20.000"]),
+        (["--request=a"], ["10.000", "20.000"]),
+        (["--slowest=2"], ["30.000", "20.000"]),
+        (["--request=a", "--slowest=1"], ["20.000"]),
+    ],
+)
+def test_requests_are_shown(
+    file: Path, capsys: pytest.CaptureFixture[str], options: list[str], shown: list[str]
+) -> None:
+    assert main(["trace", *options, str(file)]) == 0
+    assert durations(capsys.readouterr().out) == shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ([], "one trace file is expected"),
+        (["FILE", "FILE"], "one trace file is expected"),
+        (["FILE", "--request=c"], "has no such request"),
+        (["FILE", "--slowest=0"], "out of bound"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    file: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], reason: str
+) -> None:
+    assert main(["trace", *[each.replace("FILE", str(file)) for each in arguments]]) == 1
+    assert reason in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Models in Python are imported, each in a process of its own, and with --run initialized."""
+"""Models that `trident validate` loads and runs: golden requests, and models in Python."""
 
 from __future__ import annotations
 
@@ -7,11 +7,42 @@ from pathlib import Path
 
 import pytest
 
-from trident.app.commands.validate import validate
+from trident.app.commands.validate import golden_problems, validate
+from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.python.backend import PythonBackend
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.golden import GoldenRequest
 from trident.core.config.parse import parse_model_config
+from trident.core.config.problem import ModelSignature, Problem
 from trident.core.config.resolve import resolve_model_spec
-from trident.core.errors import BackendFailed
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup
+from trident.core.errors import BackendFailed, OutOfMemory
+
+
+class Unloadable:
+    """A backend that can inspect a model but not load it."""
+
+    supports_gpus = False
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        return ModelSignature((), ())
+
+    def check(self, config: ModelConfig) -> None: ...
+
+    def load(self, context: LoadContext) -> BackendModel:
+        raise OutOfMemory("no memory left", hint="buy some")
+
+
+def test_a_version_that_fails_to_load_is_a_problem(tmp_path: Path) -> None:
+    config = ModelConfig(
+        name="m", backend="fake", instance_group=[ModelInstanceGroup(name="m", kind="KIND_CPU", count=1)]
+    )
+    spec = resolve_model_spec(config, 1, {})
+    golden = [GoldenRequest("a.json", "", (), (), ())]
+    backends = BackendRegistry({}, makers={"fake": lambda settings: Unloadable()})
+    found = golden_problems(backends, tmp_path / "1", config, spec, golden)
+    assert found == [Problem(str(tmp_path / "1"), "no memory left", "buy some")]
+
 
 TENSORS = 'input { name: "IN" data_type: TYPE_FP32 dims: 1 } output { name: "OUT" data_type: TYPE_FP32 dims: 1 }'
 CONFIG = f'backend: "python" {TENSORS} instance_group {{ kind: KIND_CPU }}'

@@ -1,8 +1,12 @@
+"""The doctor's report as text and as JSON."""
+
 from __future__ import annotations
 
 import json
 
-from trident.app.commands.doctor.report import Level, Line, has_failed, json_report, text_report
+import pytest
+
+from trident.app.commands.doctor.report import Level, Line, has_failed, json_report, size_text, text_report
 
 LINES = [
     Line("Limits", "CPU", Level.OK, "2 cores"),
@@ -45,3 +49,18 @@ def test_the_json_report_has_the_counts_and_every_line() -> None:
 def test_a_warning_is_no_failure() -> None:
     assert has_failed(LINES)
     assert not has_failed(LINES[:2])
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1536, "1.5 KiB"),
+        (1023 << 10, "1023 KiB"),
+        (80 << 30, "80 GiB"),
+        (5000 << 40, "5000 TiB"),
+    ],
+)
+def test_a_size_has_the_largest_unit_that_fits(count: int, text: str) -> None:
+    assert size_text(count) == text

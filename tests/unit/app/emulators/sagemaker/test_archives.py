@@ -1,0 +1,364 @@
+"""The archives of SageMaker's models: unpacked, stored, and put in place for the container."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import tarfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.changing_files import found_below
+from tests.unit.core.repository.memory_store import MemoryStore, downloader
+from tests.waiting import until
+from trident.app.emulators.report import Interrupted
+from trident.app.emulators.sagemaker.archives import (
+    ArchiveStorage,
+    CloudArchives,
+    LocalArchives,
+    ModelArchives,
+    name_of,
+    unpack,
+)
+from trident.app.emulators.sagemaker.errors import ApiError
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable, ServerError
+from trident.core.repository.cloud_sources import ObjectFolder, ObjectStoreSource
+from trident.core.repository.sources import Source, SourceOpener, SourceOptions
+from trident.core.repository.stores.object_store import TransientError
+
+PLENTY = 1 << 30
+Write = Callable[[tarfile.TarFile], None]
+
+
+def file(name: str, content: bytes = b"x") -> Write:
+    def write(tar: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        member.mode = 0o6777
+        tar.addfile(member, io.BytesIO(content))
+
+    return write
+
+
+def special(name: str, kind: bytes, target: str = "") -> Write:
+    def write(tar: tarfile.TarFile) -> None:
+        member = tarfile.TarInfo(name)
+        member.type = kind
+        member.linkname = target
+        tar.addfile(member)
+
+    return write
+
+
+def symlink(name: str, target: str) -> Write:
+    return special(name, tarfile.SYMTYPE, target)
+
+
+def archived(folder: Path, *members: Write, form: int = tarfile.PAX_FORMAT) -> Path:
+    path = folder / "model.tar.gz"
+    with tarfile.open(path, "w:gz", format=form) as tar:
+        for write in members:
+            write(tar)
+    return path
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "outer" / "target"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def everything_around(target: Path) -> list[str]:
+    """The files and folders beside the target."""
+    return [path.name for path in target.parent.iterdir() if path != target]
+
+
+def test_folders_files_and_inner_links_are_unpacked_read_only(tmp_path: Path, target: Path) -> None:
+    made = archived(
+        tmp_path,
+        special("./", tarfile.DIRTYPE),
+        file("./model/1/model.onnx", b"weights"),
+        file("./model/config.pbtxt", b"config"),
+        special("./model/empty", tarfile.DIRTYPE),
+        symlink("./model/2", "1"),
+        symlink("./model/3/model.onnx", "../1/model.onnx"),
+        special("./copy.onnx", tarfile.LNKTYPE, "./model/1/model.onnx"),
+    )
+    unpack(made, target, PLENTY)
+    for path in ("model/1/model.onnx", "model/2/model.onnx", "model/3/model.onnx", "copy.onnx"):
+        assert (target / path).read_bytes() == b"weights"
+    assert (target / "model" / "empty").is_dir()
+    assert not [path for path in [target, *target.rglob("*")] if not path.is_symlink() and path.stat().st_mode & 0o7222]
+
+
+def test_the_later_of_two_members_with_the_same_name_wins(tmp_path: Path, target: Path) -> None:
+    unpack(archived(tmp_path, file("a", b"old"), file("a", b"new")), target, PLENTY)
+    assert (target / "a").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("members", "text"),
+    [
+        ([file("../beside")], "'../beside' lies outside"),
+        ([file("a/../../beside")], "lies outside"),
+        ([file("/etc/trident-was-here")], "lies outside"),
+        ([symlink("a", "/etc")], "link 'a' leads out"),
+        ([symlink("a", "../..")], "link 'a' leads out"),
+        ([symlink("a", ".."), file("a/beside")], "cannot unpack"),
+        ([symlink("a", ".."), symlink("a/beside", "x")], "'a/beside' lies behind a link"),
+        # Each of these links stays within the folder, but their combination leads out.
+        ([symlink("d/e/s", ".."), symlink("b", "d/e/s/../..")], "link 'b' leads out"),
+        ([symlink("b", "s/.."), symlink("s", ".")], "link 'b' leads out"),
+        ([symlink("a", "b"), symlink("b", "a")], "leads out"),
+        ([special("a", tarfile.LNKTYPE, "../../model.tar.gz")], "lies outside"),
+        ([special("a", tarfile.LNKTYPE, "nothing")], "'a' is not to a file"),
+        ([symlink("s", "/etc/hostname"), special("a", tarfile.LNKTYPE, "s")], "'a' is not to a file"),
+        ([special("pipe", tarfile.FIFOTYPE)], "'pipe' is a device or a pipe"),
+        ([special("disk", tarfile.BLKTYPE)], "'disk' is a device or a pipe"),
+        ([file("a\nb/../../c")], r"'a\nb/../../c'"),
+    ],
+)
+def test_members_that_leave_the_folder_are_refused(
+    tmp_path: Path, target: Path, members: list[Write], text: str
+) -> None:
+    with pytest.raises(ConfigInvalid) as refusal:
+        unpack(archived(tmp_path, *members), target, PLENTY)
+    assert text in refusal.value.message
+    assert everything_around(target) == []
+    assert not os.path.exists("/etc/trident-was-here")
+
+
+def test_bytes_over_the_limit_are_refused_before_they_are_written(tmp_path: Path, target: Path) -> None:
+    made = archived(tmp_path, file("a", bytes(60)), file("b", bytes(41)))
+    with pytest.raises(ConfigInvalid, match="unpacks to more than 100 bytes"):
+        unpack(made, target, 100)
+    assert sum(path.stat().st_size for path in target.iterdir()) <= 100
+
+
+def test_the_size_in_the_header_refuses_a_bomb(tmp_path: Path, target: Path) -> None:
+    member = tarfile.TarInfo("zeros")
+    member.size = 1 << 40
+    (tmp_path / "model.tar.gz").write_bytes(gzip.compress(member.tobuf()))
+    with pytest.raises(ConfigInvalid, match="unpacks to more than"):
+        unpack(tmp_path / "model.tar.gz", target, PLENTY)
+
+
+def test_a_header_of_gigabytes_is_refused_before_it_is_read(tmp_path: Path, target: Path) -> None:
+    member = tarfile.TarInfo("././@LongLink")
+    member.type = tarfile.GNUTYPE_LONGNAME
+    member.size = 1 << 33
+    (tmp_path / "model.tar.gz").write_bytes(gzip.compress(member.tobuf(tarfile.GNU_FORMAT)))
+    with pytest.raises(ConfigInvalid, match="a header of"):
+        unpack(tmp_path / "model.tar.gz", target, PLENTY)
+
+
+def test_too_many_members_are_refused(tmp_path: Path, target: Path) -> None:
+    with pytest.raises(ConfigInvalid, match="more than 2 members"):
+        unpack(archived(tmp_path, file("a"), file("b"), file("c")), target, PLENTY, 2)
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", gzip.compress(b"no archive either" * 100, mtime=0)])
+def test_other_files_are_refused(tmp_path: Path, target: Path, content: bytes) -> None:
+    (tmp_path / "model.tar.gz").write_bytes(content)
+    with pytest.raises(ConfigInvalid) as refusal:
+        unpack(tmp_path / "model.tar.gz", target, PLENTY)
+    assert "model.tar.gz" in refusal.value.message
+    assert "tar -czf" in (refusal.value.hint or "")
+
+
+@pytest.mark.parametrize("looks", [0, 1, 3])
+def test_unpacking_can_be_stopped_between_files_and_within_one(tmp_path: Path, target: Path, looks: int) -> None:
+    made = archived(tmp_path, file("small"), file("large", bytes(3 << 20)), file("last"))
+    left = iter([False] * looks)
+    with pytest.raises(Interrupted):
+        unpack(made, target, PLENTY, is_stopped=lambda: next(left, True))
+    assert not (target / "last").exists()
+    assert (target / "small").exists() == (looks > 0)
+    assert (target / "large").exists() == (looks > 1)
+
+
+def test_a_truncated_archive_is_refused(tmp_path: Path, target: Path) -> None:
+    made = archived(tmp_path, file("a", os.urandom(100_000)))
+    made.write_bytes(made.read_bytes()[:50_000])
+    with pytest.raises(ConfigInvalid, match=r"not a \.tar\.gz archive"):
+        unpack(made, target, PLENTY)
+
+
+CONTENTS = {"a.tar.gz": b"one", "a.tar.gz.md5": b"sum", "sub/b.tar.gz": b"two", "notes.txt": b"text"}
+NO_KEYS = (
+    "nothing.tar.gz",
+    "sub",
+    "../outside.tar.gz",
+    "sub/../a.tar.gz",
+    "./a.tar.gz",
+    "/etc/passwd",
+    "sub//b.tar.gz",
+    "a.tar.gz/",
+    "a\0b",
+    "a" * 1000,
+    "link.tar.gz",
+)
+
+
+class MemoryOpener(SourceOpener):
+    """Opens `store`, whatever the address."""
+
+    def __init__(self, folder: Path, store: MemoryStore) -> None:
+        super().__init__(SourceOptions(cache_directory=folder, cache_bytes=0))
+        self._store = store
+        self._loads = downloader(folder)
+
+    def open_folder(self, text: str) -> ObjectFolder:
+        return ObjectFolder(self._store, self._loads)
+
+    def open(self, text: str, *, any_layout: bool = False, single_model: str = "") -> Source:
+        return ObjectStoreSource(self._store, self._loads, MemoryStore({"archives/x": b""}, location="memory://bucket"))
+
+    def stop(self) -> None:
+        self._loads.stop()
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore(CONTENTS, location="memory://bucket/archives")
+
+
+@pytest.fixture(params=["local", "cloud"])
+def storage(request: pytest.FixtureRequest, store: MemoryStore, tmp_path: Path) -> ArchiveStorage:
+    if request.param == "cloud":
+        return CloudArchives(MemoryOpener(tmp_path / "cache", store), "s3://bucket/archives", threading.Event())
+    for key, content in CONTENTS.items():
+        path = tmp_path / "archives" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "outside.tar.gz").write_bytes(b"not of this endpoint")
+    (tmp_path / "archives" / "link.tar.gz").symlink_to("../outside.tar.gz")
+    return LocalArchives(tmp_path / "archives")
+
+
+@pytest.mark.parametrize("key", ["a.tar.gz", "sub/b.tar.gz"])
+def test_an_archive_is_on_the_disk_while_it_is_used(storage: ArchiveStorage, key: str) -> None:
+    with storage.archive(key) as path:
+        assert path.read_bytes() == CONTENTS[key]
+
+
+@pytest.mark.parametrize("key", NO_KEYS)
+def test_an_invalid_key_is_the_callers_error(storage: ArchiveStorage, key: str) -> None:
+    with pytest.raises(ApiError) as refusal, storage.archive(key):
+        pass
+    assert (refusal.value.status, refusal.value.kind) == (400, "ValidationError")
+
+
+def test_a_cloud_archive_is_fetched_when_it_is_used_and_only_once(tmp_path: Path, store: MemoryStore) -> None:
+    archives = CloudArchives(MemoryOpener(tmp_path, store), "s3://bucket/archives", threading.Event())
+    assert (archives.count, archives.location, store.reads) == (2, "memory://bucket/archives", [])
+    for _ in range(2):
+        with archives.archive("a.tar.gz"):
+            pass
+    assert [key for key, _, _ in store.reads] == ["a.tar.gz"]
+    store.put("new.tar.gz", b"added later")
+    with archives.archive("new.tar.gz") as path:
+        assert path.read_bytes() == b"added later"
+
+
+def test_a_prefix_without_archives_is_refused(tmp_path: Path) -> None:
+    def refused(contents: dict[str, bytes]) -> ServerError:
+        opener = MemoryOpener(tmp_path, MemoryStore(contents, location="memory://bucket/archvies"))
+        with pytest.raises(ServerError) as refusal:
+            CloudArchives(opener, "s3://bucket/archvies", threading.Event())
+        return refusal.value
+
+    assert refused({}).message == "there is nothing in memory://bucket/archvies"
+    assert refused({}).hint == "did you mean memory://bucket/archives?"
+    assert refused({"notes.txt": b""}).message == "there is no .tar.gz archive in memory://bucket/archvies"
+
+
+def test_a_failed_fetch_is_the_callers_error_and_one_after_the_end_that_of_the_endpoint(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    archives = CloudArchives(MemoryOpener(tmp_path, store), "s3://bucket/archives", threading.Event())
+    store.listing_faults.append(RepositoryUnavailable("no access"))
+    with pytest.raises(ApiError, match="Failed to download model data: no access"), archives.archive("a.tar.gz"):
+        pass
+    archives.close()
+    with pytest.raises(ApiError, match="being deleted"), archives.archive("a.tar.gz"):
+        pass
+
+
+def test_a_listing_ends_with_the_emulator(tmp_path: Path, store: MemoryStore) -> None:
+    store.listing_faults.append(TransientError("not now"))
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(Interrupted):
+        CloudArchives(MemoryOpener(tmp_path, store), "s3://bucket/archives", stopped)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """`a.tar.gz` and `sub/b.tar.gz`, each with one file that has its name as content, and a file of another kind."""
+    folder = tmp_path / "archives"
+    (folder / "sub").mkdir(parents=True)
+    for key in ("a.tar.gz", "sub/b.tar.gz"):
+        content = tmp_path / "config.pbtxt"
+        content.write_text(key)
+        with tarfile.open(folder / key, "w:gz") as tar:
+            tar.add(content, "config.pbtxt")
+    (folder / "text.tar.gz").write_text("no archive")
+    (tmp_path / "outside.tar.gz").write_bytes((folder / "a.tar.gz").read_bytes())
+    return folder
+
+
+@pytest.fixture
+def archives(folder: Path, tmp_path: Path) -> ModelArchives:
+    (tmp_path / "models").mkdir()
+    return ModelArchives(LocalArchives(folder), tmp_path / "models", PLENTY)
+
+
+@pytest.mark.parametrize("key", ["a.tar.gz", "sub/b.tar.gz"])
+def test_an_archive_is_unpacked_where_the_container_looks_and_removed(
+    archives: ModelArchives, tmp_path: Path, key: str
+) -> None:
+    url = archives.put(key)
+    assert url == str(tmp_path / "models" / name_of(key) / "model") == archives.url(key)
+    assert Path(url, "config.pbtxt").read_text() == key
+    assert key not in url
+    archives.remove(key)
+    assert os.listdir(tmp_path / "models") == []
+
+
+def test_a_missing_archive_leaves_nothing(archives: ModelArchives, tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match=r"there is no archive 'b.tar.gz' in the folder of this endpoint"):
+        archives.put("b.tar.gz")
+    assert os.listdir(tmp_path / "models") == []
+
+
+def test_a_failed_unpacking_leaves_nothing(archives: ModelArchives, tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match="Failed to unpack model data"):
+        archives.put("text.tar.gz")
+    assert os.listdir(tmp_path / "models") == []
+
+
+def test_closing_stops_an_unpacking_and_removes_its_files(
+    archives: ModelArchives, folder: Path, tmp_path: Path
+) -> None:
+    large = tarfile.TarInfo("model.onnx")
+    large.size = 1000 << 20
+    zeros = gzip.compress(bytes(1 << 20))
+    (folder / "large.tar.gz").write_bytes(gzip.compress(large.tobuf()) + zeros * 1001)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(archives.put, "large.tar.gz")
+        until(lambda: found_below(tmp_path / "models", "model/model.onnx") or running.done())
+        assert not running.done()
+        archives.close()
+        assert os.listdir(tmp_path / "models") == []
+        with pytest.raises(ApiError, match="being deleted"):
+            running.result(30)
+    with pytest.raises(ApiError, match="being deleted"):
+        archives.put("a.tar.gz")
+    assert os.listdir(tmp_path / "models") == []

@@ -1,0 +1,400 @@
+"""SageMaker's endpoints: forwarded invocations, and models that are loaded, listed and evicted."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.app.emulators.sagemaker.test_archives import archived, file
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
+from trident.app.emulators.container import ContainerClient, ContainerFault
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.archives import LocalArchives, ModelArchives, name_of
+from trident.app.emulators.sagemaker.endpoint import (
+    EndpointModels,
+    MultiModelEndpoint,
+    PlatformLimits,
+    SingleModelEndpoint,
+    read_model_list,
+)
+from trident.app.emulators.sagemaker.errors import ApiError
+from trident.app.emulators.sagemaker.invocation import Invocation
+
+LIMITS = PlatformLimits(invoke_s=LIMIT_S, stream_s=LIMIT_S, load_s=LIMIT_S)
+ROW = Invocation({"Content-Type": "text/csv"}, b"1,2")
+
+
+class Single:
+    def __init__(self, answer: Callable[[Call], Answer], limits: PlatformLimits = LIMITS) -> None:
+        self.container = ScriptedContainer(answer)
+        self.report = BreachReport()
+        self.endpoint = SingleModelEndpoint(ContainerClient(self.container.port, limits), limits, self.report)
+
+    def refusal(self) -> ApiError:
+        with self.container, pytest.raises(ApiError) as found:
+            self.endpoint.invoke(ROW)
+        return found.value
+
+
+def test_an_invocation_goes_to_the_containers_route() -> None:
+    single = Single(lambda call: Answer(200, call.body, {"Content-Type": "text/csv"}))
+    with single.container:
+        assert single.endpoint.invoke(ROW).body == b"1,2"
+    (call,) = single.container.calls
+    assert (call.method, call.path, call.headers["Content-Type"]) == ("POST", "/invocations", "text/csv")
+
+
+@pytest.mark.parametrize(("status", "whose"), [(400, "client"), (415, "client"), (500, "server"), (503, "server")])
+def test_an_error_of_the_container_is_a_model_error(status: int, whose: str) -> None:
+    single = Single(lambda call: Answer(status, b'{"error":"why"}'))
+    refusal = single.refusal()
+    assert (refusal.status, refusal.kind) == (424, "ModelError")
+    assert refusal.members == {"OriginalStatusCode": status, "OriginalMessage": '{"error":"why"}'}
+    assert f"Received {whose} error ({status})" in refusal.message
+    assert single.report.breaches == {}
+
+
+def test_a_late_answer_is_a_breach() -> None:
+    held = threading.Event()
+    single = Single(lambda call: (held.wait(LIMIT_S), Answer())[1], PlatformLimits(invoke_s=0.05))
+    with single.container:
+        with pytest.raises(ApiError) as refusal:
+            single.endpoint.invoke(ROW)
+        held.set()
+    assert refusal.value.members["OriginalStatusCode"] == 0
+    assert list(single.report.breaches) == ["POST /invocations: the container did not answer within 50 ms"]
+
+
+def test_a_target_model_is_refused_by_a_single_model_endpoint() -> None:
+    single = Single(lambda call: Answer())
+    with single.container, pytest.raises(ApiError, match="single-model endpoint"):
+        single.endpoint.invoke(Invocation({}, b"", "a"))
+    assert single.container.calls == []
+
+
+def test_a_stream_is_passed_on() -> None:
+    single = Single(lambda call: Answer(200, b"some of it"))
+    with single.container, single.endpoint.stream(ROW) as stream:
+        assert b"".join(stream.parts()) == b"some of it"
+
+
+def test_a_refused_stream_is_a_model_error() -> None:
+    single = Single(lambda call: Answer(501, b"not yet"))
+    with single.container, pytest.raises(ApiError) as refusal, single.endpoint.stream(ROW):
+        pass
+    assert refusal.value.members == {"OriginalStatusCode": 501, "OriginalMessage": "not yet"}
+
+
+class Multi:
+    """An endpoint with two archives. Loads succeed, and invocations get the `statuses` in order."""
+
+    def __init__(self, folder: Path) -> None:
+        for key in ("a", "b"):
+            (folder / "archives").mkdir(exist_ok=True)
+            archived(folder, file("config.pbtxt")).rename(folder / "archives" / key)
+        (folder / "models").mkdir()
+        self.statuses: list[int] = []
+        self.report = BreachReport()
+        self.container = ScriptedContainer(self._answer)
+        client = ContainerClient(self.container.port, LIMITS)
+        archives = ModelArchives(LocalArchives(folder / "archives"), folder / "models", 1 << 20)
+        self.models = EndpointModels(client, archives, LIMITS, self.report)
+        self.endpoint = MultiModelEndpoint(client, self.models, LIMITS, self.report)
+
+    def invoke(self, key: str) -> bytes:
+        return self.endpoint.invoke(Invocation({}, b"x", key)).body
+
+    def _answer(self, call: Call) -> Answer:
+        if not call.path.endswith("/invoke"):
+            return Answer()
+        return Answer(self.statuses.pop(0) if self.statuses else 200, call.path.encode())
+
+
+@pytest.fixture
+def multi(tmp_path: Path) -> Iterator[Multi]:
+    made = Multi(tmp_path)
+    with made.container:
+        yield made
+
+
+def test_an_invocation_must_name_its_model(multi: Multi) -> None:
+    assert multi.invoke("a") == f"/models/{name_of('a')}/invoke".encode()
+    with pytest.raises(ApiError, match="without the header"):
+        multi.invoke("")
+
+
+def test_a_request_without_memory_evicts_another_model(multi: Multi) -> None:
+    multi.invoke("a")
+    multi.invoke("b")
+    multi.statuses = [507, 200]
+    multi.invoke("a")
+    assert list(multi.models.loaded()) == [name_of("a")]
+
+
+def test_a_request_without_memory_fails_if_nothing_can_be_evicted(multi: Multi) -> None:
+    multi.statuses = [507]
+    with pytest.raises(ApiError) as refusal:
+        multi.invoke("a")
+    assert refusal.value.members["OriginalStatusCode"] == 507
+
+
+def test_a_404_for_a_loaded_model_is_a_breach(multi: Multi) -> None:
+    multi.statuses = [404]
+    with pytest.raises(ApiError):
+        multi.invoke("a")
+    (breach,) = multi.report.breaches
+    assert breach.endswith("answered 404 for a model that is loaded")
+
+
+def test_a_multi_model_endpoint_refuses_streams(multi: Multi) -> None:
+    with pytest.raises(ApiError, match="no response stream"), multi.endpoint.stream(ROW):
+        pass
+
+
+KEYS = ("a", "b", "c", "d")
+
+
+class Shelf:
+    """A container with room for `places` models; loads wait for the gate."""
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.loaded: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.unload_status = 200
+        self._lock = threading.Lock()
+
+    def __call__(self, call: Call) -> Answer:
+        if call.method == "DELETE":
+            with self._lock:
+                self.loaded.remove(call.path.removeprefix("/models/"))
+            return Answer(self.unload_status)
+        assert (call.method, call.path) == ("POST", "/models")
+        assert self.gate.wait(LIMIT_S)
+        document = json.loads(call.body)
+        assert Path(document["url"], "file").is_file()
+        with self._lock:
+            if len(self.loaded) >= self.places:
+                return Answer(507, b"full")
+            self.loaded.append(document["model_name"])
+        return Answer()
+
+
+class Bench:
+    """Four archives, and the models of their endpoint."""
+
+    def __init__(self, tmp_path: Path, shelf: Callable[[Call], Answer], limits: PlatformLimits) -> None:
+        (tmp_path / "archives").mkdir()
+        (tmp_path / "models").mkdir()
+        (tmp_path / "file").write_text("x")
+        for key in KEYS:
+            with tarfile.open(tmp_path / "archives" / key, "w:gz") as tar:
+                tar.add(tmp_path / "file", "file")
+        self.report = BreachReport()
+        self.folders = tmp_path / "models"
+        self.container = ScriptedContainer(shelf)
+        self.client = ContainerClient(self.container.port, limits)
+        archives = ModelArchives(LocalArchives(tmp_path / "archives"), self.folders, 1 << 20)
+        self.models = EndpointModels(self.client, archives, limits, self.report)
+
+    def use(self, *keys: str) -> None:
+        for key in keys:
+            with self.models.use(key) as name:
+                assert name == name_of(key)
+
+    def unpacked(self) -> set[str]:
+        return {folder.name for folder in self.folders.iterdir()}
+
+
+MODEL_LIMITS = PlatformLimits(invoke_s=LIMIT_S, load_s=LIMIT_S)
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf(2)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, shelf: Shelf) -> Iterator[Bench]:
+    made = Bench(tmp_path, shelf, MODEL_LIMITS)
+    with made.container:
+        yield made
+
+
+def names(*keys: str) -> list[str]:
+    return [name_of(key) for key in keys]
+
+
+def test_a_model_is_loaded_for_its_first_call(bench: Bench) -> None:
+    bench.use("a", "a", "b", "a")
+    assert bench.container.paths() == ["POST /models"] * 2
+    assert bench.models.loaded() == {name_of(key): str(bench.folders / name_of(key) / "model") for key in "ab"}
+
+
+def test_the_least_recently_used_model_is_evicted(bench: Bench, shelf: Shelf) -> None:
+    bench.use("a", "b", "a", "c")
+    assert shelf.loaded == names("a", "c")
+    assert bench.unpacked() == set(names("a", "c"))
+    assert bench.models.evictions == 1
+    bench.use("b")
+    assert shelf.loaded == names("c", "b")
+    assert bench.report.breaches == {}
+
+
+def test_callers_of_one_model_share_its_load(bench: Bench, shelf: Shelf) -> None:
+    shelf.gate.clear()
+    with ThreadPoolExecutor(4) as pool:
+        uses = [pool.submit(bench.use, "a") for _ in range(4)]
+        until(lambda: bench.container.calls)
+        shelf.gate.set()
+        for use in uses:
+            use.result(LIMIT_S)
+    assert bench.container.paths() == ["POST /models"]
+
+
+def test_a_model_in_use_is_not_evicted(bench: Bench, shelf: Shelf) -> None:
+    with ThreadPoolExecutor(1) as pool, bench.models.use("a"):
+        bench.use("b", "c")  # b is evicted, although a was used less recently
+        assert shelf.loaded == names("a", "c")
+        with bench.models.use("c"):
+            waiting = pool.submit(bench.use, "d")
+            until(lambda: len(bench.container.calls) == 6)  # c was refused once, and d is refused now
+            assert shelf.loaded == names("a", "c")
+        waiting.result(LIMIT_S)
+    assert shelf.loaded == names("a", "d")
+
+
+def test_an_eviction_by_a_user_of_a_model_does_not_wait(bench: Bench) -> None:
+    with bench.models.use("a"), bench.models.use("b"):
+        assert not bench.models.evict_for("a")
+
+
+def test_a_model_that_never_fits_is_an_error_for_the_caller(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Shelf(0), MODEL_LIMITS)
+    with bench.container, pytest.raises(ApiError) as refusal:
+        bench.use("a")
+    assert refusal.value.members == {"OriginalStatusCode": 507, "OriginalMessage": "full"}
+    assert bench.unpacked() == set()
+
+
+def test_a_slow_load_continues_without_its_caller(tmp_path: Path, shelf: Shelf) -> None:
+    bench = Bench(tmp_path, shelf, replace(MODEL_LIMITS, invoke_s=0.05))
+    shelf.gate.clear()
+    with bench.container:
+        with pytest.raises(ApiError) as refusal:
+            bench.use("a")
+        assert (refusal.value.status, refusal.value.kind) == (429, "ModelNotReadyException")
+        shelf.gate.set()
+        until(bench.models.loaded)
+        bench.use("a")
+    assert bench.container.paths() == ["POST /models"]
+
+
+def test_a_failed_load_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    answers = [Answer(400, b'{"error":"bad model"}'), Answer()]
+    bench = Bench(tmp_path, lambda call: answers.pop(0), MODEL_LIMITS)
+    with bench.container:
+        with pytest.raises(ApiError) as refusal:
+            bench.use("a")
+        assert refusal.value.status == 424
+        assert refusal.value.members["OriginalStatusCode"] == 400
+        assert bench.unpacked() == set()
+        bench.use("a")
+    assert bench.report.breaches == {}
+
+
+def test_an_unanswered_load_is_a_breach(tmp_path: Path) -> None:
+    held = threading.Event()
+    bench = Bench(tmp_path, lambda call: (held.wait(LIMIT_S), Answer())[1], replace(MODEL_LIMITS, load_s=0.05))
+    with bench.container:
+        with pytest.raises(ApiError) as refusal:
+            bench.use("a")
+        held.set()
+    assert refusal.value.members["OriginalStatusCode"] == 0
+    assert list(bench.report.breaches) == ["POST /models: the container did not answer within 50 ms"]
+
+
+def test_a_load_cut_off_by_shutdown_is_not_a_breach(tmp_path: Path) -> None:
+    def cut_off(call: Call) -> Answer:
+        cut.client.close()
+        raise ConnectionResetError
+
+    cut = Bench(tmp_path, cut_off, MODEL_LIMITS)
+    with cut.container:
+        for key in ("a", "b"):  # the second one comes too late to be sent
+            with pytest.raises(ApiError, match="being deleted"):
+                cut.use(key)
+    assert cut.container.paths() == ["POST /models"]
+    assert cut.report.breaches == {}
+
+
+def test_a_model_that_the_container_has_loaded_already_serves(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda call: Answer(409), MODEL_LIMITS)
+    with bench.container:
+        bench.use("a")
+    assert list(bench.models.loaded()) == names("a")
+
+
+def test_a_failed_unload_is_a_breach(bench: Bench, shelf: Shelf) -> None:
+    shelf.unload_status = 404
+    bench.use("a", "b", "c")
+    assert list(bench.report.breaches) == [
+        f"DELETE /models/{name_of('a')}: the container answered 404 for a model that is loaded"
+    ]
+
+
+def test_a_missing_archive_sends_nothing_to_the_container(bench: Bench) -> None:
+    with pytest.raises(ApiError, match="no archive"):
+        bench.use("z")
+    assert bench.container.calls == []
+
+
+def listed(container: ScriptedContainer) -> dict[str, str]:
+    with container:
+        return read_model_list(ContainerClient(container.port, PlatformLimits()), LIMIT_S)
+
+
+def page(names: str, token: str = "") -> Answer:
+    document = {"models": [{"modelName": name, "modelUrl": f"/{name}"} for name in names]}
+    return Answer(body=json.dumps(document | ({"nextPageToken": token} if token else {})).encode())
+
+
+def test_all_pages_are_read() -> None:
+    pages = {"/models": page("ab", "x&y"), "/models?next_page_token=x%26y": page("c")}
+    assert listed(ScriptedContainer(lambda call: pages[call.path])) == {"a": "/a", "b": "/b", "c": "/c"}
+
+
+def test_an_empty_list_is_valid() -> None:
+    assert listed(ScriptedContainer(lambda call: page(""))) == {}
+
+
+@pytest.mark.slow
+def test_endless_pages_are_a_fault() -> None:
+    with pytest.raises(ContainerFault, match="over and over"):
+        listed(ScriptedContainer(lambda call: page("a", "again")))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"models": [{}]}', b'{"models": [{"modelName": 1, "modelUrl": "x"}]}', b'{"models": 1}'],
+)
+def test_a_malformed_list_is_a_fault(body: bytes) -> None:
+    with pytest.raises(ContainerFault, match="not a list of models"):
+        listed(ScriptedContainer(lambda call: Answer(body=body)))
+
+
+def test_a_missing_route_is_a_fault() -> None:
+    def absent(call: Call) -> Answer:
+        return Answer(404)
+
+    with pytest.raises(ContainerFault, match="answered 404"):
+        listed(ScriptedContainer(absent))

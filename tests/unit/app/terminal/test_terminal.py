@@ -1,0 +1,167 @@
+"""Tables, progress bars and reports for a person."""
+
+from __future__ import annotations
+
+import io
+import logging
+import shlex
+from typing import Any
+
+import pytest
+
+from trident.app.settings.reading import read_settings
+from trident.app.terminal.downloads import ProgressBar, bar
+from trident.app.terminal.report import (
+    ModelRow,
+    addresses_table,
+    log_first_request,
+    log_services,
+    log_settings,
+    models_table,
+    options_table,
+    table,
+)
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.inference.tensors import BY_NAME
+from trident.core.lifecycle.state import DownloadPhase
+
+
+def test_a_table_has_the_borders_of_tritonservers_tables() -> None:
+    assert table(("Model", "Version"), [("simple", "1"), ("a", "12")]).split("\n") == [
+        "+--------+---------+",
+        "| Model  | Version |",
+        "+--------+---------+",
+        "| simple | 1       |",
+        "| a      | 12      |",
+        "+--------+---------+",
+    ]
+
+
+def test_a_table_without_rows_has_only_its_head() -> None:
+    assert addresses_table([]).split("\n") == [
+        "+---------+---------+",
+        "| Service | Address |",
+        "+---------+---------+",
+        "+---------+---------+",
+    ]
+
+
+def test_line_breaks_in_a_cell_stay_within_the_borders() -> None:
+    lines = options_table([("log-file", "first\nE0101 second\n\nthird\n", "flag")]).split("\n")
+    assert len({len(line) for line in lines}) == 1
+    assert [line.split("|")[2].strip() for line in lines[3:-1]] == ["first", "E0101 second", "", "third"]
+    assert [line.split("|")[1].strip() for line in lines[3:-1]] == ["log-file", "", "", ""]
+
+
+def test_the_reasons_of_models_are_below_their_table() -> None:
+    reason = "first " + "word " * 30 + "\nE0101 second\n"
+    lines = models_table([ModelRow("m", "1", "UNAVAILABLE", reason=reason), ModelRow("n", "1", "READY")], 80).split(
+        "\n"
+    )
+    assert lines[6].startswith("| m 1: first word word")
+    assert lines[-1] == "|   E0101 second"
+    assert all(line.startswith(("|", "+")) and len(line) <= 80 for line in lines)
+
+
+def test_control_characters_in_a_cell_are_escaped() -> None:
+    text = options_table([("log-file", "a\rb\x1b[2Kc\u2028d", "flag")])
+    assert "a\\rb\\u001b[2Kc\\u2028d" in text
+    assert text.isprintable() or set(text) - {"\n"} == {c for c in text if c.isprintable()}
+
+
+@pytest.mark.parametrize("width", [60, 80, 250])
+def test_a_table_is_no_wider_than_the_terminal(width: int) -> None:
+    path = "/opt/models/" + "x" * 150
+    rows = [("model-repository", path, "flag"), ("http-port", "8000", "flag")]
+    lines = table(("Option", "Value", "From"), rows, width)
+    assert {len(line) for line in lines.split("\n")} == {min(width, 192)}
+    assert "".join(line.split("|")[2].strip() for line in lines.split("\n")[3:-2]) == path
+
+
+HALF = DownloadPhase(bytes_done=512_000_000, bytes_total=1_024_000_000, objects_done=1, objects_total=3, seconds=4.0)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_shows_bytes_objects_and_rate() -> None:
+    assert bar(HALF) == "[###############...............]  50%  512 of 1024 MB, 1 of 3 objects, 128 MB/s"
+
+
+def test_a_terminal_shows_one_line_which_is_cleared_at_the_end() -> None:
+    terminal = Terminal()
+    shown = ProgressBar(terminal)
+    shown.show(None)
+    assert terminal.getvalue() == ""
+    shown.show(HALF)
+    shown.show(HALF)
+    shown.show(None)
+    shown.show(None)
+    assert terminal.getvalue() == f"\r\033[K{bar(HALF)}\r" * 2 + "\r\033[K"
+
+
+def test_nothing_is_written_to_a_file() -> None:
+    file = io.StringIO()
+    ProgressBar(file).show(HALF)
+    assert file.getvalue() == ""
+
+
+def test_a_download_of_unknown_size_shows_0_percent() -> None:
+    assert " 0%" in bar(DownloadPhase(bytes_done=0, bytes_total=0, objects_done=0, objects_total=0, seconds=0.0))
+
+
+REPOSITORY = "--model-repository=/models"
+
+
+def test_the_options_that_are_not_at_their_defaults_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_settings(read_settings([REPOSITORY, "--http-port=9"], {"AIP_MODE": "PREDICTION"}))
+    tables = {record.message: record.__dict__["table"] for record in caplog.records}
+    assert list(tables) == ["options that are not at their defaults", "Vertex AI's settings"]
+    assert "http-port" in tables["options that are not at their defaults"]
+    assert "metrics-port" not in tables["options that are not at their defaults"]
+
+
+def test_the_addresses_are_logged_with_tritons_names(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_services(read_settings([REPOSITORY], {}))
+    assert "Started HTTPService at 0.0.0.0:8000" in caplog.messages
+
+
+def spec(name: str, *dims: int, datatype: str = "FP32", **more: Any) -> ModelSpec:
+    given = InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)
+    return ModelSpec(
+        name=name, version=1, platform="", backend="", max_batch_size=4, inputs={"IN": given}, outputs={}, **more
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "specs", "words"),
+    [
+        (
+            [],
+            [spec("large", 3, 224, 224), spec("it's", -1, 2)],
+            ["http://localhost:8000/v2/models/it%27s/infer", "-d", "{BODY}"],
+        ),
+        (["--http-address=::1", "--http-port=9"], [spec("m", 2, datatype="FP16")], ["http://[::1]:9/v2/models/m"]),
+        ([], [spec("m", 2, decoupled=True)], ["http://localhost:8000/v2/models/m"]),
+        ([], [], ["http://localhost:8000/v2"]),
+        (["--http-address=10.0.0.1"], [], ["http://10.0.0.1:8000/v2"]),
+    ],
+)
+def test_the_report_ends_with_a_request_to_copy(
+    options: list[str], specs: list[ModelSpec], words: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    log_first_request(read_settings([REPOSITORY, *options], {}), specs)
+    body = '{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1,2],"data":[0,0]}]}'
+    expected = [word.replace("{BODY}", body) for word in words]
+    assert shlex.split(caplog.records[0].__dict__["command"]) == ["curl", "-s", *expected]
+
+
+def test_a_server_without_an_http_port_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    log_first_request(read_settings([REPOSITORY, "--allow-http=false"], {}), [])
+    assert not caplog.records
