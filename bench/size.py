@@ -1,6 +1,6 @@
 """How large the program is and how it is cut: `python -m bench.size [FOLDER]`.
 
-Counts lines of Python files as `wc -l` does. A circle is a set of modules that import each other while they are
+Counts lines of Python files as `wc -l` does. A cycle is a set of modules that import each other while they are
 imported.
 """
 
@@ -36,7 +36,7 @@ def imported(tree: ast.Module, modules: frozenset[str]) -> set[str]:
     return found
 
 
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+def import_cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     """The strongly connected parts of `graph` with more than one module, by Tarjan's algorithm."""
     order: dict[str, int] = {}
     lowest: dict[str, int] = {}
@@ -95,12 +95,12 @@ def report(root: Path) -> Iterator[str]:
     yield f"product files                {len(sizes):>8,}   ({len(lines):,} without __init__.py)"
     yield f"median lines of a file       {statistics.median(lines):>8,.0f}   (without __init__.py)"
     yield f"files under 40 lines         {sum(size < 40 for size in lines):>8,}   (without __init__.py)"
-    yield f"circles of imports           {len(circles(graph)):>8,}"
+    yield f"import cycles                {len(import_cycles(graph)):>8,}"
     yield f"TYPE_CHECKING blocks         {checking:>8,}"
     yield f"imports inside functions     {sum(map(late_imports, trees.values())):>8,}"
     for top in AROUND:
         yield f"{top + ' lines':<29}{sum(path.read_text().count(chr(10)) for path in python_files(root, top)):>8,}"
-    yield from (f"circle: {', '.join(part)}" for part in circles(graph))
+    yield from (f"cycle: {', '.join(part)}" for part in import_cycles(graph))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class GraphLayout:
 def layout_graph(
     name: str, inputs: Iterable[str], outputs: Iterable[str], steps: Sequence[EnsembleStep]
 ) -> GraphLayout:
-    """The layout of an ensemble that is valid: without circles, and each tensor has one source."""
+    """The layout of an ensemble that is valid: without cycles, and each tensor has one source."""
     inputs, outputs = tuple(inputs), tuple(outputs)
     writers = {tensor: index for index, step in enumerate(steps) for _, tensor in step.outputs}
     level: dict[int, int] = {}

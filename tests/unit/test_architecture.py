@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.size import PRODUCT, circles, imported, module_of, python_files
+from bench.size import PRODUCT, import_cycles, imported, module_of, python_files
 from tests.project import ROOT
 
 # Lowest first: a part of core may import what stands before it, never what stands after it or beside it.
@@ -214,11 +214,11 @@ def test_imports_go_one_way() -> None:
 def test_no_modules_import_each_other_in_a_circle() -> None:
     trees = {module_of(ROOT, path): ast.parse(path.read_text()) for top in PRODUCT for path in python_files(ROOT, top)}
     modules = frozenset(trees)
-    assert circles({module: imported(tree, modules) - {module} for module, tree in trees.items()}) == []
+    assert import_cycles({module: imported(tree, modules) - {module} for module, tree in trees.items()}) == []
 
 
 def test_a_circle_is_found() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
+    assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
 
 
 def test_no_platform_is_named_outside_its_row() -> None:
