@@ -211,13 +211,13 @@ def test_imports_go_one_way() -> None:
     assert found == []
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_cycle() -> None:
     trees = {module_of(ROOT, path): ast.parse(path.read_text()) for top in PRODUCT for path in python_files(ROOT, top)}
     modules = frozenset(trees)
     assert import_cycles({module: imported(tree, modules) - {module} for module, tree in trees.items()}) == []
 
 
-def test_a_circle_is_found() -> None:
+def test_a_cycle_is_found() -> None:
     assert import_cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["b", "c"]]
 
 
