@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from wsgiref.types import WSGIApplication
 
 from trident.app.settings.server import ServerSettings
@@ -14,7 +15,7 @@ from trident.app.sites.site import Http2Port
 from trident.app.sites.start import StartWatch
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.frontend.body import Allocate
-from trident.core.observability.metrics_log import CloudLogging, EmbeddedMetrics, Format, MetricsLog
+from trident.core.observability.metrics_log import Format, MetricsLog, cloud_logging_line, embedded_metrics_line
 
 
 class InProcessSite:
@@ -71,8 +72,8 @@ def make_metrics_log(settings: ServerSettings, engine: InferenceEngine) -> Metri
     """None if --metrics-log is none."""
     dimensions = settings.metrics_log_dimensions
     formats: dict[str, Format] = {
-        "emf": EmbeddedMetrics(settings.metrics_log_namespace, dimensions),
-        "gcp": CloudLogging(dimensions),
+        "emf": partial(embedded_metrics_line, settings.metrics_log_namespace, dimensions),
+        "gcp": partial(cloud_logging_line, dimensions),
     }
     chosen = formats.get(settings.metrics_log)
     if chosen is None:

@@ -85,7 +85,7 @@ class _Tensors:
         return _Tensor(model.name, tensor.datatype, dims, model.max_batch_size > 0)
 
     def difference(self, name: str, tensor: _Tensor) -> str:
-        """What keeps `tensor` from being the one that is known as `name`; it becomes known if it is the first."""
+        """Return why `tensor` cannot be the known tensor `name`; "" if it can. The first one becomes the known one."""
         return self._known.setdefault(name, tensor).difference(tensor)
 
 
@@ -201,9 +201,9 @@ class KnownModels:
         return found
 
     def _problems(self, name: str) -> list[Problem]:
-        circle = self._circle(name)
-        if circle:
-            text = f"circular dependency between ensembles: {' -> '.join(circle)}"
+        cycle = self._cycle(name)
+        if cycle:
+            text = f"circular dependency between ensembles: {' -> '.join(cycle)}"
             return [Problem(_STEPS, text, "an ensemble cannot be a step of itself, nor of one of its steps")]
         problems = [
             Problem(f"{_STEPS}[{index}]", text)
@@ -247,16 +247,16 @@ class KnownModels:
             waiting += inner
         return False
 
-    def _circle(self, name: str) -> tuple[str, ...]:
-        """The way from an ensemble through steps back to it, with it at both ends; empty if there is none."""
+    def _cycle(self, name: str) -> tuple[str, ...]:
+        """The path from an ensemble through steps back to itself, with it at both ends; empty without a cycle."""
         seen: set[str] = set()
-        ways: list[tuple[str, ...]] = [(name,)]
-        while ways:
-            way = ways.pop()
-            for step in self._steps.get(way[-1], ()):
+        paths: list[tuple[str, ...]] = [(name,)]
+        while paths:
+            path = paths.pop()
+            for step in self._steps.get(path[-1], ()):
                 if step.model == name:
-                    return (*way, name)
+                    return (*path, name)
                 if step.model not in seen:
                     seen.add(step.model)
-                    ways.append((*way, step.model))
+                    paths.append((*path, step.model))
         return ()

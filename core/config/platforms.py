@@ -13,8 +13,8 @@ from trident.core.config.schema import ModelConfig
 
 ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"
-# The runtime of models of a framework that are Python code.
-_CODE = "model.py"
+# The runtime of a model of a framework that is Python code, which gets each request by itself.
+_PYTHON_CODE = "model.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,6 @@ PLATFORMS: tuple[Platform, ...] = (
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
 _PADDED = [row for row in PLATFORMS if row.pads]
-# The runtime of a model that is Python code, which gets each request by itself.
-_PYTHON_CODE = "model.py"
 _CPU_INSTANCES = {row.backend: row.cpu_instances for row in PLATFORMS}
 
 
@@ -80,7 +78,7 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
         config.backend = config.backend or row.backend
         config.platform = config.platform or row.name
         # A model that is code of its user looks for its file itself.
-        filename = "" if config.runtime == _CODE else row.filename
+        filename = "" if config.runtime == _PYTHON_CODE else row.filename
         config.default_model_filename = config.default_model_filename or filename
         return
     suffix = config.name.rpartition(".")[2] if "." in config.name else ""

@@ -13,7 +13,7 @@ from trident.core.inference.tensors import Shape
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where, and how to cure it.
+    """A mistake in a configuration: where, what, and how to cure it.
 
     `path` is a field of the configuration (`input[0].dims`) or a file; `message` is Triton's text if Triton has one.
     """
@@ -126,7 +126,7 @@ class TensorSignature:
 
 @dataclass(frozen=True, slots=True)
 class BatchingFault:
-    """What a trial saw that forbids batching, as a clause, and what to do about the model to batch it."""
+    """Why a trial forbids batching (`seen`, a clause), and how to change the model so that it can be batched."""
 
     seen: str
     cure: str

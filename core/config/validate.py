@@ -359,7 +359,7 @@ def _preferred_size_problems(
 
 
 def decoupled_cache_problem(model_name: str, hint: str = "") -> Problem:
-    """That of a model with a response cache that may answer a request more than once."""
+    """The problem of a response cache for a model that may answer a request more than once."""
     return _cache_problem(model_name, "'decoupled' transaction policy", hint)
 
 
@@ -530,7 +530,7 @@ def _initial_dims_problems(given: Sequence[int], dims: Sequence[int], path: str,
 
 
 def _client_problems(config: ModelConfig, suffix: str) -> Iterator[Problem]:
-    """What the scheduler provides cannot come from a client as well."""
+    """Controls and states come from the scheduler, so clients cannot send them as well."""
     batching = config.sequence_batching
     controls = [entry.name for entry in batching.control_input]
     states = [state.input_name for state in batching.state]
@@ -652,7 +652,7 @@ MOST_WARMUP_REQUESTS = 65_536
 MOST_BUCKETS = 4096
 MOST_SLOTS = 65_536
 MOST_BYTES = 4 << 30
-"""Of what is made at the load: the tensors of one item, or one state."""
+"""The largest size of one item, or of one state, that is made at the load."""
 
 _THREAD_COUNTS = (
     "intra_op_thread_count",
@@ -685,7 +685,7 @@ def count_problems(config: ModelConfig) -> Iterator[Problem]:
 
 
 def bucket_count_problems(config: ModelConfig) -> Iterator[Problem]:
-    """Those of the buckets, each of which is executed once. All else of `config` is valid."""
+    """The buckets that are too many or too large: each is executed once. All else of `config` is valid."""
     return _exceeding(config, _bucket_counts(config))
 
 
@@ -863,7 +863,7 @@ def _pad_value_problems(config: ModelConfig, variable: dict[str, ModelInput], mo
 
 
 def _shape_problems(config: ModelConfig, model_name: str) -> Iterator[Problem]:
-    """What has no fixed shape in any bucket."""
+    """Inputs and outputs that have no fixed shape in any bucket."""
     for index, entry in enumerate(config.input):
         if entry.allow_ragged_batch:
             text = f"input '{entry.name}' is ragged, and batch buckets cannot pad it, for {model_name}"
@@ -1102,8 +1102,9 @@ def _dims_problems(
 
 
 def _cure(entry: ModelInput | ModelOutput, tensor: TensorSignature, batching: bool) -> str:
-    """What to write for `tensor`. A configuration has no empty dims: a tensor of the batch dimension alone, such as a
-    label for each row, needs a reshape.
+    """Return what to write for `tensor`.
+
+    A configuration has no empty dims: a tensor of the batch dimension alone, such as a label per row, needs a reshape.
     """
     dims = [dim or -1 for dim in tensor.shape[batching:]]
     if batching and not dims:

@@ -15,7 +15,7 @@ from trident.core.config.problem import Problem, path_inside
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.resolve import backend_spec
 from trident.core.config.schema import ModelConfig, ModelSequenceBatching, ModelWarmup, datatype_of
-from trident.core.config.spec import BucketSpec, InputSpec, ModelSpec, StateSpec
+from trident.core.config.spec import BucketSpec, ModelSpec, StateSpec
 from trident.core.errors import ConfigInvalid, InvalidRequest
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.tensors import BYTES, Array, Datatype, Shape, bytes_array, element_count, unpack_bytes
@@ -115,7 +115,7 @@ def _input(model: str, name: str, setting: ModelWarmup.Input, model_directory: P
         raise ConfigInvalid(f"warmup setting expects input '{name}' to have 'data_type' set", model=model)
     source = setting.WhichOneof("input_data_type")
     if source == "zero_data" or (source == "random_data" and datatype.size == 0):
-        array = bytes_array([b""] * element_count(dims), dims) if datatype.size == 0 else np.zeros(dims, datatype.dtype)
+        array = _zeros(datatype, dims)
     elif source == "random_data":
         array = _random(datatype, dims)
     elif source == "input_data_file":
@@ -123,6 +123,14 @@ def _input(model: str, name: str, setting: ModelWarmup.Input, model_directory: P
     else:
         raise ConfigInvalid(f"{_PREFIX}warmup setting expects input '{name}' to have input_data_type set", model=model)
     return WarmupInput(name, datatype, array)
+
+
+def _zeros(datatype: Datatype, dims: Shape) -> Array:
+    """Zeros or empty strings, with 1 for each variable dimension."""
+    dims = tuple(1 if dim == -1 else dim for dim in dims)
+    if datatype is BYTES:
+        return bytes_array([b""] * element_count(dims), dims)
+    return np.zeros(dims, datatype.dtype)
 
 
 def _random(datatype: Datatype, dims: Shape) -> Array:
@@ -140,24 +148,39 @@ def _from_file(model: str, name: str, file_name: str, datatype: Datatype, dims: 
             f"warmup file path '{file_name}' for input '{name}' in model '{model}' is outside model directory",
             model=model,
         )
+    found = _read_tensor(path, datatype, dims, name=name, model=model, prefix=_PREFIX)
+    if isinstance(found, int):
+        expected = element_count(dims) * datatype.size
+        raise ConfigInvalid(
+            f"{_PREFIX}warmup setting expects {expected} bytes, but the data provided from {file_name} only has "
+            f"{found} bytes",
+            model=model,
+        )
+    return found
+
+
+def _read_tensor(
+    path: Path, datatype: Datatype, dims: Shape, *, name: str, model: str, prefix: str = ""
+) -> Array | int:
+    """The tensor `name` in the file at `path`, whose surplus is ignored; or the size of a file that is too short.
+
+    Raises ConfigInvalid.
+    """
+    expected = element_count(dims) * datatype.size
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(expected) if expected else file.read()
     except OSError as error:
         raise ConfigInvalid(f"failed to open file for read {path}: {error.strerror}", model=model) from error
-    if datatype.size == 0:
+    if datatype is BYTES:
         try:
-            elements = unpack_bytes(content, element_count(dims), name=name, model=model, prefix=_PREFIX)
+            elements = unpack_bytes(content, element_count(dims), name=name, model=model, prefix=prefix)
         except InvalidRequest as error:
             raise ConfigInvalid(error.message, model=model) from error
         return bytes_array(elements, dims)
-    expected = element_count(dims) * datatype.size
     if len(content) < expected:
-        raise ConfigInvalid(
-            f"{_PREFIX}warmup setting expects {expected} bytes, but the data provided from {file_name} only has "
-            f"{len(content)} bytes",
-            model=model,
-        )
-    return np.frombuffer(content[:expected], dtype=datatype.dtype).reshape(dims)
+        return len(content)
+    return np.frombuffer(content[:expected], datatype.dtype).reshape(dims)
 
 
 # Source: docs/ragged-batching.md.
@@ -191,25 +214,14 @@ def _bucket_sample(
         if given.optional:
             continue
         axis = buckets.axes[name] - batch_axes if name in buckets.axes else None
-        array = values[name] if name in values else _zeros(given)
+        array = values[name] if name in values else _zeros(given.datatype, given.dims)
         if axis is not None:
             array = np.take(array, np.arange(length) % max(array.shape[axis], 1), axis)
         inputs.append(WarmupInput(name, given.datatype, array))
     return WarmupSample(f"bucket of {', '.join(parts)}", batch_size, 1, tuple(inputs))
 
 
-def _zeros(given: InputSpec) -> Array:
-    """One item, with 1 for each variable dimension."""
-    dims = tuple(1 if dim == -1 else dim for dim in given.dims)
-    if given.datatype is BYTES:
-        return bytes_array([b""] * element_count(dims), dims)
-    return np.zeros(dims, given.datatype.dtype)
-
-
 # Source: docs/spec/schedulers.md section 3.4, "Implicit state".
-
-
-FOLDER = "initial_state"
 
 
 def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_directory: Path) -> dict[str, Array]:
@@ -220,7 +232,10 @@ def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_dir
         try:
             initial = given[state.input_name]
             found[state.input_name] = (
-                _given(config.name, state, initial[0], model_directory) if initial else _unspecified(state)
+                _initial_state(config.name, state, initial[0], model_directory)
+                if initial
+                # Triton leaves the memory as it is. Zeros tell nothing of other requests.
+                else _zeros(state.datatype, state.dims)
             )
         except (MemoryError, OverflowError, ValueError) as error:
             raise ConfigInvalid(
@@ -230,44 +245,25 @@ def initial_states(config: ModelConfig, states: tuple[StateSpec, ...], model_dir
     return found
 
 
-def _unspecified(state: StateSpec) -> Array:
-    """Triton leaves the memory as it is. Zeros tell nothing of other requests."""
-    return _zero_state(state, tuple(1 if dim == -1 else dim for dim in state.dims))
-
-
-def _zero_state(state: StateSpec, dims: Shape) -> Array:
-    if state.datatype.size == 0:
-        return bytes_array([b""] * element_count(dims), dims)
-    return np.zeros(dims, state.datatype.dtype)
-
-
-def _given(model: str, state: StateSpec, initial: ModelSequenceBatching.InitialState, model_directory: Path) -> Array:
+def _initial_state(
+    model: str, state: StateSpec, initial: ModelSequenceBatching.InitialState, model_directory: Path
+) -> Array:
     dims: Shape = tuple(initial.dims)
     if initial.WhichOneof("state_data") == "zero_data":
-        return _zero_state(state, dims)
-    path = path_inside(model_directory, f"{FOLDER}/{initial.data_file}")
+        return _zeros(state.datatype, dims)
+    path = path_inside(model_directory, f"initial_state/{initial.data_file}")
     if path is None:
         raise ConfigInvalid(
             f"initial state file path '{initial.data_file}' for state input '{state.input_name}' in model '{model}' "
             "is outside model directory",
             model=model,
         )
-    expected = element_count(dims) * state.datatype.size
-    try:
-        with path.open("rb") as file:
-            content = file.read(expected) if expected else file.read()
-    except OSError as error:
-        raise ConfigInvalid(f"failed to open file for read {path}: {error.strerror}", model=model) from error
-    if state.datatype.size == 0:
-        try:
-            elements = unpack_bytes(content, element_count(dims), name=state.input_name, model=model)
-        except InvalidRequest as error:
-            raise ConfigInvalid(error.message, model=model) from error
-        return bytes_array(elements, dims)
-    if len(content) < expected:
+    found = _read_tensor(path, state.datatype, dims, name=state.input_name, model=model)
+    if isinstance(found, int):
+        expected = element_count(dims) * state.datatype.size
         raise ConfigInvalid(
             f"initial_state setting expects {expected} bytes, but the data provided from {initial.data_file} only has "
-            f"{len(content)} bytes.",
+            f"{found} bytes.",
             model=model,
         )
-    return np.frombuffer(content, state.datatype.dtype).reshape(dims)
+    return found

@@ -1,1 +1,1 @@
-"""What the server reports about itself: statistics, metrics, the log, and the hardware it runs on."""
+"""The server's reports about itself: statistics, metrics, the log, traces, and the hardware it runs on."""

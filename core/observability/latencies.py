@@ -37,7 +37,7 @@ class LatencySums:
     cache_miss_ns: int = 0
 
     def since(self, before: LatencySums) -> LatencySums:
-        """What was added after `before`."""
+        """Return the difference to an earlier state."""
         added = {each.name: getattr(self, each.name) - getattr(before, each.name) for each in fields(self)}
         return LatencySums(**added)
 

@@ -401,9 +401,12 @@ _LOWEST_LEVEL = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLevels:
-    """What can be changed while the server runs. `verbose` is the highest verbose level shown, 0 for none. `format` is
-    default, ISO8601 or json. `access` is the value of --log-access, `timing` that of --response-timing, and
-    `histograms` that of histogram_latencies in --metrics-config."""
+    """The settings that can be changed while the server runs.
+
+    `verbose` is the highest verbose level shown, 0 for none. `format` is default, ISO8601 or json. `access` is the
+    value of --log-access, `timing` that of --response-timing, and `histograms` that of histogram_latencies in
+    --metrics-config.
+    """
 
     verbose: int = 0
     info: bool = True
@@ -437,7 +440,7 @@ def log_options() -> LogOptions:
 
 
 def log_levels() -> LogLevels:
-    """What of it can be changed."""
+    """The part of it that can be changed."""
     return LogLevels(**{each.name: getattr(_in_force, each.name) for each in fields(LogLevels)})
 
 
@@ -619,7 +622,7 @@ class _Sink(logging.Handler):
 
 
 class _Failures:
-    """What the log cannot say itself (a closed pipe, a full disk) is said on stderr, once."""
+    """Reports failures of the log itself (a closed pipe, a full disk) on stderr, each once."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()

@@ -1,4 +1,4 @@
-"""What a model did in an interval: the difference of two snapshots, and the sum over versions and models."""
+"""The metrics log: a line for the server and for each model after every interval, for CloudWatch or Cloud Logging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol, TextIO
+from typing import TextIO
 
 from trident.core.observability.hardware import HardwareReading
 from trident.core.observability.latency_options import COMPUTE, QUEUE, REQUEST
@@ -46,7 +46,7 @@ class Activity:
 
     @classmethod
     def since(cls, before: ModelMetrics | None, now: ModelMetrics) -> Activity:
-        """What a version did after `before`; all that it ever did if it was loaded again since then, or is new."""
+        """Return the activity since `before`, or all of it if the version is new or was loaded again."""
         total = cls._of(now)
         if before is None or _is_another_load(before, now):
             return total
@@ -149,67 +149,52 @@ def _is_another_load(before: ModelMetrics, now: ModelMetrics) -> bool:
 LOGGER = "trident.metrics"
 
 
-class CloudLogging:
-    """Writes reports as lines, with `labels` beside those of the report."""
+def cloud_logging_line(labels: Mapping[str, str], report: Report, time_ns: int) -> str:
+    """An entry on one line, with `labels` beside those of the report; `time_ns` is the wall clock's time."""
+    when = datetime.fromtimestamp(time_ns // 1000 / 1_000_000, UTC)
+    figures = {figure.name: figure.value for figure in report.figures}
+    of = "the server" if report.model is None else f"model '{report.model}'"
+    message = f"{of}: {figures['request_success']} requests answered, {figures['request_failure']} failed"
+    return _json(
+        {
+            "severity": "INFO",
+            "time": f"{when:%Y-%m-%dT%H:%M:%S.%fZ}",
+            "message": message,
+            "logger": LOGGER,
+            "scope": "server" if report.model is None else "model",
+            "logging.googleapis.com/labels": _with_model(labels, report),
+            "metrics": figures,
+        }
+    )
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
-        self._labels = dict(labels)
 
-    def line(self, report: Report, time_ns: int) -> str:
-        """The entry on one line; `time_ns` is the wall clock's time."""
-        labels = dict(self._labels)
-        if report.model is not None:
-            labels |= {"model": report.model}
-        if report.namespace:
-            labels |= {"namespace": report.namespace}
-        when = datetime.fromtimestamp(time_ns // 1000 / 1_000_000, UTC)
-        figures = {figure.name: figure.value for figure in report.figures}
-        of = "the server" if report.model is None else f"model '{report.model}'"
-        message = f"{of}: {figures['request_success']} requests answered, {figures['request_failure']} failed"
-        return json.dumps(
-            {
-                "severity": "INFO",
-                "time": f"{when:%Y-%m-%dT%H:%M:%S.%fZ}",
-                "message": message,
-                "logger": LOGGER,
-                "scope": "server" if report.model is None else "model",
-                "logging.googleapis.com/labels": labels,
-                "metrics": figures,
-            },
-            separators=(",", ":"),
-        )
+def _with_model(labels: Mapping[str, str], report: Report) -> dict[str, str]:
+    own = {"model": report.model, "namespace": report.namespace}
+    return {**labels, **{name: value for name, value in own.items() if value}}
+
+
+def _json(document: Mapping[str, object]) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 # Source: docs/spec/metrics-log.md section 1.
 
 
-class EmbeddedMetrics:
-    """Writes reports as lines for `namespace`, with `dimensions` beside those of the report."""
-
-    def __init__(self, namespace: str, dimensions: Mapping[str, str]) -> None:
-        self._namespace = namespace
-        self._dimensions = dict(dimensions)
-
-    def line(self, report: Report, time_ns: int) -> str:
-        """The document on one line; `time_ns` is the wall clock's time."""
-        dimensions = dict(self._dimensions)
-        if report.model is not None:
-            dimensions |= {"model": report.model}
-        if report.namespace:
-            dimensions |= {"namespace": report.namespace}
-        directive = {
-            "Namespace": self._namespace,
-            "Dimensions": [list(dimensions)],
-            "Metrics": [{"Name": figure.name, "Unit": figure.unit.value} for figure in report.figures],
+def embedded_metrics_line(namespace: str, dimensions: Mapping[str, str], report: Report, time_ns: int) -> str:
+    """A document for `namespace`, with `dimensions` beside those of the report; `time_ns` is the wall clock's time."""
+    dimensions = _with_model(dimensions, report)
+    directive = {
+        "Namespace": namespace,
+        "Dimensions": [list(dimensions)],
+        "Metrics": [{"Name": figure.name, "Unit": figure.unit.value} for figure in report.figures],
+    }
+    return _json(
+        {
+            "_aws": {"Timestamp": time_ns // 1_000_000, "CloudWatchMetrics": [directive]},
+            **{name: _ascii(value) for name, value in dimensions.items()},
+            **{figure.name: figure.value for figure in report.figures},
         }
-        return json.dumps(
-            {
-                "_aws": {"Timestamp": time_ns // 1_000_000, "CloudWatchMetrics": [directive]},
-                **{name: _ascii(value) for name, value in dimensions.items()},
-                **{figure.name: figure.value for figure in report.figures},
-            },
-            separators=(",", ":"),
-        )
+    )
 
 
 def _ascii(value: str) -> str:
@@ -283,9 +268,8 @@ _log = logging.getLogger("trident.observability")
 _CLOSE_WITHIN_S = 2.0
 
 
-class Format(Protocol):
-    def line(self, report: Report, time_ns: int) -> str:
-        """The report on one line without its end; `time_ns` is the wall clock's time."""
+# Writes a report on one line without its end; the number is the wall clock's time in ns.
+Format = Callable[[Report, int], str]
 
 
 class MetricsLog:
@@ -342,7 +326,7 @@ class MetricsLog:
         now_ns = self._wall_clock()
         try:
             for report in reports:
-                print_line(self._format.line(report, now_ns), self._out or stdout())
+                print_line(self._format(report, now_ns), self._out or stdout())
         except (OSError, ValueError) as error:  # a closed pipe, a full disk; a closed stream
             if not self._is_broken:
                 _log.error("the metrics cannot be written to stdout: %s; they are lost until they can", error)

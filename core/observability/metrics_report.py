@@ -1,4 +1,4 @@
-"""What one line of the metrics log says, before it has a format."""
+"""The content of a line of the metrics log, whatever its format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Unit(Enum):
 
 
 class Meaning(NamedTuple):
-    """The unit of a figure, and what it says in the documentation."""
+    """The unit of a figure, and its description in the documentation."""
 
     unit: Unit
     text: str

@@ -44,7 +44,7 @@ class NotedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRequests:
-    """Those of one version: the slowest first, and the last failed first."""
+    """The noted requests of one version: the slowest first, and the last failed first."""
 
     name: str
     version: int

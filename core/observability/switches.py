@@ -1,4 +1,4 @@
-"""What of a process can be switched on and off while it serves, as the hot path asks for it: attributes, no calls."""
+"""Switches that a process may change while it serves. The hot path reads attributes and makes no calls."""
 
 from __future__ import annotations
 
@@ -27,4 +27,4 @@ class Switches:
 
 
 SWITCHES: Final = Switches()
-"""Those of this process, which follow the log settings."""
+"""The switches of this process, which follow the log settings."""

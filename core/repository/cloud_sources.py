@@ -117,7 +117,7 @@ class ObjectStoreSource:
         return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
 
     def _stored(self, model: str, files: Iterable[SourceFile]) -> dict[str, StoredObject]:
-        """The objects of the last listing that are `files`. Raises RepositoryUnavailable if it lacks one."""
+        """Return the listed objects of `files`. Raises RepositoryUnavailable if it lacks one."""
         with self._lock:
             listed = self._listed.get(model, {})
         contents = {}

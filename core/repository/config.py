@@ -286,7 +286,7 @@ def complete(
 
 
 def _has_backend(config: ModelConfig) -> bool:
-    """Whether it could be told what runs the model."""
+    """Whether the backend is known."""
     return bool(config.backend) or is_ensemble(config)
 
 
@@ -315,7 +315,7 @@ def problems_of(
     reads labels, warmup files and golden requests. `run_golden` tries the model and runs the golden requests if nothing
     else is wrong; None runs none. `backends` check each version's complete configuration. `note_valid` is called with
     each version of a model without problems, `note_unchecked` with those whose framework is missing: that is no problem
-    of a model. `note_warning` is called with what lets a version load, but makes its answers wrong.
+    of a model. `note_warning` is called with problems that do not prevent a load but make answers wrong.
     """
     valid: dict[int, Completion] = {}
     try:
@@ -404,7 +404,7 @@ def _version_problems(
     note_unchecked: NoteUnchecked,
     note_warning: NoteWarning,
 ) -> list[Problem]:
-    """What keeps a version from being loaded as configured, except its golden requests."""
+    """Why a version cannot be loaded as configured, apart from its golden requests."""
     config, path = done.config, version_path(directory, version)
     problems: list[Problem] = []
     try:

@@ -1,4 +1,4 @@
-"""What is wrong with the layout of a repository or a model: what was found, what is expected, and the missing step.
+"""Hints about mistakes in the layout of a repository or a model: what was found, what is expected, what to do.
 
 The server's log, the answer to a load request and `trident validate` have these texts as the hints of their errors.
 Source: docs/spec/repository.md section 1.2.
@@ -39,7 +39,7 @@ _EXPORTS = {
 }
 
 
-class _Found(NamedTuple):
+class _ModelFile(NamedTuple):
     """A file that may be the model, by its name."""
 
     name: str
@@ -47,7 +47,7 @@ class _Found(NamedTuple):
 
 
 def layout_hint(directory: ModelDirectory, config: ModelConfig) -> str:
-    """What is found in a model's folder, what is expected, and the missing step; "" if the folder cannot be read.
+    """Return what a model's folder has, what it should have, and the missing step; "" if the folder cannot be read.
 
     For a model that has no version, or whose backend cannot be told; `config` is as far as it could be completed.
     """
@@ -78,7 +78,7 @@ def layout_hint(directory: ModelDirectory, config: ModelConfig) -> str:
 
 
 def missing_file_hint(version: Path, config: ModelConfig, wanted: str) -> str | None:
-    """The same for the folder of a version in which the backend looks for the file or folder `wanted`."""
+    """Return the hint for a version folder in which the backend did not find the file or folder `wanted`."""
     try:
         names = os.listdir(version)
     except OSError:
@@ -87,7 +87,7 @@ def missing_file_hint(version: Path, config: ModelConfig, wanted: str) -> str | 
 
 
 def no_models_hint(location: str) -> str:
-    """The same for a repository without a folder of a model. Only a local one is looked at."""
+    """Return the hint for a repository without model folders. Only a local one is examined."""
     expected = "expected MODEL/1/model.onnx"
     try:
         names = sorted(name for name in os.listdir(location) if not name.startswith("."))
@@ -177,13 +177,13 @@ def _platform_hint(model: str, platform: str, folders: Mapping[str, Collection[s
     return f'found platform: "{platform}", expected {known}: correct it in {model}/{CONFIG_FILE}{remove}'
 
 
-def _best(names: Collection[str], rows: Sequence[Platform]) -> _Found | None:
+def _best(names: Collection[str], rows: Sequence[Platform]) -> _ModelFile | None:
     """Return the name most like one of the files of `rows`: equal, equal without regard to case, or with its ending."""
     for alike in (str, str.lower, _ending):
         for row in rows:
             for name in sorted(names):
                 if alike(name) == alike(row.filename):
-                    return _Found(name, row)
+                    return _ModelFile(name, row)
     return None
 
 

@@ -109,7 +109,7 @@ class UsableNames:
         self._refused: frozenset[str] = frozenset()
 
     def of(self, names: Iterable[str]) -> list[str]:
-        """The usable ones of `names`, sorted."""
+        """Return the usable names, sorted."""
         listed = frozenset(names)
         problems = {name: problem for name in listed if (problem := self._problem(name))}
         passed_over = {name for name in listed - problems.keys() if is_passed_over(name)}
@@ -529,7 +529,7 @@ class AnyLayoutSource:
         return self._source().fetch(model, files, version)
 
     def _content(self) -> str:
-        """What the folder holds, in words."""
+        """Describe the content of the folder."""
         files = self._parent.files(self._folder) or ()
         names = sorted({file.path.partition("/")[0] for file in files})
         if not names:

@@ -182,7 +182,7 @@ def _cancellations(page: _Page) -> Iterator[Sample]:
 
 
 def _tuned(value: Callable[[BatchTuning], Number]) -> _Samples:
-    """What a batcher with a target sets."""
+    """The limits that a batcher with a latency target sets."""
     return lambda page: (
         Sample(r.labels, value(r.statistics.tuning)) for r in page.reporters if r.statistics.tuning is not None
     )

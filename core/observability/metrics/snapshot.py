@@ -1,4 +1,4 @@
-"""What the metrics page shows, as plain data that can be sent between processes."""
+"""The content of the metrics page, as plain data that can be sent between processes."""
 
 from __future__ import annotations
 

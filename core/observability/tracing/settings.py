@@ -34,8 +34,10 @@ Changes = Mapping[str, Value | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
-    """What is in force for a model. `levels` is empty if nothing is traced. One of `rate` requests is sampled, 0 for
-    none; `count` more at most, -1 for no limit. A file gets `frequency` traces, 0 for one file with all.
+    """The effective settings of a model. `levels` is empty if nothing is traced.
+
+    One of `rate` requests is sampled, 0 for none; `count` more at most, -1 for no limit. A file gets `frequency`
+    traces, 0 for one file with all.
     """
 
     levels: tuple[str, ...] = ()
@@ -71,7 +73,7 @@ class TraceTable:
         return tuple(self._models)
 
     def of(self, model: str = "") -> TraceSettings:
-        """What is in force for `model`, or for all models without settings of their own."""
+        """Return the effective settings of `model`, or of all models without their own."""
         return self._merged(self._server, self._models.get(model, {}))
 
     def change(self, model: str, changes: Changes) -> None:

@@ -1,4 +1,4 @@
-"""What is noted of one sampled request, and of the requests that its models made for it."""
+"""The record of one sampled request, and of the requests that its models made for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tracer of the engine: decides which requests are traced, and collects what is noted of them.
+"""The tracer of the engine: decides which requests are traced, and collects their events.
 
 Source: docs/spec/trace-and-log.md sections 1 and 2.
 """
@@ -100,7 +100,7 @@ def _when(event: tuple[str, int]) -> int:
 
 
 def note_inputs(trace: Trace, request: InferenceRequest) -> None:
-    """Keep the inputs as they are queued, except those in the client's shared memory, which are read only once."""
+    """Record the inputs as they are queued, except those in shared memory, which are read only once."""
     for tensor in request.inputs:
         if isinstance(tensor, RegionInput):
             continue
@@ -111,7 +111,7 @@ def note_inputs(trace: Trace, request: InferenceRequest) -> None:
 
 
 def note_outputs(trace: Trace, response: InferenceResponse) -> None:
-    """Keep the outputs as the model made them."""
+    """Record the outputs as the model returned them."""
     for tensor in response.outputs:
         _note(trace, "TENSOR_BACKEND_OUTPUT", tensor.name, tensor.datatype, tensor.shape, tensor.content())
 
@@ -163,7 +163,7 @@ class Tracer:
     # --- the settings
 
     def settings(self, model: str = "") -> dict[str, list[str] | str]:
-        """What is in force for `model`, or for all models without settings of their own, as clients see it."""
+        """Return the effective settings of `model`, or of all models without their own, as clients see them."""
         setting = self._setting_of(model)
         return shown_settings(setting.settings, setting.sampler.left, self._options)
 
@@ -211,7 +211,7 @@ class Tracer:
     # --- requests
 
     def begin(self, pending: PendingRequest, model: str, version: int, *, is_composed: bool = False) -> None:
-        """Begin to trace a request that is submitted to a model, if it is to be traced."""
+        """Start tracing a request that is submitted to a model, if it is sampled."""
         request = pending.request
         given = request.trace
         if given is None:
@@ -235,7 +235,7 @@ class Tracer:
         pending.on_response = TracedResponses(self, trace, pending, is_composed=is_composed).respond
 
     def _follows(self, trace: Trace, given: RequestTrace) -> bool:
-        """Whether it is traced because its client traces it, or because it is sampled."""
+        """Start the trace if the client traces the request or it is sampled. Returns whether it did."""
         setting = trace.setting
         if not setting.levels:
             return False

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -20,10 +21,10 @@ from trident.core.observability.latency_options import DEFAULT_BUCKETS, LatencyO
 from trident.core.observability.metrics.snapshot import MetricsSnapshot, ModelMetrics
 from trident.core.observability.metrics_log import (
     Activity,
-    CloudLogging,
-    EmbeddedMetrics,
     Intervals,
     MetricsLog,
+    cloud_logging_line,
+    embedded_metrics_line,
     quantile,
 )
 from trident.core.observability.metrics_report import FIGURES, OF_SERVER, Figure, Report
@@ -51,7 +52,9 @@ class Output(io.StringIO):
 
 @contextmanager
 def logging_to(out: Output, interval_s: float) -> Iterator[MetricsLog]:
-    log = MetricsLog(MetricsSnapshot, lambda: True, CloudLogging({}), interval_s, out=out, wall_clock=lambda: 0)
+    log = MetricsLog(
+        MetricsSnapshot, lambda: True, partial(cloud_logging_line, {}), interval_s, out=out, wall_clock=lambda: 0
+    )
     log.start()
     try:
         yield log
@@ -79,7 +82,7 @@ def test_the_last_interval_ends_with_the_log() -> None:
 
 def test_a_log_that_was_not_started_closes() -> None:
     out = Output()
-    MetricsLog(MetricsSnapshot, lambda: True, CloudLogging({}), LONG_S, out=out).close()
+    MetricsLog(MetricsSnapshot, lambda: True, partial(cloud_logging_line, {}), LONG_S, out=out).close()
     assert out.writes == []
 
 
@@ -94,7 +97,7 @@ def test_lines_that_cannot_be_written_are_lost_with_one_line_in_the_log(caplog: 
         return MetricsSnapshot()
 
     with caplog.at_level(logging.ERROR, "trident.observability"):
-        log = MetricsLog(read, lambda: True, CloudLogging({}), SHORT_S, out=out)
+        log = MetricsLog(read, lambda: True, partial(cloud_logging_line, {}), SHORT_S, out=out)
         log.start()
         until(lambda: failures >= 4)
         out.error = None
@@ -315,7 +318,9 @@ EVERYTHING = tuple(Figure(name, 1.5) for name in FIGURES)
 
 
 def test_a_line_is_a_document_of_the_format() -> None:
-    line = EmbeddedMetrics("Trident", {"endpoint": "e"}).line(Report("digits", (Figure("request_success", 7),)), NOW_NS)
+    line = embedded_metrics_line(
+        "Trident", {"endpoint": "e"}, Report("digits", (Figure("request_success", 7),)), NOW_NS
+    )
     assert json.loads(line) == {
         "_aws": {
             "Timestamp": 1_700_000_000_123,
@@ -346,13 +351,13 @@ def test_a_line_is_a_document_of_the_format() -> None:
 def test_every_report_is_valid(report: Report, dimensions: list[str]) -> None:
     own = {f"d{number}": "x" for number in range(28)}
     for given in ({}, own):
-        line = EmbeddedMetrics("Trident", given).line(report, NOW_NS)
+        line = embedded_metrics_line("Trident", given, report, NOW_NS)
         assert problems(line) == []
         assert json.loads(line)["_aws"]["CloudWatchMetrics"][0]["Dimensions"] == [[*given, *dimensions]]
 
 
 def test_a_name_that_is_not_ascii_is_escaped() -> None:
-    line = EmbeddedMetrics("Trident", {}).line(Report("modèle", EVERYTHING), NOW_NS)
+    line = embedded_metrics_line("Trident", {}, Report("modèle", EVERYTHING), NOW_NS)
     assert json.loads(line)["model"] == "mod\\xe8le"
 
 
@@ -380,7 +385,7 @@ MEASURED = (Figure("request_success", 7), Figure("request_failure", 2), Figure("
 
 
 def test_a_line_is_a_structured_entry() -> None:
-    assert json.loads(CloudLogging({"endpoint": "e"}).line(Report("digits", MEASURED, "/models"), NOW_NS)) == {
+    assert json.loads(cloud_logging_line({"endpoint": "e"}, Report("digits", MEASURED, "/models"), NOW_NS)) == {
         "severity": "INFO",
         "time": "2023-11-14T22:13:20.123456Z",
         "message": "model 'digits': 7 requests answered, 2 failed",
@@ -392,7 +397,7 @@ def test_a_line_is_a_structured_entry() -> None:
 
 
 def test_the_report_of_the_server_has_no_model() -> None:
-    line = CloudLogging({}).line(Report(None, MEASURED), NOW_NS)
+    line = cloud_logging_line({}, Report(None, MEASURED), NOW_NS)
     assert "\n" not in line
     entry = json.loads(line)
     assert (entry["scope"], entry["logging.googleapis.com/labels"]) == ("server", {})
