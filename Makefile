@@ -9,8 +9,10 @@ TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 # What the compiled build has to pass as well: the parts that it compiles.
 COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker core/backends/in_process \
-  core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc core/http/test_reply.py \
-  core/http/test_response_counts.py core/http/v2 core/http/views core/inference core/interprocess \
+  core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc core/http/test_application.py \
+  core/http/test_infer_route.py core/http/test_generate_routes.py core/http/test_generate_objects.py \
+  core/http/test_known_texts.py core/http/test_request_and_reply.py core/http/test_v2_requests.py \
+  core/http/test_v2_responses.py core/http/test_v2_json.py core/http/test_v2_routes.py core/inference core/interprocess \
   core/observability/test_statistics.py core/remote core/scheduling core/shared_memory core/test_memo.py core/waiting) \
   $(wildcard tests/unit/core/backends/python/test_*.py) \
   tests/contract/http/test_golden.py tests/contract/grpc/test_golden.py
