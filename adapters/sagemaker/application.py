@@ -34,9 +34,9 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
 from trident.core.http.metrics import MetricsPage
+from trident.core.http.payloads.formats import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
-from trident.core.http.v2_request import SIZE
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 _MB = 1 << 20

@@ -23,6 +23,7 @@ from trident.core.http.payloads.formats import (
     JSON,
     JSONLINES,
     OCTETS,
+    BinaryType,
     BodyKind,
     body_kind,
     choose,
@@ -32,7 +33,6 @@ from trident.core.http.payloads.formats import (
 from trident.core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
 from trident.core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
 from trident.core.http.reply import Environ, Headers, Reply
-from trident.core.http.v2_request import BinaryType
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 # The type of bodies with binary tensors, as in Triton's SageMaker adapter.

@@ -26,6 +26,7 @@ from trident.core.http.generate import answer_events, answer_object, stream_even
 from trident.core.http.long_json import SLICE, Slicing, outline_of
 from trident.core.http.payloads.formats import (
     JSON,
+    BinaryType,
     BodyKind,
     body_kind,
     choose,
@@ -45,7 +46,6 @@ from trident.core.http.payloads.inference import (
 )
 from trident.core.http.payloads.payload import DecodedPayload, DocumentForm, document_form, parse_json
 from trident.core.http.reply import Environ, Reply, body_size
-from trident.core.http.v2_request import BinaryType
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer

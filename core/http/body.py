@@ -1,6 +1,6 @@
-"""Compressed request and response bodies: gzip and deflate (a zlib stream).
+"""Bodies: gzip and deflate (a zlib stream) of requests and responses, and the JSON of small requests.
 
-Source: docs/spec/http.md section 6 "Compression", section 7 (limit).
+Source: docs/spec/http.md sections 1 (texts), 6 "Compression", 7 (limit) and 8.
 """
 
 from __future__ import annotations
@@ -90,9 +90,6 @@ def _quality(parameter: str) -> float:
         return 0.0
     value = float(text)
     return value if value <= 1.0 else 0.0
-
-
-# Source: docs/spec/http.md sections 1 (texts), 7 (limit) and 8.
 
 
 _RAISE_LIMIT = "Use --http-max-input-size to increase the limit."

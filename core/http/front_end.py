@@ -1,4 +1,7 @@
-"""What the views know of the application that they serve."""
+"""What the views know of the application that they serve, and what they note about a request.
+
+Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md section 5.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +19,6 @@ from trident.core.http import errors
 from trident.core.http.reply import JSON, Environ, Headers
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 from trident.core.inference.response import InferenceResponse
-
-SERVER_TIMING = "Server-Timing"
-_TEXT = (
-    "queue;dur=%.3f, compute_input;dur=%.3f, compute_infer;dur=%.3f, compute_output;dur=%.3f, "  # milliseconds
-    'batch;desc="%d"'
-)
-_NS = 1_000_000
-
-
-def server_timing(times: InferenceTimes) -> str:
-    """The value of the header."""
-    queue, gather, infer, split, batch_size, close_reason = times
-    text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
-    return text if close_reason is None else f'{text}, close;desc="{close_reason.label}"'
-
-
-# Source: docs/spec/server-options.md section 2 "HTTP", docs/spec/trace-and-log.md section 5.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,33 +103,31 @@ class HttpFrontEnd:
         return errors.status_of(error)
 
 
-RECEIVED_KEY: Final = "trident.received_ns"
-"""When our worker began to receive the request, and when it had it; only while requests may be traced."""
-TRACES_KEY: Final = "trident.traces"
-"""The numbers of the traces of the requests that the body had."""
+SERVER_TIMING = "Server-Timing"
+_TEXT = (
+    "queue;dur=%.3f, compute_input;dur=%.3f, compute_infer;dur=%.3f, compute_output;dur=%.3f, "  # milliseconds
+    'batch;desc="%d"'
+)
+_NS = 1_000_000
 
 
-def note_traces(environ: Environ, responses: Sequence[InferenceResponse]) -> None:
-    """Note the traces of requests by their responses."""
-    numbers = [response.trace for response in responses if response.trace]
-    if numbers:
-        environ.setdefault(TRACES_KEY, []).extend(numbers)
-
-
-def end_traces(front_end: HttpFrontEnd, environ: Environ, sent: Span = NOT_NOTED) -> None:
-    """End the traces of a request whose response was sent, or (without `sent`) whose client has gone."""
-    received = environ.get(RECEIVED_KEY, NOT_NOTED)
-    for number in environ.pop(TRACES_KEY):
-        end_trace(front_end.engine, number, HTTP, received, sent)
+def server_timing(times: InferenceTimes) -> str:
+    """The value of the header."""
+    queue, gather, infer, split, batch_size, close_reason = times
+    text = _TEXT % (queue / _NS, gather / _NS, infer / _NS, split / _NS, batch_size)
+    return text if close_reason is None else f'{text}, close;desc="{close_reason.label}"'
 
 
 # The notes are entries of the request's environ. An inference that succeeds is noted only if the engine notes times,
 # which it does for an access log.
 
-
 INFERENCE_KEY: Final = "trident.inference"
 PROBE_KEY: Final = "trident.probe"
 """Set for a health probe or a scrape of metrics: such requests are many and all alike."""
+RECEIVED_KEY: Final = "trident.received_ns"
+"""When our worker began to receive the request, and when it had it; only while requests may be traced."""
+TRACES_KEY: Final = "trident.traces"
+"""The numbers of the traces of the requests that the body had."""
 
 
 class InferenceNote(NamedTuple):
@@ -160,3 +144,17 @@ def note_inference(environ: Environ, responses: Sequence[InferenceResponse]) -> 
     if times is not None:
         environ[INFERENCE_KEY] = InferenceNote(responses[0].model_name, responses[0].model_version, times)
     return times
+
+
+def note_traces(environ: Environ, responses: Sequence[InferenceResponse]) -> None:
+    """Note the traces of requests by their responses."""
+    numbers = [response.trace for response in responses if response.trace]
+    if numbers:
+        environ.setdefault(TRACES_KEY, []).extend(numbers)
+
+
+def end_traces(front_end: HttpFrontEnd, environ: Environ, sent: Span = NOT_NOTED) -> None:
+    """End the traces of a request whose response was sent, or (without `sent`) whose client has gone."""
+    received = environ.get(RECEIVED_KEY, NOT_NOTED)
+    for number in environ.pop(TRACES_KEY):
+        end_trace(front_end.engine, number, HTTP, received, sent)

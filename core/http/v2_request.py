@@ -7,7 +7,6 @@ Source: docs/spec/http.md sections 4 to 7.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import prod
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ from trident.core.errors import InvalidRequest, ModelNotFound
 from trident.core.frontend.request import NON_UNSIGNED, boolean, check_rank, read_parameters, string, unable, unsigned
 from trident.core.http.body import too_large
 from trident.core.http.long_json import SlicedArray, Slicing
-from trident.core.http.payloads.formats import parse_media_type
 from trident.core.http.v2_json import (
     BINARY_WITHOUT_HEADER,
     array_from_json,
@@ -29,41 +27,6 @@ from trident.core.http.v2_known import Decoded, KnownBodies, KnownHeaders, Respo
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import RegionInput, RegionReference, RegionRequest
 from trident.core.inference.tensors import BYTES, MAX_ELEMENTS, Buffer, Shape, element_count
-
-SIZE = "json-header-size"
-
-
-class BinaryType:
-    """`essence` is the media type without its parameter, `prefix` the text before the number."""
-
-    def __init__(self, essence: str) -> None:
-        self.essence = essence
-        self.prefix = f"{essence};{SIZE}="
-        # Clients repeat a few types.
-        self.size_text = lru_cache(maxsize=256)(self._size_text)
-
-    def _size_text(self, content_type: str) -> str | None:
-        """The text of the length, valid or not; None for another type. Never raises.
-
-        "" if the header contains the type but is malformed: the request is then refused for a missing length.
-        """
-        if content_type.startswith(self.prefix):
-            return content_type[len(self.prefix) :]
-        if self.essence not in content_type.lower():
-            return None
-        try:
-            media_type = parse_media_type(content_type)
-        except InvalidRequest:
-            return ""
-        return media_type.parameters.get(SIZE, "") if media_type.essence == self.essence else ""
-
-    def missing_size(self) -> InvalidRequest:
-        """The error for a request of this type without a length."""
-        return InvalidRequest(f"Content-Type must be '{self.prefix}N', N being the length of the JSON in bytes")
-
-    def of(self, json_size: int) -> str:
-        return f"{self.prefix}{json_size}"
-
 
 _NON_ARRAY: Final = "attempt to access JSON non-array as array"
 _NON_OBJECT: Final = "attempt to access JSON non-object as object"
@@ -97,28 +60,15 @@ def decode_request(
     size = len(body) if header_length is None else header_length
     if size > max_input_size:
         raise too_large(str(size), max_input_size)
-    if header_length is None:
-        if slicing is not None:
-            sliced = _decode_slices(memoryview(body), None, version, spec, max_input_size, slicing)
-            if sliced is not None:
-                return sliced
-        return _decode_json(body, version, spec, max_input_size, is_strict)
-    view = memoryview(body)
     if slicing is not None:
-        sliced = _decode_slices(view[:size], view[size:], version, spec, max_input_size, slicing)
+        view = memoryview(body)
+        tail = None if header_length is None else view[size:]
+        sliced = _decode_slices(view[:size], tail, version, spec, max_input_size, slicing)
         if sliced is not None:
             return sliced
-    # A small body is `bytes`, whose slice costs less than one of a view.
-    header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
-    known = _known_headers.recall(spec.name, version, header, tail)
-    if known is not None:
-        return known
-    document = parse_document(header, binary_follows=True, is_strict=is_strict)
-    decoded = _decode(document, tail, version, spec, max_input_size)
-    request = decoded[0]
-    if type(request) is InferenceRequest and all(type(tensor.data) is memoryview for tensor in request.inputs):
-        _known_headers.remember(header, *decoded)
-    return decoded
+    if header_length is None:
+        return _decode_json(body, version, spec, max_input_size, is_strict)
+    return _decode_binary(body, size, version, spec, max_input_size, is_strict)
 
 
 def _decode_slices(
@@ -148,6 +98,24 @@ def _decode_json(body: Buffer, version: int, spec: ModelSpec, max_input_size: in
     document = parse_document(body, binary_follows=False, is_strict=is_strict)
     decoded = _decode(document, None, version, spec, max_input_size)
     _known_bodies.remember(body, *decoded)
+    return decoded
+
+
+def _decode_binary(
+    body: Buffer, size: int, version: int, spec: ModelSpec, max_input_size: int, is_strict: bool
+) -> Decoded:
+    view = memoryview(body)
+    # A small body is `bytes`, whose slice costs less than one of a view.
+    header, tail = body[:size] if type(body) is bytes else bytes(view[:size]), view[size:]
+    known = _known_headers.recall(spec.name, version, header, tail)
+    if known is not None:
+        return known
+    decoded = _decode(
+        parse_document(header, binary_follows=True, is_strict=is_strict), tail, version, spec, max_input_size
+    )
+    request = decoded[0]
+    if type(request) is InferenceRequest and all(type(tensor.data) is memoryview for tensor in request.inputs):
+        _known_headers.remember(header, *decoded)
     return decoded
 
 

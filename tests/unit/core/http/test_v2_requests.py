@@ -14,8 +14,9 @@ from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.errors import InvalidRequest, RequestCancelled, ServerError
 from trident.core.frontend.request import forward_header
 from trident.core.http.long_json import Slicing
+from trident.core.http.payloads.formats import BinaryType
 from trident.core.http.v2_json import NotStrict
-from trident.core.http.v2_request import BinaryType, decode_request
+from trident.core.http.v2_request import decode_request
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput, RegionRequest
 from trident.core.inference.tensors import BY_NAME
