@@ -23,7 +23,7 @@ from trident.adapters.sagemaker.layout import ModelFolder
 from trident.core.config.autocomplete import GpuIds, fill_identity, normalize
 from trident.core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
 from trident.core.errors import OutOfMemory
-from trident.core.observability.hardware import MemoryRoom, gpu_memory, host_room, resident_bytes, trim_heap
+from trident.core.observability.hardware import MemoryState, gpu_memory, host_memory, resident_bytes, trim_heap
 from trident.core.repository.disk import FileLock, lock_exclusive, try_lock_exclusive
 from trident.core.repository.repository import ModelDirectory, detection_files
 
@@ -74,12 +74,12 @@ class _Load:
 
 
 class MemoryBudget:
-    """Admits loads while there is room for them. Any native thread; it blocks on files and on the GPU driver."""
+    """Admits loads while there is memory for them. Any native thread; it blocks on files and on the GPU driver."""
 
     def __init__(
         self,
-        host: Callable[[], MemoryRoom | None] = host_room,
-        gpus: Callable[[], Sequence[MemoryRoom | None]] = tuple,
+        host: Callable[[], MemoryState | None] = host_memory,
+        gpus: Callable[[], Sequence[MemoryState | None]] = tuple,
         *,
         gpu_ids: GpuIdsOf = _no_gpus,
         resident: Callable[[], int] = resident_bytes,
@@ -106,7 +106,7 @@ class MemoryBudget:
         cls, *, gpu_ids: GpuIdsOf = _no_gpus, visible_gpus: str | None = None, limit: int | None = None
     ) -> MemoryBudget:
         """The budget of this container. `limit`: the most bytes for this process, if less than the container's."""
-        return cls(partial(_limited_room, limit, resident_bytes), partial(_gpu_rooms, visible_gpus), gpu_ids=gpu_ids)
+        return cls(partial(_limited_memory, limit, resident_bytes), partial(_gpu_memory, visible_gpus), gpu_ids=gpu_ids)
 
     @classmethod
     def of_engines(cls, resident: Callable[[], int], others: Reservations, *, limit: int | None = None) -> MemoryBudget:
@@ -115,14 +115,14 @@ class MemoryBudget:
         The engines return freed memory to the system themselves. Their GPUs are not checked before a load: each sees
         only its own.
         """
-        return cls(partial(_limited_room, limit, resident), resident=resident, trim=lambda: None, others=others)
+        return cls(partial(_limited_memory, limit, resident), resident=resident, trim=lambda: None, others=others)
 
     @contextmanager
-    def room_for(self, name: str, url: str, model: ModelFolder) -> Iterator[None]:
-        """Reserve room for `model` while the caller loads it inside the context, and measure what the load used.
+    def reservation(self, name: str, url: str, model: ModelFolder) -> Iterator[None]:
+        """Reserve memory for `model` while the caller loads it inside the context, and measure what the load used.
 
         Raises OutOfMemory on entry if the memory is too short already. Waits only for other loads whose reservations
-        leave too little room.
+        leave too little.
         """
         load = self._admit(name, url, model)
         try:
@@ -133,7 +133,7 @@ class MemoryBudget:
         self._end(load, is_loaded=True)
 
     def give_back(self) -> None:
-        """Return the memory of an unloaded model to the system, and wake the loads that wait for room."""
+        """Return the memory of an unloaded model to the system, and wake the loads that wait for it."""
         self._trim()
         with self._changed:
             self._disturb()
@@ -150,13 +150,13 @@ class MemoryBudget:
             need = self._need(url, model)
             while True:
                 with self._others.admission():
-                    rooms = self._rooms(need)
-                    _refuse_without_room(name, need, rooms)
+                    states = self._states(need)
+                    _refuse_without_memory(name, need, states)
                     others = self._others.needs()
-                    if _fits_beside(need, rooms, [*(load.need for load in self._running), *others]):
+                    if _fits_beside(need, states, [*(load.need for load in self._running), *others]):
                         self._disturb()
                         is_alone = not self._running and not others
-                        load = _Load(name, url, need, self._used(rooms), is_alone=is_alone)
+                        load = _Load(name, url, need, self._used(states), is_alone=is_alone)
                         load.reservation = self._others.reserve(need)
                         self._running.append(load)
                         return load
@@ -168,7 +168,7 @@ class MemoryBudget:
             self._running.remove(load)
             was_undisturbed = self._others.release(load.reservation)
             if is_loaded and load.is_alone and was_undisturbed:
-                used = self._used(self._rooms(load.need))
+                used = self._used(self._states(load.need))
                 self._record(
                     load.url, {device: used[device] - load.before[device] for device in used.keys() & load.before}
                 )
@@ -203,52 +203,53 @@ class MemoryBudget:
         groups = [g for g in config.instance_group if g.kind == ModelInstanceGroup.KIND_GPU and not g.passive]
         return {gpu for group in groups for gpu in group.gpus if gpu in gpu_ids}
 
-    def _rooms(self, need: Mapping[str, int]) -> dict[str, MemoryRoom]:
-        rooms = {HOST: self._host()}
+    def _states(self, need: Mapping[str, int]) -> dict[str, MemoryState]:
+        states = {HOST: self._host()}
         if len(need) > 1:
-            rooms.update({_gpu(number): room for number, room in enumerate(self._gpus()) if _gpu(number) in need})
-        return {device: room for device, room in rooms.items() if room is not None}
+            states.update({_gpu(number): state for number, state in enumerate(self._gpus()) if _gpu(number) in need})
+        return {device: state for device, state in states.items() if state is not None}
 
-    def _used(self, rooms: Mapping[str, MemoryRoom]) -> dict[str, int]:
+    def _used(self, states: Mapping[str, MemoryState]) -> dict[str, int]:
         """The bytes in use by device: the container's by the processes with the models, a GPU's by all processes."""
-        used = {device: room.total - room.free for device, room in rooms.items() if device != HOST}
+        used = {device: state.total - state.free for device, state in states.items() if device != HOST}
         return {HOST: self._resident(), **used}
 
 
-def _refuse_without_room(name: str, need: Mapping[str, int], rooms: Mapping[str, MemoryRoom]) -> None:
+def _refuse_without_memory(name: str, need: Mapping[str, int], states: Mapping[str, MemoryState]) -> None:
     """Raise OutOfMemory if a device has less free memory than the load needs there."""
     for device, size in need.items():
-        room = rooms.get(device)
-        if room is None or size <= room.free - reserve_of(room.total):
+        state = states.get(device)
+        if state is None or size <= state.free - reserve_of(state.total):
             continue
-        reserve = reserve_of(room.total)
-        never = size > room.total - reserve
+        reserve = reserve_of(state.total)
+        never = size > state.total - reserve
         raise OutOfMemory(
-            f"out of memory: model '{name}' needs about {_mib(size)} of {device} memory, of which {_mib(room.free)} of "
-            f"{_mib(room.total)} are free ({_mib(reserve)} are kept for requests)",
+            f"out of memory: model '{name}' needs about {_mib(size)} of {device} memory, of which "
+            f"{_mib(state.free)} of {_mib(state.total)} are free ({_mib(reserve)} are kept for requests)",
             hint="use an instance type with more memory" if never else "unload another model and try again",
             model=name,
         )
 
 
-def _fits_beside(need: Need, rooms: Mapping[str, MemoryRoom], others: Sequence[Need]) -> bool:
-    """Whether there is room even if the loads with the needs `others` use everything that is reserved for them."""
-    promised = {device: sum(other.get(device, 0) for other in others) for device in rooms}
+def _fits_beside(need: Need, states: Mapping[str, MemoryState], others: Sequence[Need]) -> bool:
+    """Whether the memory suffices even if the loads with the needs `others` use all that is reserved for them."""
+    promised = {device: sum(other.get(device, 0) for other in others) for device in states}
     return all(
-        need.get(device, 0) + promised[device] <= room.free - reserve_of(room.total) for device, room in rooms.items()
+        need.get(device, 0) + promised[device] <= state.free - reserve_of(state.total)
+        for device, state in states.items()
     )
 
 
-def _limited_room(limit: int | None, resident: Callable[[], int]) -> MemoryRoom | None:
-    room = host_room()
+def _limited_memory(limit: int | None, resident: Callable[[], int]) -> MemoryState | None:
+    state = host_memory()
     if limit is None:
-        return room
-    own = MemoryRoom(limit, max(0, limit - resident()))
-    return own if room is None or own.free < room.free else room
+        return state
+    own = MemoryState(limit, max(0, limit - resident()))
+    return own if state is None or own.free < state.free else state
 
 
-def _gpu_rooms(visible: str | None) -> list[MemoryRoom | None]:
-    return [None if m is None else MemoryRoom(m[0], m[0] - m[1]) for m in gpu_memory(visible)]
+def _gpu_memory(visible: str | None) -> list[MemoryState | None]:
+    return [None if m is None else MemoryState(m[0], m[0] - m[1]) for m in gpu_memory(visible)]
 
 
 def _gpu(number: int) -> str:

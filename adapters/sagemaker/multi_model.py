@@ -145,7 +145,7 @@ class LoadedModels:
         self._states.begin_load(name, url)
         try:
             folder = find_model(folder_of(url, self._models_root))
-            with self._memory.room_for(name, url, folder):
+            with self._memory.reservation(name, url, folder):
                 self._engine.load_directory(name, str(folder.path))
         except BaseException as error:
             self._states.settle(name, None)

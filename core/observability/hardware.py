@@ -134,30 +134,30 @@ _LIBRARY = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRoom:
+class MemoryState:
     """`total` is the limit and `free` the unused part of it, in bytes."""
 
     total: int
     free: int
 
 
-def host_room(
+def host_memory(
     cgroup_root: Path = ROOT,
     memberships: Path = MEMBERSHIPS,
     meminfo: Path = Path("/proc/meminfo"),
-) -> MemoryRoom | None:
+) -> MemoryState | None:
     """The memory that this process may still allocate before the kernel kills it; None if the system does not tell.
 
-    It is the smallest of the machine's available memory and the room in the process's cgroup and its ancestors.
+    It is the smallest of the machine's available memory and what is free in the process's cgroup and its ancestors.
     """
     folders = cgroup_folders("memory", "memory", root=cgroup_root, memberships=memberships)
-    rooms = [room for folder in folders if (room := _cgroup_room(folder)) is not None]
+    states = [state for folder in folders if (state := _cgroup_memory(folder)) is not None]
     try:
         total, used = memory_bytes(text_of(meminfo))
-        rooms.append(MemoryRoom(total, total - used))
+        states.append(MemoryState(total, total - used))
     except ValueError:  # no Linux, or the file is hidden
         pass
-    return min(rooms, key=lambda room: room.free, default=None)
+    return min(states, key=lambda state: state.free, default=None)
 
 
 def resident_bytes(process: int | str = "self", proc: Path = Path("/proc")) -> int:
@@ -172,8 +172,8 @@ def trim_heap() -> None:
         _LIBRARY.malloc_trim(0)
 
 
-def _cgroup_room(folder: Path) -> MemoryRoom | None:
-    """The room in one cgroup; None if it has no limit or does not exist.
+def _cgroup_memory(folder: Path) -> MemoryState | None:
+    """The memory of one cgroup; None if it has no limit or does not exist.
 
     The usage includes inactive file pages, which the kernel reclaims before it kills.
     """
@@ -187,7 +187,7 @@ def _cgroup_room(folder: Path) -> MemoryRoom | None:
         total, used, reclaimable = int(limit), int(usage), int(stat.get(cached, 0))
     except ValueError:  # "max", or an empty text
         return None
-    return MemoryRoom(total, max(0, total - max(0, used - reclaimable)))
+    return MemoryState(total, max(0, total - max(0, used - reclaimable)))
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:

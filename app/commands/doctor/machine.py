@@ -18,7 +18,7 @@ from trident.app.worker.listening_sockets import BindFailed, close_listener, ope
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import DeviceSupport, ProviderState, device_support
 from trident.core.cuda.driver import gpu_ids
-from trident.core.observability.hardware import DriverReading, MemoryRoom, host_room, read_driver
+from trident.core.observability.hardware import DriverReading, MemoryState, host_memory, read_driver
 
 _GPU = Area("GPU")
 _DRIVER_CURE = (
@@ -105,7 +105,7 @@ class LimitReading:
 
     cores: float
     affinity: int
-    room: MemoryRoom | None
+    room: MemoryState | None
     open_files: int
     temporary: str
     in_memory_bytes: int
@@ -126,7 +126,7 @@ def read_limits(settings: ServerSettings) -> LimitReading:
     return LimitReading(
         cores=available_cores(),
         affinity=len(os.sched_getaffinity(0)),
-        room=host_room(),
+        room=host_memory(),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         temporary=temporary,
         in_memory_bytes=in_memory,
@@ -151,7 +151,7 @@ def _cpu_line(reading: LimitReading, sessions: int) -> Line:
     return _LIMITS.ok("CPU", text)
 
 
-def _memory_line(room: MemoryRoom | None) -> Line:
+def _memory_line(room: MemoryState | None) -> Line:
     if room is None:
         return _LIMITS.warning("memory", "the system does not tell its limit", "make /proc readable")
     return _LIMITS.ok("memory", f"{size_text(room.free)} free of {size_text(room.total)}")

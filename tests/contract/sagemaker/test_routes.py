@@ -33,7 +33,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
 from trident.core.http.payloads.arrays import write_npy
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.observability.hardware import MemoryRoom
+from trident.core.observability.hardware import MemoryState
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineServer
 
@@ -311,10 +311,10 @@ def test_models_are_loaded_listed_invoked_and_unloaded(platform: Platform, tmp_p
 
 def test_model_without_room_is_a_507_until_another_is_unloaded(platform: Platform, tmp_path: Path) -> None:
     root = tmp_path / "models"
-    rooms = [MemoryRoom(1 << 30, 1 << 30)]
+    rooms = [MemoryState(1 << 30, 1 << 30)]
     call = platform.calls(memory=MemoryBudget(lambda: rooms[0]), multi_model=True, models_root=str(root))
     assert call("/models", method="POST", json=unpack(root, "first", 1)).status_code == 200
-    rooms[0] = MemoryRoom(1 << 30, HOST_EXTRA)
+    rooms[0] = MemoryState(1 << 30, HOST_EXTRA)
     second = unpack(root, "second", 1)
     answer = call("/models", method="POST", json=second)
     assert answer.status_code == 507
@@ -322,7 +322,7 @@ def test_model_without_room_is_a_507_until_another_is_unloaded(platform: Platfor
     assert "out of memory" in answer.json["error"]
     assert call("/models/second").status_code == 404
     assert call("/models/first", method="DELETE").status_code == 200
-    rooms[0] = MemoryRoom(1 << 30, 1 << 30)
+    rooms[0] = MemoryState(1 << 30, 1 << 30)
     assert call("/models", method="POST", json=second).status_code == 200
     assert call("/models/second", method="DELETE").status_code == 200
 

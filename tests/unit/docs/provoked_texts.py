@@ -57,7 +57,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
-from trident.core.observability.hardware import MemoryRoom
+from trident.core.observability.hardware import MemoryState
 from trident.core.observability.latency_options import parse_quantiles
 from trident.core.observability.log import LogFile, LogOptions, close_log, configure_logging
 from trident.core.remote.engine_server import engine_down
@@ -456,7 +456,7 @@ def provoke_sagemaker(texts: ProvokedTexts, engine: InferenceEngine, folder: Pat
     texts.raised_by(read_layout, str(models))
     texts.raised_by(read_layout, str(models), "none")
     one = application(default_model="simple")
-    many = application(MemoryBudget(lambda: MemoryRoom(1, 1)), multi_model=True)
+    many = application(MemoryBudget(lambda: MemoryState(1, 1)), multi_model=True)
     texts.answered_by(one, "/models")
     texts.answered_by(many, "/invocations")
     texts.answered_by(one, "/invocations", b"x", headers={"Content-Type": "image/png"})

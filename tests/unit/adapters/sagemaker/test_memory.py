@@ -24,7 +24,7 @@ from trident.adapters.sagemaker.memory import (
 )
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import OutOfMemory
-from trident.core.observability.hardware import MemoryRoom
+from trident.core.observability.hardware import MemoryState
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -33,7 +33,7 @@ GIB = 1 << 30
 class Machine:
     """A container of 1 GiB, optionally with GPUs. This process uses `used` bytes of it."""
 
-    def __init__(self, gpus: Sequence[MemoryRoom | None] = (), others: Reservations | None = None) -> None:
+    def __init__(self, gpus: Sequence[MemoryState | None] = (), others: Reservations | None = None) -> None:
         self.used = 0
         self.looks = 0
         self.trims = 0
@@ -48,12 +48,12 @@ class Machine:
         )
 
     def load(self, name: str, model: ModelFolder, takes: int = 0) -> None:
-        with self.budget.room_for(name, url(name), model):
+        with self.budget.reservation(name, url(name), model):
             self.used += takes
 
-    def _host(self) -> MemoryRoom:
+    def _host(self) -> MemoryState:
         self.looks += 1
-        return MemoryRoom(GIB, GIB - self.used)
+        return MemoryState(GIB, GIB - self.used)
 
     def _trim(self) -> None:
         self.trims += 1
@@ -112,16 +112,16 @@ def test_the_last_measured_size_counts() -> None:
 
 def test_a_load_beside_another_is_not_measured() -> None:
     machine = Machine()
-    with machine.budget.room_for("a", url("a"), model(10)):
+    with machine.budget.reservation("a", url("a"), model(10)):
         machine.load("b", model(10), takes=MIB)
-    with machine.budget.room_for("c", url("c"), model(10)):
+    with machine.budget.reservation("c", url("c"), model(10)):
         machine.budget.give_back()
     assert [machine.budget.taken(url(name)) for name in "abc"] == [{}, {}, {}]
 
 
 def test_a_failed_load_releases_its_reservation() -> None:
     machine = Machine()
-    with pytest.raises(ZeroDivisionError), machine.budget.room_for("a", url("a"), model(500)):
+    with pytest.raises(ZeroDivisionError), machine.budget.reservation("a", url("a"), model(500)):
         raise ZeroDivisionError
     assert machine.budget.taken(url("a")) == {}
     machine.load("b", model(500))
@@ -132,11 +132,11 @@ def test_a_load_waits_for_the_reservations_of_others() -> None:
     order: list[str] = []
 
     def second() -> None:
-        with machine.budget.room_for("b", url("b"), model(400)):
+        with machine.budget.reservation("b", url("b"), model(400)):
             order.append("the second begins")
 
     with ThreadPoolExecutor() as pool:
-        with machine.budget.room_for("a", url("a"), model(400)):
+        with machine.budget.reservation("a", url("a"), model(400)):
             looks = machine.looks
             waiting = pool.submit(second)
             until(lambda: machine.looks > looks)
@@ -147,7 +147,7 @@ def test_a_load_waits_for_the_reservations_of_others() -> None:
 
 def test_a_load_does_not_wait_if_memory_is_too_short_already() -> None:
     machine = Machine()
-    with machine.budget.room_for("a", url("a"), model(400)):
+    with machine.budget.reservation("a", url("a"), model(400)):
         machine.used = 600 * MIB
         with pytest.raises(OutOfMemory):
             machine.load("b", model(400))
@@ -158,7 +158,7 @@ def test_loads_that_fit_run_side_by_side() -> None:
     together = threading.Barrier(4, timeout=LIMIT_S)
 
     def load(name: str) -> None:
-        with machine.budget.room_for(name, url(name), model(20)):
+        with machine.budget.reservation(name, url(name), model(20)):
             together.wait()
 
     with ThreadPoolExecutor(4) as pool:
@@ -167,7 +167,7 @@ def test_loads_that_fit_run_side_by_side() -> None:
 
 
 def test_each_gpu_with_instances_must_have_room() -> None:
-    machine = Machine([MemoryRoom(8 * GIB, 6 * GIB), MemoryRoom(8 * GIB, GIB)])
+    machine = Machine([MemoryState(8 * GIB, 6 * GIB), MemoryState(8 * GIB, GIB)])
     on_second = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
     with pytest.raises(OutOfMemory, match="model 'a' needs about 864 MiB of gpu:1 memory, of which 1,024 MiB of 8,192"):
         machine.load("a", model(400, on_second))
@@ -178,9 +178,9 @@ def test_each_gpu_with_instances_must_have_room() -> None:
 
 
 def test_the_measured_size_on_a_gpu_counts() -> None:
-    machine = Machine([MemoryRoom(8 * GIB, 6 * GIB)])
-    with machine.budget.room_for("a", url("a"), model(10)):
-        machine.gpus[0] = MemoryRoom(8 * GIB, 3 * GIB)
+    machine = Machine([MemoryState(8 * GIB, 6 * GIB)])
+    with machine.budget.reservation("a", url("a"), model(10)):
+        machine.gpus[0] = MemoryState(8 * GIB, 3 * GIB)
     assert machine.budget.taken(url("a")) == {HOST: 0, "gpu:0": 3 * GIB}
     with pytest.raises(OutOfMemory, match="needs about 3,072 MiB of gpu:0 memory"):
         machine.load("a", model(10))
@@ -192,7 +192,7 @@ def test_a_missing_gpu_is_left_to_the_engine() -> None:
 
 def test_unknown_memory_is_not_checked() -> None:
     budget = MemoryBudget(lambda: None, lambda: [None], gpu_ids=lambda config: [0])
-    with budget.room_for("a", url("a"), model(10_000_000)):
+    with budget.reservation("a", url("a"), model(10_000_000)):
         pass
     machine = Machine([None])
     machine.load("a", model(10))
@@ -207,12 +207,15 @@ def test_the_reserve_is_a_part_of_the_total_within_bounds(total: int, reserve: i
 
 
 def test_the_budget_of_this_machine_admits_what_fits() -> None:
-    with MemoryBudget.of_machine().room_for("a", url("a"), model(1)):
+    with MemoryBudget.of_machine().reservation("a", url("a"), model(1)):
         pass
-    with pytest.raises(OutOfMemory), MemoryBudget.of_machine().room_for("a", url("a"), model(1 << 30)):
+    with pytest.raises(OutOfMemory), MemoryBudget.of_machine().reservation("a", url("a"), model(1 << 30)):
         pass
     limited = MemoryBudget.of_machine(limit=GPU_EXTRA)
-    with pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"), limited.room_for("a", "", model(1)):
+    with (
+        pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"),
+        limited.reservation("a", "", model(1)),
+    ):
         pass
 
 
@@ -224,7 +227,7 @@ def test_a_load_counts_what_other_front_ends_may_take(tmp_path: Path) -> None:
     loading, goes_on = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with machine.budget.room_for("a", url("a"), model(400)):
+        with machine.budget.reservation("a", url("a"), model(400)):
             loading.set()
             assert goes_on.wait(LIMIT_S)
 
@@ -243,11 +246,11 @@ def test_a_load_counts_what_other_front_ends_may_take(tmp_path: Path) -> None:
 
 def test_what_a_load_took_is_not_measured_beside_another_front_end(tmp_path: Path) -> None:
     machine, other = (Machine(others=SharedReservations(tmp_path)) for _ in range(2))
-    with machine.budget.room_for("a", url("a"), model(10)):
+    with machine.budget.reservation("a", url("a"), model(10)):
         other.load("b", model(10))
         machine.used = 200 * MIB
     assert machine.budget.taken(url("a")) == {}
-    with machine.budget.room_for("c", url("c"), model(10)):
+    with machine.budget.reservation("c", url("c"), model(10)):
         other.budget.give_back()
     assert machine.budget.taken(url("c")) == {}
     machine.load("d", model(10), takes=20 * MIB)

@@ -43,7 +43,7 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsPage
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, OutputTensor
-from trident.core.observability.hardware import MemoryRoom, resident_bytes, trim_heap
+from trident.core.observability.hardware import MemoryState, resident_bytes, trim_heap
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -332,8 +332,8 @@ def test_a_load_succeeds_after_an_eviction(tmp_path: Path) -> None:
     """The container has 1 GiB, and each model needs 400 MiB."""
     with living(control_mode="explicit") as bench:
 
-        def room() -> MemoryRoom:
-            return MemoryRoom(GIB, GIB - 400 * MIB * len(full.names()))
+        def room() -> MemoryState:
+            return MemoryState(GIB, GIB - 400 * MIB * len(full.names()))
 
         full = Endpoint(tmp_path, bench, MemoryBudget(room))
         for number in range(3):
@@ -428,7 +428,7 @@ def test_the_log_names_the_folder_and_the_archive_of_a_model(
 
 def test_the_log_names_the_archive_of_a_load_without_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with living(control_mode="explicit") as bench:
-        endpoint = Endpoint(tmp_path, bench, MemoryBudget(lambda: MemoryRoom(GIB, 0)))
+        endpoint = Endpoint(tmp_path, bench, MemoryBudget(lambda: MemoryState(GIB, 0)))
         endpoint.unpack("a1b2", 1)
         with pytest.raises(OutOfMemory):
             endpoint.load("a1b2")

@@ -22,12 +22,12 @@ from trident.core.observability.hardware import (
     GpuReading,
     HardwareGauges,
     HardwareReading,
-    MemoryRoom,
+    MemoryState,
     PinnedMemory,
     cpu_ticks,
     gpu_memory,
     gpu_uuids,
-    host_room,
+    host_memory,
     memory_bytes,
     read_driver,
     resident_bytes,
@@ -136,8 +136,8 @@ class Host:
         stat = f"inactive_file 7\ntotal_inactive_file {inactive_file}\n"
         self._write(f"memory{path}", "limit_in_bytes", limit, "usage_in_bytes", usage, stat)
 
-    def room(self) -> MemoryRoom | None:
-        return host_room(self.cgroups, self.memberships, self.meminfo)
+    def room(self) -> MemoryState | None:
+        return host_memory(self.cgroups, self.memberships, self.meminfo)
 
     def _write(self, path: str, limit: str, limit_value: object, usage: str, usage_value: int, stat: str) -> None:
         folder = self.cgroups / path.lstrip("/")
@@ -153,60 +153,60 @@ def host(tmp_path: Path) -> Host:
 
 
 def test_the_room_without_a_limit_is_that_of_the_machine(host: Host) -> None:
-    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+    assert host.room() == MemoryState(8 * GIB, 6 * GIB)
     host.memberships.write_text("0::/\n")
     host.version_2("/", "max", 7 * GIB)
-    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+    assert host.room() == MemoryState(8 * GIB, 6 * GIB)
 
 
 def test_inactive_file_pages_of_version_2_count_as_free(host: Host) -> None:
     host.memberships.write_text("0::/\n")
     host.version_2("/", 2 * GIB, 1500 * MIB, inactive_file=500 * MIB)
-    assert host.room() == MemoryRoom(2 * GIB, 1048 * MIB)
+    assert host.room() == MemoryState(2 * GIB, 1048 * MIB)
 
 
 def test_an_ancestor_may_have_the_tighter_limit(host: Host) -> None:
     host.memberships.write_text("0::/pod/container\n")
     host.version_2("/pod", 3 * GIB, 2900 * MIB)
     host.version_2("/pod/container", 2 * GIB, GIB)
-    assert host.room() == MemoryRoom(3 * GIB, 172 * MIB)
+    assert host.room() == MemoryState(3 * GIB, 172 * MIB)
 
 
 def test_the_limit_of_version_1_is_found(host: Host) -> None:
     host.memberships.write_text("9:name=systemd:/\n4:cpu,memory:/docker/abc\n0::/\n")
     host.version_1("", 9223372036854771712, 7 * GIB)
-    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+    assert host.room() == MemoryState(8 * GIB, 6 * GIB)
     host.version_1("/docker/abc", GIB, 700 * MIB, inactive_file=100 * MIB)
-    assert host.room() == MemoryRoom(GIB, 424 * MIB)
+    assert host.room() == MemoryState(GIB, 424 * MIB)
 
 
 def test_the_root_counts_in_a_container_that_does_not_see_its_own_path(host: Host) -> None:
     host.memberships.write_text("4:memory:/docker/abc\n")
     host.version_1("", GIB, 700 * MIB)
-    assert host.room() == MemoryRoom(GIB, 324 * MIB)
+    assert host.room() == MemoryState(GIB, 324 * MIB)
 
 
 def test_no_room_is_left_when_more_is_used_than_allowed(host: Host) -> None:
     host.memberships.write_text("0::/\n")
     host.version_2("/", GIB, 2 * GIB)
-    assert host.room() == MemoryRoom(GIB, 0)
+    assert host.room() == MemoryState(GIB, 0)
 
 
 def test_the_machine_may_have_less_than_the_limit(host: Host) -> None:
     host.memberships.write_text("0::/\n")
     host.version_2("/", 7 * GIB, 0)
-    assert host.room() == MemoryRoom(8 * GIB, 6 * GIB)
+    assert host.room() == MemoryState(8 * GIB, 6 * GIB)
 
 
 def test_the_room_is_unknown_without_the_files(tmp_path: Path) -> None:
     nowhere = tmp_path / "none"
-    assert host_room(nowhere, nowhere, nowhere) is None
+    assert host_memory(nowhere, nowhere, nowhere) is None
     assert resident_bytes(proc=nowhere) == 0
     assert resident_bytes(os.getpid()) > 0
 
 
 def test_trimming_lowers_the_resident_memory_of_this_process() -> None:
-    room = host_room()
+    room = host_memory()
     assert room is not None
     assert 0 < room.free <= room.total
     block = bytearray(64 * MIB)

@@ -26,7 +26,7 @@ from trident.app.settings.reading import read_settings
 from trident.app.settings.server import Service
 from trident.app.supervisor.start import Topology
 from trident.core.backends.registry import DeviceSupport, ProviderState
-from trident.core.observability.hardware import DriverReading, MemoryRoom
+from trident.core.observability.hardware import DriverReading, MemoryState
 
 CUDA = "CUDAExecutionProvider"
 DRIVER = DriverReading("550.54.15", "12.4", (80 << 30,))
@@ -110,7 +110,7 @@ GIB = 1 << 30
 READING = LimitReading(
     cores=4.0,
     affinity=4,
-    room=MemoryRoom(8 * GIB, 6 * GIB),
+    room=MemoryState(8 * GIB, 6 * GIB),
     open_files=65536,
     temporary="/tmp",
     in_memory_bytes=64 << 20,
