@@ -45,7 +45,7 @@ class ErrorCode(Enum):
 
 
 class ErrorHints(Enum):
-    """How a front end tells its clients the hint of an error: in the text, in a place of its own, or not at all."""
+    """How a front end gives its clients the hint of an error: in the text, in a field of its own, or not at all."""
 
     TEXT = "text"
     FIELD = "field"
@@ -164,8 +164,8 @@ class BackendFailed(ServerError):
 
 
 def has_telling_traceback(error: BaseException) -> bool:
-    """Whether the traceback of `error` says more than its text: that of a model's own failure shows only how its
-    response came back to the client."""
+    """Whether the traceback of `error` says more than its text. That of a model's own failure does not: it shows only
+    how the response came back to the client."""
     return not isinstance(error, BackendFailed) or error.__cause__ is not None
 
 

@@ -37,14 +37,14 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 class ModelChange(Enum):
-    """What a call does to the model that its first argument names."""
+    """The change that a call makes to the model that its first argument names."""
 
     LOAD = "load"
     UNLOAD = "unload"
 
 
 class HoldChange(Enum):
-    """What a call does to the holds of its caller. A hold is a model's name and a number.
+    """The change that a call makes to the holds of its caller. A hold is a model's name and a number.
 
     TAKE has the name as its first argument and returns the number; RELEASE has both as arguments.
     """
@@ -208,7 +208,7 @@ class ServedModel(Protocol):
 
 
 class Engine(Protocol):
-    """What a front end may ask. Any thread may call any method, and no method blocks unless its docstring says so."""
+    """The engine as front ends see it. Any thread may call any method; those that block say so."""
 
     def model(self, name: str, version: int = -1) -> ServedModel:
         """Find the ready `version`, -1 for the latest. Raises ModelNotFound or ModelNotReady with Triton's text."""
@@ -301,7 +301,7 @@ class Engine(Protocol):
         ...
 
     def phase(self) -> ServingPhase:
-        """How far the server's start is."""
+        """The progress of the server's start."""
         ...
 
     @call(changes_state=True)

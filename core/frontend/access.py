@@ -1,4 +1,4 @@
-"""Bearer tokens: who calls a group of routes must show one that is in a file.
+"""Who may call a group of routes: bearer tokens from a file, and Triton's restricted APIs.
 
 Source: docs/spec/server-options.md "In Trident"; RFC 6750.
 """
@@ -34,10 +34,7 @@ class TokenFile(NamedTuple):
 
 
 def read_tokens(path: str) -> TokenFile:
-    """What the file at `path` has.
-
-    Raises ConfigInvalid for a file that cannot be read, has no token, or has a line that is not a token.
-    """
+    """Read the file at `path`. Raises ConfigInvalid if it is unreadable, has no token, or a line that is no token."""
     tokens = []
     content, is_public = _read(path)
     for number, line in enumerate(content.splitlines(), 1):
@@ -57,7 +54,7 @@ def read_tokens(path: str) -> TokenFile:
 
 
 def digest_of(token: bytes) -> bytes:
-    """What stands for a token in memory; digests have one length, which tells nothing about the token's."""
+    """The form of a token in memory. All digests have one length, which reveals nothing about the token's."""
     return sha256(token).digest()
 
 
@@ -66,7 +63,7 @@ DIGEST_SIZE = sha256().digest_size
 
 def _read(path: str) -> tuple[bytes, bool]:
     try:
-        # Not to wait for the writer of a pipe.
+        # O_NONBLOCK: do not wait for the writer of a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
             state = os.fstat(descriptor)
@@ -99,7 +96,7 @@ class Scope(Enum):
 
 
 class Unauthenticated(ServerError):
-    """The request has no bearer token, or one that is not accepted. `challenge` is the value of WWW-Authenticate."""
+    """The request has no valid bearer token. `challenge` is the value of WWW-Authenticate."""
 
     code = ErrorCode.UNAVAILABLE
     before_parsing = True
@@ -127,13 +124,13 @@ class AuthTokens:
         self._digests = self._read()
 
     def read_again(self) -> None:
-        """Accept the tokens that are in the file now, and no others. If it cannot be used, those from before stay."""
+        """Accept the tokens that are in the file now, and no others. If it is unusable, keep the previous tokens."""
         try:
             self._digests = self._read()
         except ConfigInvalid as error:
             kept = self._kept.read()
             self._digests = tuple([kept[at : at + DIGEST_SIZE] for at in range(0, len(kept), DIGEST_SIZE)])
-            _log.error("%s; the tokens from before stay valid", error.message)
+            _log.error("%s; keeping the previous tokens", error.message)
         else:
             _log.info("the token file '%s' was read again; tokens: %d", self.paths[0], len(self._digests))
 
@@ -185,7 +182,7 @@ GROUPS = (
 
 @dataclass(frozen=True, slots=True)
 class RestrictedKind:
-    """What differs between the front ends: the option, Triton's word, and what stands before a key in a header."""
+    """What differs between the front ends: the option, Triton's word, and the prefix of a key in a header."""
 
     option: str
     word: str

@@ -1,6 +1,6 @@
-"""The statistics of model versions as v2 JSON has them, with Triton's order of keys. `batch_close_count` is Trident's.
+"""What the administrative calls of HTTP and gRPC share: the settings of log and traces, checks, and the statistics.
 
-Source: docs/spec/statistics-and-metrics.md section A.
+Source: docs/spec/trace-and-log.md, docs/spec/statistics-and-metrics.md section A.
 """
 
 from __future__ import annotations
@@ -97,8 +97,7 @@ def changed_settings(
 
 
 def check_names(kind: str, given: Iterable[str], known: Sequence[str]) -> None:
-    """Raise InvalidRequest for a name that is not among the `known` ones of this kind: nothing would change, and nobody
-    would notice."""
+    """Raise InvalidRequest for an unknown name, which would otherwise be ignored silently."""
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
@@ -151,8 +150,7 @@ def wanted_changes(
     """The changes that a client wants. A value of None clears a setting. Raises InvalidRequest and Unsupported, also
     for a setting that does not exist.
 
-    `before_count` is what the
-    protocol has between an invalid count and the text before it.
+    `before_count` is what the protocol has between an invalid count and the text before it.
     """
     check_names("trace setting", wanted, (*CHANGEABLE, FILE, *_SHOWN))
     if FILE in wanted:
@@ -237,11 +235,12 @@ Duration = dict[str, int]
 
 
 def model_statistics_json(versions: Iterable[VersionStatistics]) -> dict[str, Any]:
+    """With Triton's order of keys. `batch_close_count` and `bucket_stats` are Trident's."""
     return {"model_stats": [_version(version) for version in versions]}
 
 
 def slowest_requests_json(name: str, versions: Iterable[VersionRequests]) -> dict[str, Any]:
-    """Times in whole microseconds; what is not known of a request is left out."""
+    """Times in whole microseconds; unknown values are omitted."""
     return {
         "model_name": name,
         "versions": [
@@ -304,7 +303,7 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
 
 
 def _bucket(bucket: BucketStatistics) -> dict[str, int]:
-    """Only the sizes to which the model pads. Not Triton's: it has no buckets."""
+    """Only the sizes to which the model pads."""
     sizes = {"batch_size": bucket.batch_size, "length": bucket.length}
     return {
         **{name: size for name, size in sizes.items() if size},
@@ -323,7 +322,7 @@ def _compute(count: int, durations: StatisticsSnapshot | BatchStatistics) -> dic
 
 
 def _response(response: ResponseStatistics) -> dict[str, Duration]:
-    """What a response takes after it was sent is not measured: `compute_output` only counts."""
+    """`compute_output` only counts: the time after a response was sent is not measured."""
     success, fail, empty, cancelled = map(_duration, response.counts, response.durations_ns)
     made = (success, fail, empty)
     return {

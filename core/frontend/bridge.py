@@ -158,10 +158,10 @@ class ThreadBridge:
         return function(*args, **kwargs)
 
     def give_way(self) -> None:
-        """Other requests have their own threads."""
+        """Nothing to do: other requests have their own threads."""
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Nothing to release."""
 
 
 class _WaitingForResponse(ThreadWaiter):

@@ -37,7 +37,7 @@ class HubResponses:
         self._signal = HubSignal(hub, self._deliver)
 
     def callback(self, on_response: OnResponse) -> OnResponse:
-        """What the engine may call on any thread, so that `on_response` is called on the hub."""
+        """A callback for any thread that calls `on_response` on the hub."""
         return partial(self._put, on_response)
 
     def close(self) -> None:
@@ -238,7 +238,7 @@ class _WaitingForResponse(GreenletWaiter):
         self.client_gone = client_gone
 
     def is_given_up(self) -> bool:
-        """Whether `client_gone` says that nobody wants the response; then the request is cancelled. On the hub."""
+        """Cancel the request if `client_gone` says so; returns whether it did. On the hub."""
         pending = self.pending
         if pending is None or self.client_gone is None:
             return False
@@ -293,12 +293,12 @@ class _Submissions:
 
 
 class _Watched(Protocol):
-    """It must be hashable. `since` is the number of the look before it began."""
+    """Must be hashable. `since` is the number of the watch's last check before the wait began."""
 
     since: int
 
     def is_given_up(self) -> bool:
-        """Whether nobody wants a response any longer; it has been cancelled then. On the hub."""
+        """Cancel the request if its client has gone; returns whether it has. On the hub."""
 
 
 class _ClientWatch:

@@ -1,4 +1,4 @@
-"""The responses to one request, as its caller takes them one after the other.
+"""The responses to one request as an iterator.
 
 Source: docs/spec/schedulers.md section 3.8.
 """

@@ -1,5 +1,4 @@
-"""What a front end adds to the trace of a request: to which trace of its client it belongs, when it was received, and
-when the answer was sent.
+"""The front end's part of a request's trace: the client's trace context, and when it was received and answered.
 
 Source: docs/spec/trace-and-log.md sections 3 and 4.
 """
@@ -41,7 +40,7 @@ def client_trace(traceparent: str | None, tracestate: str | None) -> RequestTrac
 
 
 def end_trace(engine: Engine, number: int, names: EventNames, received: Span, sent: Span = NOT_NOTED) -> None:
-    """Say that the request of trace `number` was answered. `sent` is left out if its client has gone."""
+    """Report that the request of trace `number` was answered. `sent` is NOT_NOTED if its client has gone."""
     engine.trace_answered(number, _events(names.received, received), _events(names.sent, sent))
 
 

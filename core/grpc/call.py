@@ -185,7 +185,7 @@ class Call(Receiver):
 
     @property
     def received(self) -> int:
-        """How many bytes of an unfinished message have arrived."""
+        """Bytes of an unfinished message that have arrived."""
         return self._reader.received if self._reader is not None else 0
 
     @property
@@ -467,7 +467,7 @@ class RpcCall(UnaryCall):
 
 
 class RefusedCall(Call):
-    """What the client sends is not looked at.
+    """Ignores what the client sends.
 
     A call ends as soon as it begins. A client that does not speak gRPC is answered when it has sent everything: not
     every client of HTTP takes an answer before.

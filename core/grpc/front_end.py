@@ -1,4 +1,4 @@
-"""What all calls of a gRPC port share: its options, the engine, the decoder, and what has to be counted or watched.
+"""The state that all calls of a gRPC port share: options, engine, decoder, counts and watches.
 
 Source: docs/spec/grpc.md; docs/spec/server-options.md section 2 "gRPC"; docs/spec/trace-and-log.md section 5.
 """
@@ -158,7 +158,7 @@ _GRACE_S: Final = 2.0
 
 
 class OpenStreams:
-    """What ends the open streams when the server stops. On the hub's thread."""
+    """Ends the open streams when the server stops. On the hub's thread."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines

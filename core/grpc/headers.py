@@ -135,7 +135,7 @@ class Metadata:
 
 
 def is_custom(name: bytes) -> bool:
-    """Whether a field belongs to the caller, not to HTTP/2 or gRPC."""
+    """Whether a field is the caller's own, not one of HTTP/2 or gRPC."""
     return name not in _RESERVED and not name.startswith(_RESERVED_PREFIXES)
 
 

@@ -1,4 +1,4 @@
-"""Whether the server and its models are live and ready: Triton's RPCs, and those of gRPC's own health service.
+"""Liveness and readiness of the server and its models: Triton's RPCs and gRPC's own health service.
 
 Source: docs/spec/grpc.md section 5; grpc.health.v1's `health.proto`.
 """

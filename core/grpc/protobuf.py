@@ -51,7 +51,7 @@ def varint(number: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def length_prefix(number: int, size: int) -> bytes:
-    """What stands before the `size` bytes of field `number`."""
+    """The prefix of the `size` bytes of field `number`."""
     return varint(number << 3 | LENGTH) + varint(size)
 
 

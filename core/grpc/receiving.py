@@ -55,7 +55,7 @@ class MessageReader:
 
     @property
     def received(self) -> int:
-        """How many bytes of the message that is arriving are there."""
+        """Bytes of the arriving message that are there."""
         return len(self._prefix) if self._body is None else PREFIX + self._body.got
 
     def room(self, size: int) -> memoryview | None:
@@ -69,7 +69,7 @@ class MessageReader:
             raise self._no_memory(body.length) from None
 
     def filled(self, size: int) -> Message | None:
-        """`size` bytes were received into the room. Returns the message if that was its end."""
+        """`size` bytes were received into the memory. Returns the message if that was its end."""
         body = self._body
         assert body is not None
         body.got += size
@@ -144,7 +144,7 @@ class Receiving(Protocol):
 
     @property
     def is_held_up(self) -> bool:
-        """Whether it is this server that does not let the client go on."""
+        """Whether the server itself keeps the client from sending."""
 
     def stall(self) -> None:
         """Nothing has arrived for LIMIT_S seconds at least."""
@@ -202,7 +202,7 @@ class UnfinishedMessages:
         progress.received = received
         progress.since = self._now()
         if self._total > self._crowded:
-            self._make_room()
+            self._refuse_largest()
 
     def remove(self, receiving: Receiving) -> None:
         """All of it has arrived, or nobody waits for it."""
@@ -227,7 +227,7 @@ class UnfinishedMessages:
             self._is_looking = True
             self._deadlines.add(LIMIT_S, self)
 
-    def _make_room(self) -> None:
+    def _refuse_largest(self) -> None:
         by_size = sorted(self._messages, key=attrgetter("received"))
         most = by_size[-1].received + self._limit
         if self._total > most:

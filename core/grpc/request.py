@@ -342,7 +342,7 @@ def region_of(parameters: Mapping[str, InferParameter], tensor: str) -> RegionRe
 
 
 def classes_of(parameters: Mapping[str, InferParameter]) -> int:
-    """How many classes of an output are wanted; 0 for its values. Raises InvalidRequest."""
+    """The number of classes wanted of an output; 0 for its values. Raises InvalidRequest."""
     if "classification" not in parameters:
         return 0
     parameter = parameters["classification"]
@@ -399,7 +399,7 @@ MessageHead = tuple[bytes, bytes, int]
 
 
 def head_of(message: Buffer) -> MessageHead | None:
-    """What stands before the tensors; None if only protobuf can read the message, or nobody."""
+    """The part before the tensors; None if only protobuf can read the message, if at all."""
     at = id_start = id_content = id_end = fields = 0
     size = len(message)
     try:

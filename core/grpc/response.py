@@ -48,7 +48,7 @@ _FINAL: Final = {final: _entry("triton_final_response", bytes((1 << 3, final))) 
 
 
 class _Head:
-    """What stands before and between the tensors of responses that have the same layout. Any thread."""
+    """The bytes before and between the tensors of responses that have the same layout. Any thread."""
 
     __slots__ = ("names", "outputs", "pieces", "size")
 

@@ -1,4 +1,4 @@
-"""What the gRPC front end and the HTTP/2 layer of a server see of each other, as WSGI is for HTTP/1.
+"""The interface between the gRPC front end and an HTTP/2 server, as WSGI is for HTTP/1.
 
 The server calls `Application.open` for each stream that a client begins, and then the Receiver that it returned. Both
 sides are called on the hub's thread only. `app/worker/http2` is such a server; it knows nothing of gRPC.
@@ -54,10 +54,10 @@ class Receiver(Protocol):
         """The client has reset the stream, or the connection has ended. Nothing can be sent any more."""
 
     def moved(self) -> None:
-        """Some of what had to wait is on its way, and some is not."""
+        """A part of what had to wait was sent."""
 
     def drained(self) -> None:
-        """All that `Stream.send` was given is on its way, after some of it had to wait."""
+        """All that `Stream.send` was given was sent, after some of it had to wait."""
 
 
 class Stream(Protocol):
@@ -97,7 +97,7 @@ class Stream(Protocol):
         """End the stream at once, with CANCEL. `Receiver.cancel` is not called."""
 
     def release(self) -> None:
-        """The call has ended in the server, too, not only on the wire: its place is free for another stream.
+        """Nothing of the call runs in the server any more: its place is free for another stream.
 
         Called once for each stream. A client that resets streams cannot have more work done than it has places for.
         """
@@ -113,7 +113,7 @@ class Application(Protocol):
         """Names of the fields whose values change from request to request, such as `grpc-timeout`."""
 
     def parse_head(self, fields: Fields) -> Any:
-        """What a request's header section says, without its volatile fields.
+        """The meaning of a request's header section without its volatile fields.
 
         Pure: the server remembers the result by the fields, and shares it between streams. The server has checked the
         fields by RFC 9113 section 8, so `:method` is there, and `:scheme` and `:path` unless the method is CONNECT.

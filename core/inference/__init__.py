@@ -1,1 +1,1 @@
-"""What a request for inference and its responses are, for every front end and for the engine."""
+"""Inference requests and responses as plain data, for every front end and the engine."""

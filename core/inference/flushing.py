@@ -1,4 +1,4 @@
-"""Callers of requests are told to send what they have collected, once for a run of responses."""
+"""Flushing what the callers of requests have collected, once for a run of responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Flush = Callable[[], None]
 
 
 class _OfThread(threading.local):
-    """The calls that wait for the end of the run of responses that this thread delivers; None outside of one."""
+    """The collected calls; None outside of the context."""
 
     waiting: set[Flush] | None = None
 
@@ -19,7 +19,7 @@ _of_thread = _OfThread()
 
 
 def flush(calls: Iterable[Flush | None]) -> None:
-    """Make each of the calls once, now or at the end of the thread's `OneFlush`."""
+    """Make each of the calls once, now or at the end of the thread's `CollectedFlushes`."""
     waiting = _of_thread.waiting
     for each in set(calls):
         if each is None:
@@ -30,10 +30,10 @@ def flush(calls: Iterable[Flush | None]) -> None:
             waiting.add(each)
 
 
-class OneFlush:
-    """While a thread is in it, what it delivers is collected; the callers send it together at the end.
+class CollectedFlushes:
+    """A context in which a thread's calls of `flush` are collected; each is made once, at the end.
 
-    For a thread that has several responses in hand, and does not wait between them.
+    For a thread that delivers several responses without waiting in between.
     """
 
     __slots__ = ()

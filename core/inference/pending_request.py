@@ -24,7 +24,7 @@ class CancelCause(Enum):
 
     @property
     def number(self) -> int:
-        """What stands for it between processes."""
+        """The number that represents it between processes."""
         return _NUMBERS[self]
 
     @classmethod
@@ -96,7 +96,7 @@ class PendingRequest:
         self.wants_times = False
 
     def refuse(self, error: ServerError) -> None:
-        """Answer a request that was not accepted."""
+        """Answer the request with an error instead of running it."""
         self.on_response(InferenceResponse.failed(self.request, error))
 
     def cancel(self, cause: CancelCause = CancelCause.CLIENT) -> None:
@@ -112,7 +112,7 @@ Defer = Callable[[Call], None]
 
 
 class Deferred:
-    """Calls to make later; a call that was added several times is made once. One thread only."""
+    """Calls to make later, each once, however often it was added. One thread only."""
 
     __slots__ = ("_calls", "add")
 

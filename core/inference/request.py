@@ -14,7 +14,7 @@ from trident.core.inference.tensors import BY_NAME, Array, PackedTensors, Shape,
 
 
 class Caller:
-    """One that sends its next request when it has the answer to the last: a connection of HTTP/1.
+    """A client that sends its next request after the answer to the last one: a connection of HTTP/1.
 
     `is_open` until the connection has ended, from then on it sends nothing. Any thread may read it.
     """
@@ -49,7 +49,7 @@ class RequestTrace(NamedTuple):
         return json.dumps(context, separators=(",", ":"))
 
     def child(self) -> RequestTrace:
-        """For a request that this one leads to."""
+        """The trace of a request that this one leads to."""
         return RequestTrace(self.number)
 
 
@@ -302,18 +302,18 @@ class InferenceRequest:
 
     @property
     def nbytes(self) -> int:
-        """The size of the inputs in bytes; strings that arrived as JSON count as references."""
+        """Total size of the inputs in bytes; strings that arrived as JSON count as references."""
         inputs = self.inputs
         return inputs.layout.size if type(inputs) is PackedInputs else sum([tensor.nbytes for tensor in inputs])
 
     @property
     def has_many_strings(self) -> bool:
-        """Whether an input has so many strings that to pack or unpack them takes milliseconds."""
+        """Whether packing or unpacking the strings of an input takes milliseconds."""
         return any(tensor.datatype == "BYTES" and tensor.nbytes >= _MANY_STRINGS for tensor in self.inputs)
 
     @property
     def may_be_passed(self) -> bool:
-        """Whether others should be submitted before it. The requests of a sequence stay in their order."""
+        """Whether other requests may be submitted before it. The requests of a sequence stay in order."""
         return self.has_many_strings and not self.correlation_id
 
     @property

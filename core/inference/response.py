@@ -28,7 +28,7 @@ from trident.core.inference.tensors import (
 
 # The parameters of an ensemble's response outside of sequences. They are written once for all.
 NO_SEQUENCE: Final[dict[str, Parameter]] = {"sequence_id": 0, "sequence_start": False, "sequence_end": False}
-# What an output has that makes its array later, or never.
+# The array of an output that makes its array later, or never.
 NO_ARRAY: Final[Array] = np.empty(0, np.uint8)
 
 
@@ -58,7 +58,7 @@ class OutputTensor:
 
 
 class ReceivedOutput(OutputTensor):
-    """An output that arrived as bytes. Its array is made on each use: an output that is only sent on needs none."""
+    """An output that arrived as bytes. Its array is made on each use: one that is only forwarded needs none."""
 
     __slots__ = ("_content",)
 
@@ -131,7 +131,7 @@ class InferenceResponse:
 
     @property
     def nbytes(self) -> int:
-        """The size of the outputs in bytes, as theirs is counted."""
+        """Total size of the outputs in bytes."""
         outputs = self.outputs
         return outputs.layout.size if type(outputs) is PackedOutputs else sum([output.nbytes for output in outputs])
 

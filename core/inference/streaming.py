@@ -1,4 +1,4 @@
-"""How a model answers a request other than by the result of its execution: later, more than once, or from any thread.
+"""Responses that are not the result of an execution: sent later, more than once, or from any thread.
 
 Source: docs/spec/schedulers.md section 3.8, docs/spec/python-backend.md section 4.3 ("InferenceResponseSender").
 """
@@ -40,7 +40,7 @@ class ResponseSender(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Nobody wants the responses any longer. The final one is needed still, the others are dropped."""
+        """The request was cancelled: its responses are dropped, but the final one is still needed."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""How much a model may send to a request before the client has taken it."""
+"""How many responses a model may send to a request before the client takes them."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ class LocalCache:
         return _SCOPE.pack(next(self._scopes))
 
     def look_up(self, key: bytes, on_found: OnFound) -> None:
-        """Nobody is asked: `get` has found all that there is."""
+        """None: `get` has found all that there is."""
 
     def get(self, key: bytes) -> CachedResponse | None:
         with self._lock:
@@ -193,7 +193,7 @@ class LocalCache:
             )
 
     def close(self) -> None:
-        """It has neither threads nor connections."""
+        """Nothing to close."""
 
     @property
     def _used(self) -> int:

@@ -45,7 +45,7 @@ class CircuitBreaker:
         self._lock = threading.Lock()
         self.is_open = True
         # --- guarded by the lock
-        # Whether the log says that it is open: at the beginning it is not.
+        # Whether the log says that it is open.
         self._was_said = False
         self._late_in_a_row = 0
         self._pause_s = FIRST_PAUSE_S
@@ -71,7 +71,7 @@ class CircuitBreaker:
         if was_said:
             return
         _log.warning(
-            "the response cache at %s is left out, and every request is executed: %s; it is tried again",
+            "bypassing the response cache at %s, so every request is executed: %s; it is tried again",
             self._address,
             reason,
         )
@@ -87,7 +87,7 @@ class CircuitBreaker:
         _log.info("the response cache at %s answers", self._address)
 
     def next_pause_s(self) -> float:
-        """How long to wait before the next attempt; longer each time, until it has been closed for a while."""
+        """The pause before the next attempt; longer each time, until the circuit has been closed for a while."""
         with self._lock:
             closed_at_s, self._closed_at_s = self._closed_at_s, None
             if closed_at_s is not None and self._clock() - closed_at_s > LONGEST_PAUSE_S:
@@ -243,11 +243,11 @@ class LookUps:
 
     @property
     def waits(self) -> bool:
-        """Whether there are some to take."""
+        """Whether there are look-ups to take."""
         return bool(self._untaken)
 
     def claim(self, look_up: PendingLookUp) -> OnFound | None:
-        """What to call at the end of the look-up; None if it has ended."""
+        """The callback of the look-up, which ends now; None if it has ended before."""
         with self._lock:
             on_found, look_up.on_found = look_up.on_found, None
         return on_found
@@ -290,7 +290,7 @@ class LookUps:
 
 
 PREFIX = b"trident:1:"
-"""How the names of all values begin; followed by the model, its version and the digest of the key."""
+"""The prefix of the names of all values, before the model, its version and the digest of the key."""
 SCOPE_SIZE = 16
 _NAME_DIGEST = 24
 _READ_AT_ONCE = 16
@@ -476,7 +476,7 @@ class RedisCache:
             return decode(name, value)
         except BadFrame as error:
             self._count("damaged")
-            self._say_once(f"the response cache at {self._options.address} has an answer that is no answer: {error}")
+            self._say_once(f"the response cache at {self._options.address} has a damaged answer: {error}")
             return None
 
     # --- faults

@@ -2,7 +2,7 @@
 
     ResponseCache  the protocol
     ├── LocalCache  in the memory of the process that runs the models (local_cache.py)
-    └── RedisCache  in a Redis server, which several servers share (redis/redis_cache.py)
+    └── RedisCache  in a Redis server, which several servers share (redis_cache.py)
 
 Source: docs/spec/schedulers.md section 3.7.
 """
@@ -61,7 +61,7 @@ class CachedResponse:
 
 
 def block_size(nbytes: int) -> int:
-    """What an object of that size takes of the heap: blocks are multiples of 16 bytes, with a header."""
+    """The heap memory of an object of that size: blocks are multiples of 16 bytes, with a header."""
     return (nbytes + 23) & ~15
 
 
@@ -110,7 +110,7 @@ class ResponseCache(Protocol):
         ...
 
     def close_scope(self, scope: bytes) -> None:
-        """The version of that scope asks and answers no more: remove what only it could use."""
+        """The version of that scope is gone: remove what only it could use."""
         ...
 
     def get(self, key: bytes) -> CachedResponse | None:
@@ -125,7 +125,7 @@ class ResponseCache(Protocol):
         ...
 
     def put(self, key: bytes, response: CachedResponse) -> None:
-        """Keep a response, if there is room for it."""
+        """Keep a response if it fits."""
         ...
 
     def holds(self, nbytes: int) -> bool:
@@ -133,7 +133,7 @@ class ResponseCache(Protocol):
         ...
 
     def metrics(self) -> ResponseCacheMetrics | RemoteCacheMetrics:
-        """What the metrics page shows of it."""
+        """The values for the metrics page."""
         ...
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ def _describe(tensors: list[tuple[str, str, Shape, int]]) -> bytes:
 
 
 def _other(request: InferenceRequest) -> bytes:
-    """What decides the answer besides the inputs; most requests have nothing of it."""
+    """Everything besides the inputs that decides the answer; empty for most requests."""
     parameters = request.parameters
     if not (parameters or request.outputs or request.correlation_id or request.sequence_start or request.sequence_end):
         return _NOTHING_ELSE

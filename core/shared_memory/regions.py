@@ -37,7 +37,7 @@ class RegionKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemRegion:
-    """What the status shows of a region of system memory: `byte_size` bytes from `offset` of the object `key`."""
+    """The status of a region of system memory: `byte_size` bytes from `offset` of the object `key`."""
 
     name: str
     key: str
@@ -47,7 +47,7 @@ class SystemRegion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaRegion:
-    """What the status shows of a region of GPU memory."""
+    """The status of a region of GPU memory."""
 
     name: str
     device_id: int
@@ -171,11 +171,11 @@ class SystemMemory:
             except OSError as error:  # the memory of all such objects is used up
                 raise RegionFailed(
                     f"unable to write {size} bytes at {offset} of shared memory '{self.key}': {error.strerror}",
-                    hint=f"look at the room in {DIRECTORY}: df {DIRECTORY}",
+                    hint=f"look at the free memory in {DIRECTORY}: df {DIRECTORY}",
                 ) from error
 
     def on_device(self, offset: int, size: int) -> None:
-        """It is memory of the host."""
+        """None: it is memory of the host."""
 
     def view(self, offset: int, size: int) -> memoryview:
         end = offset + size

@@ -63,7 +63,7 @@ from trident.core.errors import (
     ServerError,
     Unsupported,
 )
-from trident.core.inference.flushing import OneFlush
+from trident.core.inference.flushing import CollectedFlushes
 from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
 from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
 from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome, ResponseSender
@@ -82,7 +82,7 @@ from trident.core.interprocess.shared_memory import SharedMemory
 
 # A sender gets new credit after so many responses, or when its client, who was slow, has room again.
 _CREDIT_PORTION = 64
-_ONE_FLUSH = OneFlush()
+_COLLECTED_FLUSHES = CollectedFlushes()
 
 OnFrame = Callable[[int, int, memoryview], None]
 
@@ -362,7 +362,7 @@ class StubChannel:
             raise StubGone(str(error)) from None
 
     def _receive(self, socket_flags: int = 0) -> None:
-        with _ONE_FLUSH:
+        with _COLLECTED_FLUSHES:
             for kind, flags, _, number, content in self._reader.receive(self._sock, socket_flags):
                 if kind == RESULT:
                     self._result = self._outcomes.result(content, self._batch_sizes)

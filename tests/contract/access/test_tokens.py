@@ -91,7 +91,7 @@ def test_a_token_opens_everything_and_the_file_may_change(guarded: Guarded) -> N
             client.infer("simple", simple_inputs(), headers=bearer(FIRST))
         assert_simple(client.infer("simple", simple_inputs(), headers=bearer(SECOND)))
     guarded.file.write_text("")
-    until(lambda: "it has no token; the tokens from before stay valid" in server.log_text())
+    until(lambda: "it has no token; keeping the previous tokens" in server.log_text())
     assert guarded.settles(401, 200)
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from trident.core.inference.flushing import Flush, OneFlush, flush
+from trident.core.inference.flushing import CollectedFlushes, Flush, flush
 from trident.core.inference.pending_request import Deferred, PendingRequest
 from trident.core.inference.request import InferenceRequest
 
@@ -61,7 +61,7 @@ def test_each_caller_is_told_once_and_at_once() -> None:
 
 def test_callers_are_told_at_the_end_of_one_flush() -> None:
     callers = Callers()
-    with OneFlush():
+    with CollectedFlushes():
         flush([callers.a])
         flush([callers.b, callers.a])
         assert callers.told == []
@@ -74,7 +74,7 @@ def test_an_error_keeps_no_caller_waiting() -> None:
     callers = Callers()
 
     def deliver() -> None:
-        with OneFlush():
+        with CollectedFlushes():
             flush([callers.a])
             raise KeyError
 
@@ -85,7 +85,7 @@ def test_an_error_keeps_no_caller_waiting() -> None:
 
 def test_other_threads_do_not_wait() -> None:
     callers = Callers()
-    with OneFlush():
+    with CollectedFlushes():
         thread = threading.Thread(target=flush, args=([callers.a],))
         thread.start()
         thread.join()
