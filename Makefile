@@ -8,7 +8,7 @@ TEST_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 # What the compiled build has to pass as well: the parts that it compiles.
-COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker core/backends/in_process \
+COMPILED_TESTS ?= $(addprefix tests/unit/,test_compiled.py adapters app/worker core/backends/test_in_process.py \
   core/backends/tensors core/config/test_request_validator.py core/engine core/frontend core/grpc core/http/test_application.py \
   core/http/test_infer_route.py core/http/test_generate_routes.py core/http/test_generate_objects.py \
   core/http/test_known_texts.py core/http/test_request_and_reply.py core/http/test_v2_requests.py \

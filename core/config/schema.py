@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from trident.core.inference.tensors import BY_CONFIG_NUMBER, Datatype
+from trident.core.inference.tensors import BY_CONFIG_NUMBER, Datatype, Shape
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import (
@@ -73,6 +73,7 @@ __all__ = [
     "ModelWarmup",
     "copy_of",
     "datatype_of",
+    "model_dims",
 ]
 
 
@@ -85,3 +86,8 @@ def copy_of(config: ModelConfig) -> ModelConfig:
 def datatype_of(data_type: int) -> Datatype | None:
     """The row of the datatype table for a `data_type` field; None for TYPE_INVALID and unknown numbers."""
     return BY_CONFIG_NUMBER.get(data_type)
+
+
+def model_dims(entry: ModelInput | ModelOutput) -> Shape:
+    """The dimensions that the model itself has for a tensor: its `reshape`, or its `dims` without any."""
+    return tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)

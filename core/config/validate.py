@@ -41,6 +41,7 @@ from trident.core.config.schema import (
     ModelQueuePolicy,
     ModelSequenceBatching,
     datatype_of,
+    model_dims,
 )
 from trident.core.inference.tensors import BY_NAME, Shape, element_count, shape_text
 from trident.core.observability.latency_options import DEFAULT_BUCKETS
@@ -265,16 +266,12 @@ def _scatter_problems(
     source = inputs.get(entry.source_input[0]) if len(entry.source_input) == 1 else None
     if source is None:
         return
-    given, wanted = _model_dims(source), _model_dims(output)
+    given, wanted = model_dims(source), model_dims(output)
     if -1 in wanted[len(given) :]:
         text = f"batch output '{output.name}' has a variable dimension at position {len(given) + 1} or later, where "
         text += f"its source input '{source.name}' has no dimension, for {model_name}"
         hint = f"the dims are {shape_text(wanted)} of the output and {shape_text(given)} of the input"
         yield Problem(f"{path}.target_name", text, hint)
-
-
-def _model_dims(entry: ModelInput | ModelOutput) -> list[int]:
-    return list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
 
 
 def _source_problems(
@@ -1074,7 +1071,7 @@ def _dims_problems(
 ) -> Iterator[Problem]:
     """The contradictions of dims; those of `entry` may be `narrower` than the graph's, or `wider`."""
     batching = config.max_batch_size > 0
-    dims: Shape = tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+    dims = model_dims(entry)
     start = f"model '{model_name}', tensor '{entry.name}': "
     provided = shape_text(tensor.shape)
     if batching and tensor.shape[:1] != (-1,):

@@ -53,7 +53,7 @@ from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.config.autocomplete import is_complete
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, model_dims
 from trident.core.config.validate import log_batching_problem, validate_against_signature
 from trident.core.cuda.versions import OLD_DRIVER_CURE
 from trident.core.inference.tensors import shape_text
@@ -227,7 +227,7 @@ def _with_configured_inputs(config: ModelConfig, signature: ModelSignature) -> M
     """`signature` with the dimensions of `config`, which may be stricter than the graph's, for its inputs."""
     if config.max_batch_size == 0:
         return signature
-    dims = {entry.name: entry.reshape.shape if entry.HasField("reshape") else entry.dims for entry in config.input}
+    dims = {entry.name: model_dims(entry) for entry in config.input}
     inputs = (
         replace(tensor, shape=(*tensor.shape[:1], *dims[tensor.name])) if tensor.name in dims else tensor
         for tensor in signature.inputs

@@ -16,7 +16,7 @@ import openvino
 from trident.core.backends.model_files import content_hint, written_by
 from trident.core.backends.openvino.model_file import DATATYPES, TYPES, as_converted, begins_with_batch, tensor_name
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
-from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ModelLoadFailed, ServerError
 from trident.core.inference.tensors import Shape
@@ -134,10 +134,7 @@ def _takes_batches(model: Any, config: ModelConfig, size: int, reshapes: bool) -
 
 def _reshape(model: Any, config: ModelConfig, size: int | None, dims_too: bool = True) -> None:
     """Give the inputs a batch of `size`, and with `dims_too` the dimensions of `config`, in place."""
-    wanted = {
-        entry.name: tuple(entry.reshape.shape) if entry.HasField("reshape") else tuple(entry.dims)
-        for entry in config.input
-    }
+    wanted = {entry.name: model_dims(entry) for entry in config.input}
     first = () if size is None else (size,)
     shapes: dict[int, Any] = {}
     for index, port in enumerate(model.inputs):

@@ -22,7 +22,7 @@ from trident.core.backends.model_files import content_hint, path_of_model
 from trident.core.backends.pytorch.stub.tensor_places import named_leaves, places
 from trident.core.config.problem import Problem
 from trident.core.config.resolve import resolve_sequence_spec
-from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import Datatype, shape_text
 
@@ -273,9 +273,8 @@ def _tensor_problems(
         given = f"TYPE_{tensor.datatype}" if tensor.datatype else "a datatype that is not served"
         text = f"{unable}the {side} '{entry.name}' of the package has {given}"
         yield Problem(f"{path}.data_type", text, f"set data_type: {given}" if tensor.datatype else "")
-    own = tuple(entry.reshape.shape) if entry.HasField("reshape") else tuple(entry.dims)
     batching = config.max_batch_size > 0
-    dims = (-1, *own) if batching else own
+    dims = (-1, *model_dims(entry)) if batching else model_dims(entry)
     text = f"{unable}the {side} '{entry.name}' of the package has shape {shape_text(tensor.dims)}"
     if batching and tensor.dims and tensor.dims[0] != -1 and not tensor.dims[0] == config.max_batch_size == 1:
         yield Problem("max_batch_size", text, _NO_BATCH)

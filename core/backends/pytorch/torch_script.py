@@ -26,7 +26,7 @@ from trident.core.backends.parameters import boolean, field_of, integer, paramet
 from trident.core.backends.pytorch import EXTRA
 from trident.core.backends.registry import check_installed, importing
 from trident.core.config.resolve import own_inputs
-from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.config.schema import ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed
 from trident.core.inference.tensors import BYTES
 
@@ -106,7 +106,7 @@ def _check_tensors(config: ModelConfig) -> None:
                     model=config.name,
                     field=f"{side}[{index}].data_type",
                 )
-            if datatype is BYTES and _rank(entry, config) != 1:
+            if datatype is BYTES and len(model_dims(entry)) + (config.max_batch_size > 0) != 1:
                 raise BackendFailed(
                     f"Triton only supports 1 dimensional List of String as {side} for '{entry.name}' for model "
                     f"'{config.name}'",
@@ -114,11 +114,6 @@ def _check_tensors(config: ModelConfig) -> None:
                     model=config.name,
                     field=f"{side}[{index}].dims",
                 )
-
-
-def _rank(entry: ModelInput | ModelOutput, config: ModelConfig) -> int:
-    dims = entry.reshape.shape if entry.HasField("reshape") else entry.dims
-    return len(dims) + int(config.max_batch_size > 0)
 
 
 _THREADS = "INTRA_OP_THREAD_COUNT"
@@ -143,18 +138,18 @@ class TorchSettings:
         """The settings of `config`. Raises ConfigInvalid, with Triton's text."""
         given = parameters_of(config)
 
-        def switch(name: str, default: bool) -> bool:
-            return boolean(given[name], field_of(name)) if name in given else default
-
         def choice(name: str) -> bool | None:
             return boolean(given[name], field_of(name)) if name in given else None
 
+        def is_on(name: str) -> bool:
+            return bool(choice(name))
+
         return cls(
-            optimizes=not switch("DISABLE_OPTIMIZED_EXECUTION", False),
-            uses_inference_mode=switch("INFERENCE_MODE", True),
-            uses_cudnn=not switch("DISABLE_CUDNN", False),
-            empties_cache=switch("ENABLE_CACHE_CLEANING", False),
-            shares_weights=switch("ENABLE_WEIGHT_SHARING", False),
+            optimizes=not is_on("DISABLE_OPTIMIZED_EXECUTION"),
+            uses_inference_mode=choice("INFERENCE_MODE") is not False,
+            uses_cudnn=not is_on("DISABLE_CUDNN"),
+            empties_cache=is_on("ENABLE_CACHE_CLEANING"),
+            shares_weights=is_on("ENABLE_WEIGHT_SHARING"),
             threads=max(0, integer(given.get(_THREADS, "0"), field_of(_THREADS))),
             executor=choice("ENABLE_JIT_EXECUTOR"),
             profiling=choice("ENABLE_JIT_PROFILING"),

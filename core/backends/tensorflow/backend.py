@@ -17,7 +17,7 @@ from trident.core.backends.python.backend import make_backend as make_python_bac
 from trident.core.backends.registry import is_installed
 from trident.core.backends.tensorflow.model_file import GRAPH_DEF, SAVED_MODEL, check_graph, model_path, signature_of
 from trident.core.config.problem import InvalidModelConfig, ModelSignature
-from trident.core.config.schema import ModelConfig
+from trident.core.config.schema import ModelConfig, copy_of
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, NotInstalled
 
@@ -118,7 +118,6 @@ def _check_openvino(model: str) -> None:
 
 def _with_file(context: LoadContext) -> ModelConfig:
     """The configuration with the name of the file, which OpenVINO would not guess."""
-    config = ModelConfig()
-    config.CopyFrom(context.config)
+    config = copy_of(context.config)
     config.default_model_filename = model_path(context.path, config).name
     return config

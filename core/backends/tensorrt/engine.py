@@ -12,7 +12,7 @@ from typing import Any
 
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.resolve import own_inputs, own_outputs
-from trident.core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of
+from trident.core.config.schema import DataType, ModelConfig, ModelInput, ModelOutput, datatype_of, model_dims
 from trident.core.config.validate import validate_against_signature
 from trident.core.errors import BackendFailed, ConfigInvalid, Unsupported
 from trident.core.inference.tensors import BY_NAME, Shape, shape_text
@@ -250,7 +250,7 @@ def _batching_hint(config: ModelConfig, engine: EngineDescription) -> bool | Non
     for entry in (*config.input, *config.output):
         if isinstance(entry, ModelInput) and entry.allow_ragged_batch:
             return True
-        dims = entry.reshape.shape if entry.HasField("reshape") else entry.dims
+        dims = model_dims(entry)
         tensor = tensors.get(entry.name)
         if tensor is None or not entry.dims:
             continue
@@ -385,7 +385,7 @@ def _outside_of_profiles(config: ModelConfig, engine: EngineDescription) -> Iter
         tensor = tensors.get(entry.name)
         if tensor is None or entry.allow_ragged_batch:
             continue
-        shape = (*((-1,) * first), *_model_dims(entry))
+        shape = (*((-1,) * first), *model_dims(entry))
         found = [dims_problem(tensor, profile, shape, first) for profile in used]
         if all(found) and len(shape) == len(tensor.shape):
             text = f"model configuration specified invalid shape for input '{entry.name}' for model {config.name}. "
@@ -409,7 +409,7 @@ def _fitted(tensor: EngineTensor, entry: ModelInput | ModelOutput | None, batchi
         return TensorSignature(tensor.name, tensor.datatype, tensor.shape)
     row = datatype_of(entry.data_type)
     found = TensorSignature(tensor.name, row.name if row else "", tensor.shape)
-    wanted = (-1, *_model_dims(entry)) if batching else _model_dims(entry)
+    wanted = (-1, *model_dims(entry)) if batching else model_dims(entry)
     if tensor.is_shape:
         return replace(found, shape=wanted)
     if isinstance(entry, ModelInput) and entry.allow_ragged_batch:
@@ -419,10 +419,6 @@ def _fitted(tensor: EngineTensor, entry: ModelInput | ModelOutput | None, batchi
     # A fixed first dimension is the only batch that the engine takes.
     fitted = [mine if -1 in (mine, own) else own for mine, own in zip(wanted, tensor.shape, strict=True)]
     return replace(found, shape=tuple(fitted))
-
-
-def _model_dims(entry: ModelInput | ModelOutput) -> Shape:
-    return tuple(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
 
 
 def _sides(
