@@ -262,7 +262,7 @@ def test_a_large_output_is_written_into_the_memory() -> None:
     assert memory.given[0].view(np.float32).tolist() == LARGE.reshape(-1).tolist()
 
 
-@pytest.mark.parametrize(("array", "capacity"), [(LARGE[:, :8], 1 << 22), (LARGE, 1000)], ids=["small", "no room"])
+@pytest.mark.parametrize(("array", "capacity"), [(LARGE[:, :8], 1 << 22), (LARGE, 1000)], ids=["small", "no memory"])
 def test_other_outputs_are_those_of_a_plain_run(array: Array, capacity: int) -> None:
     memory = Memory(capacity)
     (found,) = run_of(("B", "N"))(["OUT"], {"IN": np.ascontiguousarray(array)}, None, memory)
@@ -321,11 +321,11 @@ def test_every_datatype_is_read_and_written_where_it_lies(datatype: str) -> None
     assert not written.any()
 
 
-@pytest.mark.parametrize(("dims", "room"), [(-1, 24), (3, 23)])
-def test_an_output_of_unknown_shape_or_without_room_is_an_array(dims: int, room: int) -> None:
+@pytest.mark.parametrize(("dims", "byte_size"), [(-1, 24), (3, 23)])
+def test_outputs_of_unknown_shape_or_size_are_arrays(dims: int, byte_size: int) -> None:
     run = device_run("FP32", dims, "cpu", "CPUExecutionProvider")
     given, written = np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)
-    outputs = {"OUTPUT0": DevicePlace(0, written.ctypes.data, room)}
+    outputs = {"OUTPUT0": DevicePlace(0, written.ctypes.data, byte_size)}
     (array,) = run.bound(["OUTPUT0"], {"INPUT0": given}, None, {}, outputs, 2)
     assert isinstance(array, np.ndarray)
     assert array.tolist() == given.tolist()

@@ -25,7 +25,6 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.inference.tensors import BY_NAME
-from trident.core.observability.statistics import BucketUse
 
 NUMERIC = ["BOOL", "UINT8", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64"]
 
@@ -167,19 +166,6 @@ def test_every_datatype_passes_unchanged(version: Path, datatype: str) -> None:
         answer = served.infer({"x": values})["y"]
     assert answer.dtype == values.dtype
     np.testing.assert_array_equal(answer, values)
-
-
-def test_batches_are_padded_to_buckets_and_outputs_cut_back(version: Path) -> None:
-    save(AddSub(), version)
-    buckets = {"BATCH_BUCKETS": "4,8", "LENGTH_BUCKETS": "6", "LENGTH_OUTPUTS": "sum, difference"}
-    more = "".join(parameter(*each) for each in buckets.items())
-    config = torch_config({"a": [-1], "b": [-1]}, {"sum": [-1], "difference": [-1]}, more=more)
-    with serving_version(TorchScriptBackend(), version, config, threads=1) as served:
-        ones = [np.ones((1, length), np.float32) for length in (2, 6, 3)]
-        requests = [served.request({"a": each, "b": each}) for each in ones]
-        execution, answers = served.run(requests), served.execute(requests)
-    assert execution.bucket == BucketUse(4, 6, 22, 26)
-    assert [answer["sum"].tolist() for answer in answers] == [[[2.0] * length] for length in (2, 6, 3)]
 
 
 def test_an_answer_is_not_overwritten_by_the_next_batch(version: Path) -> None:
