@@ -44,7 +44,7 @@ from trident.core.cuda.driver import gpu_ids
 from trident.core.errors import NotInstalled, ServerError
 from trident.core.lifecycle.golden_check import check_golden
 from trident.core.observability.log import LogOptions, configure_logging, escaped
-from trident.core.repository.config import RunGolden, problems_of, read_config, warnings_of
+from trident.core.repository.config import RunGolden, check_model, read_config, warnings_of
 from trident.core.repository.layout_mistakes import no_models_hint
 from trident.core.repository.location import Scheme, parse_location
 from trident.core.repository.repository import ModelDirectory, scan_repository, select_versions, version_directories
@@ -372,21 +372,23 @@ class RepositoryCheck:
 
     def __call__(self, directory: ModelDirectory) -> Sequence[Problem]:
         self.known.note_name(directory.name)
-        self._warnings = []
-        return problems_of(
+        found = check_model(
             directory,
             self._backends,
             config_name=self._options.config_name,
             auto_complete=self._options.auto_complete,
             run_golden=self._run_golden,
-            note_valid=self.known.note,
-            note_unchecked=_log_unchecked,
-            note_warning=self._warnings.append,
         )
+        self._warnings = found.warnings
+        for config, spec in found.valid:
+            self.known.note(config, spec)
+        for path, error in found.unchecked:
+            _log_unchecked(path, error)
+        return found.problems
 
     def warnings(self, directory: ModelDirectory) -> Sequence[Problem]:
         """Those of the model in `directory`, which was checked last; one that concerns several versions once."""
-        return [*dict.fromkeys(self._warnings), *make_warnings(self._options)(directory)]
+        return [*self._warnings, *make_warnings(self._options)(directory)]
 
     def together(self) -> Mapping[str, Sequence[Problem]]:
         """The problems of ensembles with the models of their steps, by ensemble."""

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import posixpath
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -292,43 +292,50 @@ def _has_backend(config: ModelConfig) -> bool:
 
 # Tries the version in a directory, and runs its golden requests.
 RunGolden = Callable[[Path, ModelConfig, ModelSpec, Sequence[GoldenRequest]], Sequence[Problem]]
-NoteValid = Callable[[ModelConfig, ModelSpec], None]
-# Takes the directory of a version that was checked without its framework, and what is missing.
-NoteUnchecked = Callable[[Path, NotInstalled], None]
-NoteWarning = Callable[[Problem], None]
 
 
-def problems_of(
+@dataclass(slots=True)
+class ModelCheck:
+    """The result of checking a model directory.
+
+    `problems` is empty for a model that would load; then `valid` has the configuration and the spec of each version.
+    `warnings` are problems that do not prevent a load but make answers wrong. `unchecked` has the directory of each
+    version whose framework is missing, which is no problem of the model, and what is missing.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    unchecked: list[tuple[Path, NotInstalled]] = field(default_factory=list)
+    valid: list[tuple[ModelConfig, ModelSpec]] = field(default_factory=list)
+
+
+def check_model(
     directory: ModelDirectory,
     backends: BackendFacts,
     *,
     config_name: str = "",
     auto_complete: bool = True,
     run_golden: RunGolden | None = None,
-    note_valid: NoteValid = lambda config, spec: None,
-    note_unchecked: NoteUnchecked = lambda path, error: None,
-    note_warning: NoteWarning = lambda warning: None,
-) -> list[Problem]:
-    """Every problem of the model in `directory`, including its files and graphs; empty for a model that would load.
+) -> ModelCheck:
+    """Check the model in `directory`, including its files and graphs.
 
     Unlike `load_config` it inspects the graph of every selected version, completes each version from its own graph, and
     reads labels, warmup files and golden requests. `run_golden` tries the model and runs the golden requests if nothing
-    else is wrong; None runs none. `backends` check each version's complete configuration. `note_valid` is called with
-    each version of a model without problems, `note_unchecked` with those whose framework is missing: that is no problem
-    of a model. `note_warning` is called with problems that do not prevent a load but make answers wrong.
+    else is wrong; None runs none. `backends` check each version's complete configuration.
     """
-    valid: dict[int, Completion] = {}
+    check = ModelCheck()
     try:
-        problems = _problems_of(
-            directory, backends, config_name, auto_complete, run_golden, valid, note_unchecked, note_warning
-        )
+        valid = _check_versions(check, directory, backends, config_name, auto_complete, run_golden)
     except OSError as error:
         path = str(error.filename or directory.path)
         hint = "the server's user must be able to read every file and enter every folder of a model"
-        return [Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)]
-    for version, each in valid.items() if not problems else ():
-        note_valid(each.config, resolve_model_spec(each.config, version, {}))
-    return problems
+        problem = Problem(path, f"failed to read model '{directory.name}': {error.strerror}", hint)
+        return ModelCheck([problem], check.warnings, check.unchecked)
+    # A problem or warning that concerns several versions is listed once.
+    check.problems, check.warnings = list(dict.fromkeys(check.problems)), list(dict.fromkeys(check.warnings))
+    if not check.problems:
+        check.valid = [(done.config, resolve_model_spec(done.config, version, {})) for version, done in valid.items()]
+    return check
 
 
 def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Problem]:
@@ -339,51 +346,47 @@ def warnings_of(directory: ModelDirectory, *, config_name: str = "") -> list[Pro
         return []
 
 
-def _problems_of(
+def _check_versions(
+    check: ModelCheck,
     directory: ModelDirectory,
     backends: BackendFacts,
     config_name: str,
     auto_complete: bool,
     run_golden: RunGolden | None,
-    valid: dict[int, Completion],
-    note_unchecked: NoteUnchecked,
-    note_warning: NoteWarning,
-) -> list[Problem]:
-    """As `problems_of`. Raises OSError for a file or folder that cannot be read.
+) -> Mapping[int, Completion]:
+    """Add to `check`, and return the versions whose configuration is valid.
 
-    Puts the versions whose configuration is valid into `valid`.
+    Raises OSError for a file or folder that cannot be read.
     """
+    problems = check.problems
     try:
         written = read_config(directory, config_name=config_name, required=not auto_complete)
         if not list(agent_problems(written)):
             check_checksums(directory, written)
-    except InvalidModelConfig as error:
-        return list(error.problems)
-    except ServerError as error:
-        return [Problem.of(str(directory.path), error)]
-
-    completed = partial(complete, directory, written, backends, auto_complete=auto_complete)
-    try:
+        completed = partial(complete, directory, written, backends, auto_complete=auto_complete)
         latest = completed()
-    except ServerError as error:  # the backend cannot be imported
-        return [Problem.of(str(directory.path), error)]
+    except InvalidModelConfig as error:
+        problems += error.problems
+        return {}
+    except ServerError as error:  # also if the backend cannot be imported
+        problems.append(Problem.of(str(directory.path), error))
+        return {}
     if not latest.versions:
-        return _config_problems(latest)
+        problems += _config_problems(latest)
+        return {}
     by_version = dict.fromkeys(latest.versions, latest)
     if latest.is_of_one_version:
         by_version |= {version: completed(version=version) for version in latest.versions[:-1]}
-    problems: list[Problem] = []
     for each in by_version.values():
         problems += _config_problems(each)
-    valid |= {version: each for version, each in by_version.items() if not _config_problems(each)}
+    valid = {version: each for version, each in by_version.items() if not _config_problems(each)}
     for version, each in valid.items():
-        problems += _version_problems(directory, version, each, backends, note_unchecked, note_warning)
+        problems += _version_problems(check, directory, version, each, backends)
     run = None if problems else run_golden
     for version, each in valid.items():
         # Those of an ensemble need the models of its steps.
         problems += _golden_problems(directory, version, each, None if is_ensemble(each.config) else run)
-    # A problem that concerns several versions is listed once.
-    return list(dict.fromkeys(problems))
+    return valid
 
 
 def _config_problems(done: Completion) -> list[Problem]:
@@ -397,41 +400,35 @@ def _config_problems(done: Completion) -> list[Problem]:
 
 
 def _version_problems(
-    directory: ModelDirectory,
-    version: int,
-    done: Completion,
-    backends: BackendFacts,
-    note_unchecked: NoteUnchecked,
-    note_warning: NoteWarning,
-) -> list[Problem]:
+    check: ModelCheck, directory: ModelDirectory, version: int, done: Completion, backends: BackendFacts
+) -> Iterator[Problem]:
     """Why a version cannot be loaded as configured, apart from its golden requests."""
     config, path = done.config, version_path(directory, version)
-    problems: list[Problem] = []
     try:
         read_labels(directory, config)
     except ServerError as error:
-        problems.append(Problem.of("output.label_filename", error))
+        yield Problem.of("output.label_filename", error)
     if is_ensemble(config):
-        return problems
-    problems += warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
+        return
+    yield from warmup_problems(config, resolve_model_spec(config, version, {}), directory.path)
     try:
         signature = done.signature or backends.inspect(path, config)
     except InvalidModelConfig as error:
-        return [*problems, *error.problems]
+        yield from error.problems
+        return
     except ServerError as error:
-        return [*problems, Problem.of(str(path), error)]
+        yield Problem.of(str(path), error)
+        return
     if signature is not None:
-        problems += validate_against_signature(config, signature, directory.name)
-        warning = batching_problem(config, signature)
-        if warning is not None:
-            note_warning(warning)
+        yield from validate_against_signature(config, signature, directory.name)
+        if warning := batching_problem(config, signature):
+            check.warnings.append(warning)
     try:
         backends.check(config)
     except NotInstalled as error:
-        note_unchecked(path, error)
+        check.unchecked.append((path, error))
     except ServerError as error:
-        problems.append(Problem.of(str(path), error))
-    return problems
+        yield Problem.of(str(path), error)
 
 
 def _golden_problems(directory: ModelDirectory, version: int, done: Completion, run: RunGolden | None) -> list[Problem]:

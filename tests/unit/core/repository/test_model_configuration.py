@@ -13,7 +13,7 @@ from trident.core.config.autocomplete import GpuIds
 from trident.core.config.problem import InvalidModelConfig, ModelSignature, Problem, TensorSignature
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import BackendFailed, ErrorCode, ModelLoadFailed, ModelNotFound, NotInstalled
-from trident.core.repository.config import LARGEST_CONFIG, check_checksums, check_config, problems_of, read_config
+from trident.core.repository.config import LARGEST_CONFIG, check_checksums, check_config, check_model, read_config
 from trident.core.repository.repository import ModelDirectory
 
 
@@ -167,11 +167,11 @@ def stored(tmp_path: Path) -> ModelDirectory:
 
 
 def test_model_without_a_configuration_has_no_problems(stored: ModelDirectory) -> None:
-    assert problems_of(stored, Graphs()) == []
+    assert check_model(stored, Graphs()).problems == []
 
 
 def test_missing_required_configuration_is_a_problem(stored: ModelDirectory) -> None:
-    found = problems_of(stored, Graphs(), auto_complete=False)
+    found = check_model(stored, Graphs(), auto_complete=False).problems
     assert [problem.path for problem in found] == [str(stored.path)]
 
 
@@ -189,7 +189,7 @@ def test_problems_are_those_that_loading_raises(stored: ModelDirectory, content:
     write(stored, content)
     with pytest.raises(InvalidModelConfig) as caught:
         loaded(stored, Graphs())
-    assert tuple(problems_of(stored, Graphs())) == caught.value.problems
+    assert tuple(check_model(stored, Graphs()).problems) == caught.value.problems
 
 
 @pytest.mark.parametrize("named", ["/models/m/1", None])
@@ -198,7 +198,7 @@ def test_unreadable_folder_is_a_problem(stored: ModelDirectory, named: str | Non
         def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
             raise PermissionError(13, "Permission denied", named)
 
-    found = problems_of(stored, Locked())
+    found = check_model(stored, Locked()).problems
     assert [(each.path, each.message) for each in found] == [
         (named or str(stored.path), "failed to read model 'm': Permission denied")
     ]
@@ -206,40 +206,40 @@ def test_unreadable_folder_is_a_problem(stored: ModelDirectory, named: str | Non
 
 def test_inputs_are_checked_even_if_the_graph_cannot_be_inspected(stored: ModelDirectory) -> None:
     write(stored, 'max_batch_size: -1 input { name: "IN" dims: [ 4 ] }')
-    found = problems_of(stored, Graphs())
+    found = check_model(stored, Graphs()).problems
     assert [problem.path for problem in found] == ["max_batch_size", "input[0].data_type"]
     write(stored, 'backend: "onnxruntime" input { name: "IN" dims: [ 4 ] }')
     (stored.path / "3" / "model.onnx").unlink()
-    found = problems_of(stored, Graphs())
+    found = check_model(stored, Graphs()).problems
     assert [problem.path for problem in found] == ["input[0].data_type", str(stored.path / "3")]
 
 
 def test_error_of_the_backend_is_a_problem_of_the_version(stored: ModelDirectory) -> None:
     (stored.path / "3" / "model.onnx").unlink()
-    [problem] = problems_of(stored, Graphs())
+    [problem] = check_model(stored, Graphs()).problems
     assert (problem.path, problem.message) == (str(stored.path / "3"), "no model in 3")
 
 
 def test_missing_version_is_a_problem(tmp_path: Path) -> None:
     stored = ModelDirectory("m", tmp_path)
     write(stored, 'backend: "onnxruntime"')
-    assert [problem.path for problem in problems_of(stored, Graphs())] == ["version_policy"]
+    assert [problem.path for problem in check_model(stored, Graphs()).problems] == ["version_policy"]
 
 
 def test_problems_of_files_and_graphs_are_found(stored: ModelDirectory) -> None:
     write(stored, COMPLETE + 'version_policy { all {} } model_warmup { name: "w" }')
-    assert problems_of(stored, Graphs()) == []
+    assert check_model(stored, Graphs()).problems == []
     bad = COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output")
     write(stored, bad + "version_policy { all {} }")
-    found = problems_of(stored, Graphs())
+    found = check_model(stored, Graphs()).problems
     assert [problem.path for problem in found] == ["input[0].dims"]
     warmup = 'model_warmup { name: "w" batch_size: 1 inputs { key: "IN" value { dims: -1 } } }'
     write(stored, COMPLETE.replace('"OUT"', '"OUT" label_filename: "none.txt"') + warmup)
-    found = problems_of(stored, Graphs())
+    found = check_model(stored, Graphs()).problems
     assert [problem.path for problem in found] == ["output.label_filename", "model_warmup[0]"]
     (stored.path / "3" / "model.onnx").unlink()
     write(stored, COMPLETE)
-    assert [problem.message for problem in problems_of(stored, Graphs())] == ["no model in 3"]
+    assert [problem.message for problem in check_model(stored, Graphs()).problems] == ["no model in 3"]
 
 
 class OwnGraphs(Graphs):
@@ -264,10 +264,10 @@ def test_each_version_is_completed_from_and_checked_against_its_own_graph(stored
     (stored.path / "2").mkdir()
     write(stored, "version_policy { all {} }")
     graphs = OwnGraphs()
-    assert problems_of(stored, graphs) == [Problem("platform", "not here", "install it")]
+    assert check_model(stored, graphs).problems == [Problem("platform", "not here", "install it")]
     assert sorted(graphs.checked) == ["IN1", "IN2", "IN3"]
     write(stored, "version_policy { all {} } max_batch_size: 2")
-    found = problems_of(stored, OwnGraphs())[0]
+    found = check_model(stored, OwnGraphs()).problems[0]
     assert found.path == str(stored.path / "1")
     assert found.message.startswith("autofill failed for model 'm'")
 
@@ -278,7 +278,9 @@ class MissingFramework(Graphs):
 
 
 def test_backend_that_cannot_be_imported_is_a_problem(stored: ModelDirectory) -> None:
-    assert problems_of(stored, MissingFramework()) == [Problem(str(stored.path), "no such module", "install it")]
+    assert check_model(stored, MissingFramework()).problems == [
+        Problem(str(stored.path), "no such module", "install it")
+    ]
 
 
 class WithoutFramework(Graphs):
@@ -287,12 +289,12 @@ class WithoutFramework(Graphs):
 
 
 def test_a_version_that_is_checked_without_its_framework_is_noted(stored: ModelDirectory) -> None:
-    noted: dict[Path, NotInstalled] = {}
     backends = WithoutFramework()
-    assert problems_of(stored, backends, note_unchecked=noted.__setitem__) == []
-    assert [(path.name, error.message) for path, error in noted.items()] == [("3", "no framework")]
+    found = check_model(stored, backends)
+    assert found.problems == []
+    assert [(path.name, error.message) for path, error in found.unchecked] == [("3", "no framework")]
     write(stored, COMPLETE.replace("dims: [ 4 ] } output", "dims: [ 5 ] } output"))
-    assert [problem.path for problem in problems_of(stored, backends)] == ["input[0].dims"]
+    assert [problem.path for problem in check_model(stored, backends).problems] == ["input[0].dims"]
 
 
 def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: ModelDirectory) -> None:
@@ -300,7 +302,7 @@ def test_an_error_of_the_check_without_a_field_is_that_of_the_version(stored: Mo
         def check(self, config: ModelConfig) -> None:
             raise ModelLoadFailed("not here")
 
-    assert problems_of(stored, Refuses()) == [Problem(str(stored.path / "3"), "not here")]
+    assert check_model(stored, Refuses()).problems == [Problem(str(stored.path / "3"), "not here")]
 
 
 RIGHT = hashlib.md5(b"graph").hexdigest()

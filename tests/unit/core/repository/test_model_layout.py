@@ -19,7 +19,7 @@ from trident.core.errors import (
     ServerError,
     Unsupported,
 )
-from trident.core.repository.config import check_config, problems_of, read_config
+from trident.core.repository.config import check_config, check_model, read_config
 from trident.core.repository.layout_mistakes import layout_hint, no_models_hint
 from trident.core.repository.repository import (
     ContentDigest,
@@ -257,7 +257,7 @@ def test_a_refused_model_says_what_was_found_what_is_expected_and_the_missing_st
 ) -> None:
     directory = laid_out(tmp_path / "iris", *files, config=config)
     assert hint_of_load(directory) == hint
-    assert [problem.hint for problem in problems_of(directory, BackendRegistry({}))] == [hint]
+    assert [problem.hint for problem in check_model(directory, BackendRegistry({})).problems] == [hint]
 
 
 def test_the_folder_of_one_model_is_no_repository(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_the_folder_of_one_model_is_no_repository(tmp_path: Path) -> None:
 )
 def test_a_backend_that_misses_its_file_says_the_same(tmp_path: Path, backend: str, file: str, hint: str) -> None:
     directory = laid_out(tmp_path / "m", f"1/{file}", config=f'backend: "{backend}"')
-    assert [problem.hint for problem in problems_of(directory, BackendRegistry({}))] == [hint]
+    assert [problem.hint for problem in check_model(directory, BackendRegistry({})).problems] == [hint]
 
 
 def test_a_misspelled_backend_names_the_nearest(tmp_path: Path) -> None:

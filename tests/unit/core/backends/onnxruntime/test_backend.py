@@ -29,7 +29,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
-from trident.core.repository.config import load_config, problems_of
+from trident.core.repository.config import check_model, load_config
 from trident.core.repository.repository import ModelDirectory
 
 EMPTY = config_of("")
@@ -114,7 +114,7 @@ def test_inspect_validate_and_load_agree(level: int, width: int, written: str, t
     text += tensor_text("output", "OUTPUT0", "FP32", [int(written)]) if written else ""
     (tmp_path / "model" / "config.pbtxt").write_text(text)
     fits = written != "6" or width == 6
-    assert (problems_of(directory, backends) == []) is fits
+    assert (check_model(directory, backends).problems == []) is fits
     config = load_config(directory, config_of(text), backends)
     assert list(config.output[0].dims) == [int(written or width)]
     with nullcontext() if fits else pytest.raises(ConfigInvalid):

@@ -20,9 +20,9 @@ from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried
 from trident.core.backends.onnxruntime.graph import signature_of
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.autocomplete import auto_complete
-from trident.core.config.problem import InvalidModelConfig, Problem
+from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.schema import ModelConfig
-from trident.core.repository.config import problems_of
+from trident.core.repository.config import check_model
 from trident.core.repository.repository import ModelDirectory
 
 
@@ -330,8 +330,8 @@ def test_configured_batching_of_dependent_rows_logs_a_warning(
         found = [message for message in caplog.messages if "output 'Y' has shape [5,1,2] for one row" in message]
     assert len(found) == warns
     assert all("set max_batch_size to 0" in message for message in found)
-    warnings: list[Problem] = []
     onnx_models.write_version(time_major(), tmp_path / "all", "model", text)
     directory = ModelDirectory("model", tmp_path / "all" / "model")
-    assert problems_of(directory, BackendRegistry({}), note_warning=warnings.append) == []
-    assert [warning.path for warning in warnings] == ["max_batch_size"] * warns
+    check = check_model(directory, BackendRegistry({}))
+    assert check.problems == []
+    assert [warning.path for warning in check.warnings] == ["max_batch_size"] * warns
