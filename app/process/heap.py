@@ -1,4 +1,5 @@
-"""The memory of the worker's heap: kept for the next large body, and returned to the system when idle."""
+"""The memory of a process: the garbage collector, the heap that is kept for the next large body, and its return to the
+system when the process is idle. And the interval of the interpreter's lock."""
 
 from __future__ import annotations
 
@@ -10,16 +11,9 @@ from collections.abc import Callable
 from trident.core.observability.hardware import trim_heap
 
 _ALLOCATIONS_WHILE_STARTING = 20_000
-# An object takes up to 0.3 µs (a greenlet with its frames, not in the caches), and two batches are traversed at most.
-_ALLOCATIONS_WHILE_SERVING = 1_500
-_NEVER = 1 << 30
-# Collections of young objects after which the exempt ones are counted: that reads all of them, 1 ms for 100,000.
-_COUNTED_AFTER = 256
-_MORE_THAN_BEFORE = 50_000
-
-# Collections of young objects since the exempt ones were counted, and how many of those a full collection left.
-_collections = 0
-_left = 0
+# Collections of all objects that requests have left are rare: they come after 256 others, and only if a quarter of the
+# objects is new. The others traverse two batches of this many objects at most, up to 0.3 µs each.
+_WHILE_SERVING = (1_500, 0, 256)
 
 
 def collect_rarely() -> None:
@@ -35,49 +29,13 @@ def keep_memory_shared() -> None:
 
 
 def settle_collector() -> None:
-    """Exempt all present objects from collection, and those of later that survive two collections.
-
-    So that no collection holds up requests for a millisecond, however many objects there are: 10,000 connections are
-    300,000 objects, which a full collection would traverse in 50 ms. An exempt object goes when nothing refers to it;
-    only garbage with reference cycles that was in use during two collections stays until `collect_exempt`: a Python
-    model that was unloaded, or one of a hundred requests that went through Flask. Call it when all long-lived objects
-    exist; it collects once in full.
+    """Collect in full, and exempt what is left from the collections to come, so that they do not traverse the objects
+    of a whole server. It takes 10 to 50 ms: call it when all long-lived objects exist, and when no request would wait.
     """
-    _collect()
-    # Each second collection is one of both younger generations, and what it leaves is exempt: the oldest one is empty.
-    gc.set_threshold(_ALLOCATIONS_WHILE_SERVING, 0, _NEVER)
-    if _exempt_survivors not in gc.callbacks:
-        gc.callbacks.append(_exempt_survivors)
-
-
-def collect_exempt() -> None:
-    """Collect in full, the exempt objects too. It takes 10 to 50 ms: call it when no request would wait for it."""
     gc.unfreeze()
-    _collect()
-
-
-def is_much_exempt() -> bool:
-    """Whether there are so many more exempt objects than after the last full collection that some may be garbage: half
-    as many again, and 50,000. A server that is never idle then has to `collect_exempt` while requests wait."""
-    global _collections
-    if _collections < _COUNTED_AFTER:
-        return False
-    _collections = 0
-    return gc.get_freeze_count() > _left + _left // 2 + _MORE_THAN_BEFORE
-
-
-def _collect() -> None:
-    global _collections, _left
     gc.collect()
     gc.freeze()
-    _collections, _left = 0, gc.get_freeze_count()
-
-
-def _exempt_survivors(phase: str, found: dict[str, int]) -> None:
-    global _collections
-    if phase == "stop" and found["generation"] == 1:
-        gc.freeze()
-        _collections += 1
+    gc.set_threshold(*_WHILE_SERVING)
 
 
 _M_TRIM_THRESHOLD = -1
@@ -118,23 +76,20 @@ class IdleTrim:
 
     The large bodies of many connections leave holes in the heap, which then cannot shrink: a worker that held 64 images
     as JSON stayed 200 MB larger. Trimming takes milliseconds, so it waits for a time without requests, and so does the
-    full garbage collection before it, unless there may be too much garbage to wait for that. `release` does the same
-    for the memory that processes share.
+    full garbage collection before it. `release` does the same for the memory that processes share.
     """
 
     def __init__(
         self,
         release: Callable[[], object] = lambda: None,
-        trim: Callable[[], object] | None = None,
+        trim: Callable[[], object] = trim_heap,
         rest_s: float = 5.0,
-        collect: Callable[[], object] = collect_exempt,
-        must_collect: Callable[[], bool] = is_much_exempt,
+        collect: Callable[[], object] = settle_collector,
     ) -> None:
         """`trim` is by default glibc's `malloc_trim`, and nothing under another C library."""
         self._release = release
         self._collect = collect
-        self._must_collect = must_collect
-        self._trim = trim or trim_heap
+        self._trim = trim
         self._rest_s = rest_s
         self._last_work = 0.0
         self._trimmed = True
@@ -144,8 +99,6 @@ class IdleTrim:
         if last_work > self._last_work:
             self._last_work = last_work
             self._trimmed = False
-            if self._must_collect():
-                self._collect()
         elif not self._trimmed and now - self._last_work > self._rest_s:
             self._trimmed = True
             self._release()
