@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,8 @@ def test_the_package_runs_as_a_module() -> None:
         [sys.executable, "-m", "trident.app", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert run.stdout == f"trident {VERSION} ({BUILD})\n"
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["version"] == VERSION

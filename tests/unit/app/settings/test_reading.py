@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from trident.adapters.common.options import BadOption
-from trident.app.settings.reading import read_settings, with_repositories
-from trident.app.settings.server import ServerSettings
+from trident.app.settings.reading import CloudCache, read_cloud_cache, read_settings, with_repositories
+from trident.app.settings.server import ServerSettings, cache_directory
 
 REPOSITORY = "--model-repository=/models"
 
@@ -54,3 +58,56 @@ def test_a_repository_may_be_left_out_where_it_is_not_needed() -> None:
     assert read_settings(["--http-port=1"], {}, needs_repository=False).model_repository == ()
     with pytest.raises(BadOption, match="--model-repository must be specified"):
         read_settings(["--http-port=1"], {})
+
+
+VARIABLES = {"TRIDENT_MODEL_CACHE_DIRECTORY": "/cache", "TRIDENT_MODEL_CACHE_BYTES": "5"}
+MOUNTS = {"TRITON_AWS_MOUNT_DIRECTORY": "", "TRITON_GCS_MOUNT_DIRECTORY": "/mnt"}
+
+
+def test_what_is_given_overrides_the_variables() -> None:
+    given = {"model-cache-directory": "/mine", "model-cache-bytes": 0}
+    assert read_cloud_cache(given, VARIABLES) == CloudCache(directory="/mine", max_bytes=0)
+    assert read_cloud_cache({"model-cache-bytes": None}, VARIABLES) == CloudCache(directory="/cache", max_bytes=5)
+
+
+def test_the_folder_of_tritons_copies_is_used_without_another() -> None:
+    assert read_cloud_cache({}, MOUNTS).directory == "/mnt/trident"
+    assert read_cloud_cache({}, MOUNTS | VARIABLES).directory == "/cache"
+
+
+def test_the_default_is_that_of_serve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = read_cloud_cache({}, {"TRITON_CLOUD_CREDENTIAL_PATH": "/keys"})
+    assert (found.path, found.max_bytes, found.credential_path) == (tmp_path / ".cache" / "trident", 64 << 30, "/keys")
+
+
+def test_a_bad_size_in_the_variable_is_refused() -> None:
+    with pytest.raises(BadOption, match="TRIDENT_MODEL_CACHE_BYTES"):
+        read_cloud_cache({}, {"TRIDENT_MODEL_CACHE_BYTES": "much"})
+
+
+def test_the_cache_is_in_the_directory_that_is_mounted_for_triton() -> None:
+    assert cache_directory("/mnt/models") == "/mnt/models/trident"
+
+
+def test_the_cache_is_in_the_home_of_the_user_and_is_not_made_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory("") == str(tmp_path / ".cache" / "trident")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("home", ["/nowhere/at/all", "relative", "/dev/null"])
+def test_the_cache_is_among_the_temporary_files_without_a_home(home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", home)
+    assert cache_directory("") == str(Path(tempfile.gettempdir(), f"trident-{os.getuid()}"))
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root can write in every folder")
+def test_the_cache_is_among_the_temporary_files_when_the_home_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o500)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory("") == str(Path(tempfile.gettempdir(), f"trident-{os.getuid()}"))

@@ -2,10 +2,21 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Iterator
+from typing import Any
 
+import gevent
 import pytest
 
-from trident.app.worker.listening_sockets import Bind, BindFailed, drop_handshakes, open_listener, open_listeners
+from trident.app.worker.listener import Listener
+from trident.app.worker.listening_sockets import (
+    Bind,
+    BindFailed,
+    PortDispatcher,
+    drop_handshakes,
+    open_listener,
+    open_listeners,
+)
 
 
 def test_a_taken_port_is_named() -> None:
@@ -39,3 +50,75 @@ def test_a_socket_that_drops_handshakes_still_gives_its_queue(address: str) -> N
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):
             listener.accept()
+
+
+class Accepting:
+    """A listener on a free port that records the peers it serves; `places` bounds their number."""
+
+    def __init__(self, places: int = 10) -> None:
+        self.peers: list[str] = []
+        self.socket = open_listener("127.0.0.1", 0)
+        self.socket.setblocking(False)
+        self.address = self.socket.getsockname()
+        self.started = 0
+        self.listener = Listener(self.socket.dup(), self._serve, lambda: self.started < places)
+
+    def _serve(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        self.started += 1
+        self.peers.append(peer[0])
+        sock.close()
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=60)
+
+
+@pytest.fixture
+def accepting() -> Iterator[Accepting]:
+    accepting = Accepting()
+    yield accepting
+    accepting.listener.close()
+    accepting.socket.close()
+
+
+def test_a_queued_connection_is_served_before_the_close(accepting: Accepting) -> None:
+    with accepting.connect() as first, accepting.connect() as second:
+        accepting.listener.accept_queued()
+        accepting.listener.close()
+        gevent.sleep(0)
+        assert accepting.peers == ["127.0.0.1", "127.0.0.1"]
+        assert (first.recv(1), second.recv(1)) == (b"", b"")
+
+
+def test_a_refusal_closes_the_listener_and_the_port_in_all_processes(accepting: Accepting) -> None:
+    accepting.listener.start()
+    accepting.listener.refuse()
+    accepting.listener.refuse()  # a second time changes nothing
+    assert accepting.listener.closed
+    with pytest.raises(ConnectionRefusedError):
+        accepting.connect()
+
+
+def test_a_listener_whose_port_another_process_refused_closes_without_a_word(
+    accepting: Accepting, capfd: pytest.CaptureFixture[str]
+) -> None:
+    accepting.listener.start()
+    accepting.socket.shutdown(socket.SHUT_RDWR)
+    gevent.sleep(0.01)
+    assert accepting.listener.closed
+    assert capfd.readouterr() == ("", "")
+
+
+def named(name: bytes) -> Any:
+    return lambda environ, start_response: [name]
+
+
+def test_the_dispatcher_calls_the_application_of_the_port() -> None:
+    dispatcher = PortDispatcher({8000: named(b"http"), 8002: named(b"metrics")})
+    assert list(dispatcher({"SERVER_PORT": "8002"}, None)) == [b"metrics"]  # type: ignore[arg-type]
+
+
+def test_the_dispatcher_raises_for_an_unknown_port() -> None:
+    dispatcher = PortDispatcher({8000: named(b"http")})
+    assert list(dispatcher.application_for(8000)({}, None)) == [b"http"]  # type: ignore[arg-type]
+    with pytest.raises(LookupError):
+        dispatcher.application_for(8001)

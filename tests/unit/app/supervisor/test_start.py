@@ -1,11 +1,19 @@
+"""Which engine gets which GPUs."""
+
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
 
 import pytest
 
+from tests.project import ROOT
 from trident.adapters.common.options import BadOption
 from trident.app.settings.reading import read_settings
 from trident.app.settings.server import ServerSettings
-from trident.app.supervisor.start import Topology, choose_topology
+from trident.app.supervisor.start import FailureNote, Topology, choose_topology, gpus_of_engine, usable_gpus
+from trident.core.lifecycle.options import EnginePlace
 
 REPOSITORY = "--model-repository=/models"
 
@@ -95,3 +103,82 @@ def test_auto_is_one_engine_where_several_make_no_sense() -> None:
 def test_several_engines_are_refused_where_nothing_can_be_before_them() -> None:
     with pytest.raises(BadOption, match="several engines need HTTP workers"):
         settings(REPOSITORY, "--engines=2", "--http-workers=0")
+
+
+GPUS = ["GPU-a", "GPU-b", "GPU-c", "GPU-d"]
+
+
+@pytest.mark.parametrize(
+    ("engines", "shares"),
+    [
+        (4, GPUS),
+        (2, ["GPU-a,GPU-b", "GPU-c,GPU-d"]),
+        (3, ["GPU-a", "GPU-b", "GPU-c,GPU-d"]),
+        (5, [*GPUS, "GPU-a"]),
+    ],
+)
+def test_the_gpus_are_divided(engines: int, shares: list[str]) -> None:
+    assert [gpus_of_engine(EnginePlace(index, engines), GPUS) for index in range(engines)] == shares
+
+
+@pytest.mark.parametrize("gpus", [[], ["GPU-a"], ["GPU-a", ""]], ids=["none", "one", "one that cannot be named"])
+def test_engines_see_what_cannot_be_divided(gpus: list[str]) -> None:
+    assert gpus_of_engine(EnginePlace(1, 2), gpus) is None
+
+
+def test_one_engine_sees_all() -> None:
+    assert gpus_of_engine(EnginePlace(), GPUS) is None
+
+
+def test_an_installation_for_processors_uses_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trident.app.supervisor.start.gpu_uuids", lambda visible: tuple(GPUS))
+    monkeypatch.setattr("trident.app.supervisor.start._GPU_PACKAGE", "no_such_package")
+    assert usable_gpus(None) == 0
+    monkeypatch.setattr("trident.app.supervisor.start._GPU_PACKAGE", "numpy")
+    assert usable_gpus(None) == 4
+
+
+SIGNALS_BEFORE_THE_HANDLERS = """
+import os, signal, threading
+from trident.app.supervisor.start import hold_stop_signals, note_stop_signals, send_noted_signals
+
+lost, seen, masks = [], [], []
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, frame: lost.append(number))
+hold_stop_signals()
+os.kill(os.getpid(), signal.SIGTERM)
+note_stop_signals()
+os.kill(os.getpid(), signal.SIGUSR1)
+thread = threading.Thread(target=lambda: masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+thread.start()
+thread.join()
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, frame: seen.append(number))
+assert seen == []
+send_noted_signals()
+assert sorted(seen) == [signal.SIGUSR1, signal.SIGTERM], seen
+assert lost == [], lost
+assert masks == [set()], masks
+"""
+
+
+def test_signals_that_come_before_a_workers_handlers_are_kept_and_its_threads_block_none() -> None:
+    code = [sys.executable, "-c", SIGNALS_BEFORE_THE_HANDLERS]
+    ended = subprocess.run(code, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_a_note_begins_empty() -> None:
+    assert FailureNote().read() == ""
+
+
+@pytest.mark.parametrize("reason", ["Internal - no models", "kaputt: ü", "x" * (1 << 17)])
+def test_a_child_leaves_the_reason_for_its_parent(reason: str) -> None:
+    note = FailureNote()
+    note.write("an earlier and longer reason that the next one replaces")
+    child = os.fork()
+    if not child:
+        note.write(reason)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert note.read() == reason[: (1 << 16) - 1]

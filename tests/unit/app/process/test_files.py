@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import queue
+import resource
 import subprocess
 import sys
 import tempfile
@@ -10,7 +12,64 @@ import pytest
 
 import trident.app.process.files
 from tests.project import ROOT
-from trident.app.process.files import NoTemporaryDirectory, temporary_directory
+from trident.app.process.files import NoTemporaryDirectory, WatchedFiles, raise_file_limit, temporary_directory
+
+LIMIT_S = 60.0
+
+
+class Content:
+    def __init__(self, *paths: Path) -> None:
+        self.paths = tuple(map(str, paths))
+        self.read: queue.Queue[list[str]] = queue.Queue()
+
+    def read_again(self) -> None:
+        self.read.put([path.read_text() if path.exists() else "none" for path in map(Path, self.paths)])
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    for name in ("certificate", "key"):
+        (tmp_path / name).write_text(f"old {name}")
+    return tmp_path / "certificate", tmp_path / "key"
+
+
+@pytest.mark.slow
+def test_files_are_read_again_when_one_of_them_changes(files: tuple[Path, Path]) -> None:
+    content = Content(*files)
+    watched = WatchedFiles([content])
+    watched.start()
+    files[0].write_text("new certificate")
+    assert content.read.get(timeout=LIMIT_S) == ["new certificate", "old key"]
+    replacement = files[1].with_suffix(".new")
+    replacement.write_text("new key")
+    os.replace(replacement, files[1])
+    assert content.read.get(timeout=LIMIT_S) == ["new certificate", "new key"]
+    files[1].unlink()
+    assert content.read.get(timeout=LIMIT_S) == ["new certificate", "none"]
+    watched.close()
+    assert content.read.empty()
+
+
+def test_a_change_before_the_start_is_read_at_once(files: tuple[Path, Path]) -> None:
+    unchanged, changed = Content(files[0]), Content(files[1])
+    watched = WatchedFiles([unchanged, changed])
+    files[1].write_text("new key")
+    watched.start()
+    watched.close()
+    assert changed.read.get_nowait() == ["new key"]
+    assert unchanged.read.empty()
+
+
+@pytest.mark.parametrize(
+    ("hard", "places"), [(10_512, 10_000), (100, 64), (10**9, 100_000), (resource.RLIM_INFINITY, 100_000)]
+)
+def test_the_soft_limit_is_raised_and_leaves_places(hard: int, places: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (50, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: raised.append(limits))
+    assert raise_file_limit() == places
+    assert raised == [(hard, hard)]
+
 
 # Every directory that the library would try is missing.
 NOWHERE = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/nowhere/at/all']; "

@@ -93,3 +93,48 @@ def test_what_the_child_prints_on_stdout_is_no_warning() -> None:
 
 def test_what_the_childs_own_programs_print_is_logged() -> None:
     assert native("import subprocess; subprocess.run(['sh', '-c', 'echo from a program >&2'])") == ["from a program"]
+
+
+STRAY_PROGRAM = """
+import sys, threading, warnings
+import gevent
+from trident.app.process.stray_output import log_hub_failures, log_stray_messages
+from trident.core.observability.log import LogOptions, configure_logging
+
+configure_logging(LogOptions(format="json"))
+log_stray_messages()
+log_hub_failures(gevent.get_hub())
+
+def fail():
+    raise ValueError("for the test")
+
+class Bad:
+    def __del__(self):
+        fail()
+
+{}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statements", "message", "level"),
+    [
+        ("fail()", "an unexpected error ended the process", "ERROR"),
+        ("thread = threading.Thread(target=fail, name='t'); thread.start(); thread.join()", "thread t failed", "ERROR"),
+        ("Bad()", "exception was ignored in", "ERROR"),
+        ("gevent.spawn(fail).join()", "failed with ValueError", "ERROR"),
+        ("gevent.get_hub().loop.run_callback(fail); gevent.sleep(0)", "failed with ValueError", "ERROR"),
+        ("warnings.warn('old', stacklevel=1)", "UserWarning: old", "WARNING"),
+    ],
+)
+def test_a_stray_message_is_one_event(statements: str, message: str, level: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", STRAY_PROGRAM.format(statements)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    (event,) = [json.loads(line) for line in (run.stdout + run.stderr).splitlines()]
+    assert message in event["message"]
+    assert event["level"] == level
+    assert ("ValueError: for the test" in event.get("traceback", "")) == (level == "ERROR")

@@ -7,11 +7,90 @@ from collections.abc import Mapping
 import pytest
 
 from trident.adapters.common.options import BadOption, BadValue
-from trident.app.settings.groups import split_cache_setting
+from trident.app.settings.groups import (
+    BACKEND_SETTING,
+    BackendSettings,
+    LoggingSettings,
+    MetricsSettings,
+    resource_limit,
+    split_backend_settings,
+    split_cache_setting,
+    split_metrics_settings,
+)
 from trident.app.settings.reading import read_settings
+from trident.core.observability.log import LogOptions
 from trident.core.response_cache.redis_options import RedisOptions
+from trident.core.scheduling.resource_limit import ResourceLimit
+
+
+def test_backend_settings_are_split_by_backend_and_the_last_value_counts() -> None:
+    texts = ["onnxruntime,threads=1", "default-max-batch-size=8", "onnxruntime,threads=2", "python,path=a=b,c"]
+    assert split_backend_settings(texts) == {
+        "onnxruntime": {"threads": "2"},
+        "": {"default-max-batch-size": "8"},
+        "python": {"path": "a=b,c"},
+    }
+
+
+def test_the_group_gives_its_backend_settings_by_backend() -> None:
+    settings = BackendSettings(backend_config=("onnxruntime,a=b",), backend_directory="/backends").backend_settings
+    assert settings == {"": {"backend-directory": "/backends"}, "onnxruntime": {"a": "b"}}
+
+
+def test_the_setting_for_all_backends_names_the_directory_too() -> None:
+    settings = BackendSettings(backend_config=("backend-directory=/mine",)).backend_settings
+    assert settings == {"": {"backend-directory": "/mine"}}
+
+
+@pytest.mark.parametrize("text", ["", "a", "a,b", ",a=b", "a,=b", "a,b=", "=b", "a="])
+def test_a_malformed_backend_setting_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="--backend-config option format is"):
+        BACKEND_SETTING.parse(text)
+
+
+def test_the_group_gives_the_options_of_the_log() -> None:
+    settings = LoggingSettings(log_verbose=1, log_info=False, log_format="json", log_file="x", log_escape=False)
+    assert settings.log_options == LogOptions(verbose=1, info=False, format="json", file="x", escape=False)
+
+
+def test_the_last_of_several_metrics_settings_of_one_name_counts() -> None:
+    assert split_metrics_settings(["a=1", "b=2:3", "a=4"]) == {"a": "4", "b": "2:3"}
+
+
+def test_the_group_gives_its_metrics_settings_by_name() -> None:
+    assert MetricsSettings(metrics_config=("a=1=2",)).metrics_settings == {"a": "1=2"}
+
 
 REPOSITORY = "--model-repository=/models"
+ON = "--rate-limit=execution_count"
+R, S = "--rate-limit-resource=R:4", "--rate-limit-resource=S:1:0"
+
+
+@pytest.mark.parametrize(
+    ("options", "limits"),
+    [
+        ([], None),
+        (["--rate-limit=off", R], None),
+        ([R], None),
+        ([ON], ()),
+        ([ON, R, S], (ResourceLimit("R", 4), ResourceLimit("S", 1, 0))),
+    ],
+)
+def test_the_limits_of_resources(options: list[str], limits: tuple[ResourceLimit, ...] | None) -> None:
+    assert read_settings([REPOSITORY, *options], {}).resource_limits == limits
+
+
+@pytest.mark.parametrize("text", ["R", "R:", ":4", "R:4:", "R:4:0:1", "R:x", "R:-1", "R:4:-2", "R:99999999999"])
+def test_a_limit_that_is_not_one_is_refused(text: str) -> None:
+    with pytest.raises(BadValue):
+        resource_limit(text)
+    with pytest.raises(BadOption, match="--rate-limit-resource"):
+        read_settings([REPOSITORY, f"--rate-limit-resource={text}"], {})
+
+
+def test_another_mode_is_refused() -> None:
+    with pytest.raises(BadOption, match="'on' is not one of execution_count, off"):
+        read_settings([REPOSITORY, "--rate-limit=on"], {})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import socket
+
+import gevent
+import numpy as np
+import pytest
+
+from trident.app.worker.body_input import BodyInput
+from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching, drop_sent, size_of
+from trident.core.inference.tensors import Buffer
+
+LIMIT_S = 60.0
+
+
+def test_the_watch_wakes_its_greenlet_for_each_arrival_and_is_quiet_between() -> None:
+    ours, theirs = socket.socketpair()
+    hub = gevent.get_hub()
+    watch = ReadWatch(hub, ours.fileno())
+    received: list[bytes] = []
+
+    def read_three() -> None:
+        for _ in range(3):
+            watch.wait()
+            received.append(ours.recv(10))
+            gevent.sleep(0)  # the next bytes arrive while no greenlet waits
+
+    with ours, theirs:
+        reader = gevent.spawn(read_three)
+        for word in (b"a", b"b", b"c"):
+            theirs.send(word)
+            with gevent.Timeout(LIMIT_S):
+                while not received or received[-1] != word:
+                    gevent.sleep(0)
+        gevent.joinall([reader], timeout=LIMIT_S)
+        assert received == [b"a", b"b", b"c"]
+        theirs.send(b"d")
+        gevent.sleep(0.01)
+        assert not watch._is_on, "a watcher without a waiting greenlet must not keep the loop busy"
+        again = gevent.spawn(watch.wait)
+        gevent.joinall([again], timeout=LIMIT_S)
+        assert again.successful()
+        watch.close()
+
+
+def test_the_end_of_the_connection_wakes_the_greenlet() -> None:
+    ours, theirs = socket.socketpair()
+    watch = ReadWatch(gevent.get_hub(), ours.fileno())
+    with ours:
+        waiting = gevent.spawn(watch.wait)
+        gevent.sleep(0)
+        theirs.close()
+        gevent.joinall([waiting], timeout=LIMIT_S)
+        assert waiting.successful()
+        watch.close()
+
+
+def test_all_responses_are_made_before_the_first_one_is_sent() -> None:
+    turns = SendBatching(gevent.get_hub())
+    events: list[str] = []
+
+    def answer(name: str) -> None:
+        events.append(f"made {name}")
+        turns.wait()
+        events.append(f"sent {name}")
+
+    gevent.joinall([gevent.spawn(answer, name) for name in "abc"], timeout=LIMIT_S, raise_error=True)
+    assert events == ["made a", "made b", "made c", "sent a", "sent b", "sent c"]
+
+
+def test_a_greenlet_that_waits_again_gets_another_turn() -> None:
+    turns = SendBatching(gevent.get_hub())
+    sent: list[str] = []
+
+    def stream(name: str) -> None:
+        for number in range(3):
+            turns.wait()
+            sent.append(f"{name}{number}")
+
+    gevent.joinall([gevent.spawn(stream, name) for name in "ab"], timeout=LIMIT_S, raise_error=True)
+    assert sent == ["a0", "b0", "a1", "b1", "a2", "b2"]
+
+
+def test_a_killed_greenlet_is_not_woken_from_its_next_wait() -> None:
+    turns = SendBatching(gevent.get_hub())
+    events: list[str] = []
+
+    def interrupted() -> None:
+        try:
+            turns.wait()
+        except gevent.GreenletExit:
+            gevent.sleep(0.02)
+            events.append("slept")
+
+    def other() -> None:
+        turns.wait()
+        events.append("sent")
+
+    killed, going = gevent.spawn(interrupted), gevent.spawn(other)
+    gevent.get_hub().loop.run_callback(killed.throw)  # between its wait and its turn
+    gevent.joinall([killed, going], timeout=LIMIT_S, raise_error=True)
+    assert events == ["sent", "slept"]
+
+
+def test_only_a_tick_changes_the_time() -> None:
+    clock = CoarseClock()
+    before = clock.now
+    assert clock.now == before
+    clock.tick()
+    assert clock.now > before
+
+
+def test_the_date_ends_the_head() -> None:
+    end = CoarseClock().date_end
+    assert end.startswith(b"Date: ")
+    assert end.endswith(b" GMT\r\n\r\n")
+
+
+def test_the_size_of_a_part_is_in_bytes() -> None:
+    assert [size_of(b"abc"), size_of(np.zeros((2, 3), np.int32).data)] == [3, 24]
+
+
+@pytest.mark.parametrize(
+    ("sent", "left"), [(0, [b"abc", b"", b"de"]), (2, [b"c", b"", b"de"]), (3, [b"de"]), (4, [b"e"])]
+)
+def test_sent_bytes_are_removed_from_the_parts(sent: int, left: list[bytes]) -> None:
+    parts: list[Buffer] = [b"abc", b"", b"de"]
+    drop_sent(parts, sent)
+    assert [bytes(part) for part in parts] == left
+
+
+def test_the_input_reads_as_a_file() -> None:
+    source = BodyInput(memoryview(b"one\ntwo\nthree"))
+    assert source.read(2) == b"on"
+    assert source.readline() == b"e\n"
+    assert source.read(100) == b"two\nthree"
+    assert source.read() == b""
+    assert list(BodyInput(memoryview(b"a\nb"))) == [b"a\n", b"b"]
+    assert BodyInput(memoryview(b"abc")).read() == b"abc"
