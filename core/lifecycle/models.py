@@ -279,9 +279,9 @@ def find_steps(models: Models, namespace: str, name: str, steps: Sequence[Ensemb
     Raises ConfigInvalid with every problem.
     """
     key = ModelKey(name, namespace)
-    circle = circle_from(key, models)
-    if circle:
-        text = f"circular dependency between ensembles: {' -> '.join(key.name for key in circle)}"
+    cycle = cycle_from(key, models)
+    if cycle:
+        text = f"circular dependency between ensembles: {' -> '.join(key.name for key in cycle)}"
         raise ConfigInvalid(text, hint="an ensemble cannot be a step of itself, nor of one of its steps", model=name)
     found: list[ModelVersion] = []
     missing: list[str] = []
@@ -320,7 +320,7 @@ def _not_loaded(ensemble: str, step: EnsembleStep, model: Model) -> str:
     return f"{depends}which has no loaded version."
 
 
-def circle_from(key: ModelKey, models: Models) -> tuple[ModelKey, ...]:
+def cycle_from(key: ModelKey, models: Models) -> tuple[ModelKey, ...]:
     """The way from the ensemble `key` through steps back to it, with it at both ends; empty if there is none."""
     seen: set[ModelKey] = set()
     ways: list[tuple[ModelKey, ...]] = [(key,)]

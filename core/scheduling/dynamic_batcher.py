@@ -435,7 +435,7 @@ class DynamicBatcher:
         if found is None or found.open_requests is None:
             return
         for lost in found.open_requests.lose():
-            self._reject_queued(lost, found.open_requests.respond_unrun)
+            self._reject_queued(lost, found.open_requests.respond_unexecuted)
 
     # --- the end
 
@@ -468,7 +468,7 @@ class DynamicBatcher:
             self._pool.close()
             opened = [instance.open_requests for instance in instances if instance.open_requests is not None]
         for pending in queued:
-            respond = next((each.respond_unrun for each in opened if each.has(pending)), self._refuse)
+            respond = next((each.respond_unexecuted for each in opened if each.has(pending)), self._refuse)
             self._refuse_all([Rejection(pending, stopping(pending, self._spec.name, because))], respond)
         for requests in opened:
             requests.resume_all()

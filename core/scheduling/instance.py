@@ -118,7 +118,7 @@ class ModelInstance:
         self._respond = respond
         self._short = short
         self._clock = clock
-        self._respond_unrun = refuse if open_requests is None else open_requests.respond_unrun
+        self._respond_unexecuted = refuse if open_requests is None else open_requests.respond_unexecuted
         self._on_poisoned = on_poisoned
         self._tuner = tuner
 
@@ -163,7 +163,7 @@ class ModelInstance:
         hold nothing.
         """
         for rejection in work.rejections:
-            reject(rejection, self._statistics, self._respond_unrun, self._clock())
+            reject(rejection, self._statistics, self._respond_unexecuted, self._clock())
         if work.batch:
             begin_ns = self._clock()
             self._statistics.begin_execution(self.name, work.batch, begin_ns)

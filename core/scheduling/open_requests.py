@@ -95,11 +95,16 @@ class DroppedSenders:
         return not self._own_thread.is_alive()
 
     def _answer(self) -> None:
-        while (request := self._dropped.get()) is not None:
-            reason = "the model dropped its response sender before the final response"
-            error = BackendFailed(reason, model=self._model, hint="send the final flag with the last response")
-            request.send(None, final=True, error=error)
-            del request  # a waiting thread must not keep it alive
+        while self._fail(self._dropped.get()):
+            pass  # no variable keeps the last request alive
+
+    def _fail(self, request: OpenRequest | None) -> bool:
+        if request is None:
+            return False
+        reason = "the model dropped its response sender before the final response"
+        error = BackendFailed(reason, model=self._model, hint="send the final flag with the last response")
+        request.send(None, final=True, error=error)
+        return True
 
 
 class OpenRequest:
@@ -192,14 +197,22 @@ class OpenRequest:
     ) -> None:
         """See ResponseSender."""
         requests, pending = self._requests, self.pending
-        response = requests.response(pending, outputs, final, error, parameters)
+        response = InferenceResponse(
+            requests.name,
+            requests.version,
+            [] if outputs is None or error is not None else outputs,
+            id=pending.request.id,
+            parameters=parameters,
+            error=error,
+            final=final,
+        )
         now_ns = requests.clock()
         with self._lock:
             is_late = self._is_closed
             if not is_late:
                 is_unwanted = pending.cancelled is not None and not final
                 kind = _kind(outputs, error, is_unwanted)
-                requests.count_response(self._index, kind, now_ns - self._last_ns)
+                requests.statistics.record_response(self._index, kind, now_ns - self._last_ns)
                 if not self._index:
                     self.first_ns = now_ns
                 self._index += 1
@@ -305,8 +318,8 @@ class OpenRequest:
                 return
             was_full = window.is_full
             window.take(count)
-            has_room = was_full and not window.is_full
-        if has_room:
+            has_space = was_full and not window.is_full
+        if has_space:
             for callback in self._watchers:
                 callback()
 
@@ -367,9 +380,9 @@ class OpenRequests:
     ) -> None:
         self.size = 0
         self.window = window
-        self._name = spec.name
-        self._version = spec.version
-        self._statistics = statistics
+        self.name = spec.name
+        self.version = spec.version
+        self.statistics = statistics
         self._respond = respond
         self._refuse = refuse
         self._pool = pool
@@ -382,7 +395,7 @@ class OpenRequests:
         # Those to be executed again, by their pending requests, and those of them whose client must take more first.
         self._given_back: dict[PendingRequest, OpenRequest] = {}
         self._paused: set[OpenRequest] = set()
-        self._waits_for_nobody = False
+        self._is_closing = False
 
     def open(self, batch: Sequence[PendingRequest], now_ns: int) -> list[OpenRequest]:
         """Open the requests of a batch that is executed now; those that are executed again are open already."""
@@ -403,7 +416,7 @@ class OpenRequests:
             return
         self._given_back[request.pending] = request
         self._paused.add(request)
-        if request.pause() or request.is_cancelled or self._waits_for_nobody:
+        if request.pause() or request.is_cancelled or self._is_closing:
             self.resume(request)
 
     def resume(self, request: OpenRequest) -> None:
@@ -415,16 +428,16 @@ class OpenRequests:
         pending = request.pending
         try:
             if request.losses != self.losses:
-                raise lost_between_iterations(self._name)
+                raise lost_between_iterations(self.name)
             self._again(pending)
         except ServerError as error:
-            reject(Rejection(pending, error), self._statistics, self._end, self.clock())
+            reject(Rejection(pending, error), self.statistics, self._end, self.clock())
         else:
             self._pool.close_one(self)
 
     def resume_all(self) -> None:
         """Let no request wait for its client any more."""
-        self._waits_for_nobody = True
+        self._is_closing = True
         for request in list(self._paused):
             self.resume(request)
 
@@ -436,13 +449,13 @@ class OpenRequests:
         self.losses += 1
         for request in list(self._paused):
             self.resume(request)
-        return [Rejection(pending, lost_between_iterations(self._name)) for pending in list(self._given_back)]
+        return [Rejection(pending, lost_between_iterations(self.name)) for pending in list(self._given_back)]
 
     def has(self, pending: PendingRequest) -> bool:
         """Whether `pending` was executed, and is to be executed again."""
         return pending in self._given_back
 
-    def respond_unrun(self, pending: PendingRequest, response: InferenceResponse) -> None:
+    def respond_unexecuted(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Answer a request that left the queue without being executed, or without being executed again."""
         if self.has(pending):
             self._pool.open_one(self)
@@ -455,40 +468,17 @@ class OpenRequests:
         if request.claim():
             request.answer(response)
 
-    def response(
-        self,
-        pending: PendingRequest,
-        outputs: Outputs | None,
-        final: bool,
-        error: ServerError | None,
-        parameters: dict[str, Parameter] | None,
-    ) -> InferenceResponse:
-        """A response to `pending`; without outputs and error an empty one."""
-        return InferenceResponse(
-            self._name,
-            self._version,
-            [] if outputs is None or error is not None else outputs,
-            id=pending.request.id,
-            parameters=parameters,
-            error=error,
-            final=final,
-        )
-
-    def count_response(self, index: int, kind: ResponseKind, duration_ns: int) -> None:
-        """Count a response that a sender sent."""
-        self._statistics.record_response(index, kind, duration_ns)
-
     def count(self, request: OpenRequest, now_ns: int) -> None:
         """Count a request whose final response was sent by a sender. Its last response that says something decides."""
         error = request.error
         if error is None:
-            self._statistics.record_request(
+            self.statistics.record_request(
                 request.pending, request.start_ns, request.input_end_ns, request.first_ns or now_ns, now_ns
             )
         else:
             is_cancelled = isinstance(error, RequestCancelled)
             reason = FailureReason.CANCELED if is_cancelled else FailureReason.BACKEND
-            self._statistics.record_failure(request.pending, reason, now_ns, error.message)
+            self.statistics.record_failure(request.pending, reason, now_ns, error.message)
 
     def deliver(self, pending: PendingRequest, response: InferenceResponse) -> None:
         """Give `response` to the caller. After the final one the request is no longer open."""
@@ -501,20 +491,17 @@ class OpenRequests:
         if not self._has_noted_late:
             self._has_noted_late = True
             _log.warning(
-                "model '%s' answered a request again after its final response; such responses are dropped", self._name
+                "model '%s' answered a request again after its final response; such responses are dropped", self.name
             )
-
-
-# Responses to the earliest request that is not done are delivered as they come; those to later ones wait for its final
-# response. Triton documents this but orders by completion. A request that leaves the queue without being executed is
-# told so at once, as there. Source: docs/spec/schedulers.md section 3.2, "Order of responses".
 
 
 class ResponseOrder:
     """Holds responses back until the final ones of all earlier requests are delivered. Thread-safe.
 
-    Responses are delivered one at a time, on the thread that completed the earliest request or on one that already
-    delivers. No lock is held during a callback, so it may submit another request.
+    Triton documents this but orders by completion. A request that leaves the queue without being executed is told so at
+    once, as there. Responses are delivered one at a time, on the thread that completed the earliest request or on one
+    that already delivers. No lock is held during a callback, so it may submit another request.
+    Source: docs/spec/schedulers.md section 3.2, "Order of responses".
     """
 
     def __init__(self, deliver: Respond) -> None:

@@ -33,9 +33,8 @@ class SingleFlight:
     """Takes the responses to the executed request in place of its caller, and passes them on at once.
 
     `on_response` is the caller's. `start_ns` is when the first of them came, `lookup_ns` how long it was looked up.
-    `followers` wait for the answer, in the
-    order in which they came; they are guarded by the scheduler's lock. `look_up` is set while the answer is looked for
-    in another process, before the request is executed.
+    `followers` wait for the answer, in the order in which they came; they are guarded by the scheduler's lock.
+    `look_up` is set while the answer is looked for in another process, before the request is executed.
     """
 
     __slots__ = (
@@ -79,11 +78,6 @@ class SingleFlight:
     def leave(self, pending: PendingRequest) -> None:
         """`pending`, which waits, was cancelled. Any thread."""
         self._scheduler.leave(self, pending)
-
-    @staticmethod
-    def is_own_failure(error: ServerError) -> bool:
-        """Whether the error concerns the executed request alone, so that another attempt may succeed."""
-        return isinstance(error, _OWN_FAILURES)
 
 
 LARGE = 1 << 20
@@ -299,9 +293,7 @@ class CachingScheduler:
             del flight.followers[pending]
             self._waiting -= 1
         pending.on_cancel = None
-        error = RequestCancelled("the client went away")
-        self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock(), error.message)
-        deliver(pending, InferenceResponse.failed(pending.request, error))
+        self._fail(pending, RequestCancelled("the client went away"), FailureReason.CANCELED)
         flush_callers((pending,))
 
     def land(self, flight: SingleFlight, answer: InferenceResponse | None) -> None:
@@ -311,10 +303,12 @@ class CachingScheduler:
             return
         if answer.error is not None:
             followers = self._land(flight)
-            if flight.is_own_failure(answer.error):
+            if isinstance(answer.error, _OWN_FAILURES):  # another attempt may succeed
                 self._resubmit_all(followers)
             else:
-                self._fail(followers, answer.error)
+                for pending in followers:
+                    self._fail(pending, answer.error, FailureReason.BACKEND)
+                flush_callers(followers)
             return
         start_ns = self._clock()
         cached = None
@@ -334,9 +328,7 @@ class CachingScheduler:
 
     def _answer(self, pending: PendingRequest, cached: CachedResponse, start_ns: int) -> None:
         if pending.cancelled:
-            error = RequestCancelled("the client went away")
-            self._statistics.record_failure(pending, FailureReason.CANCELED, self._clock(), error.message)
-            deliver(pending, InferenceResponse.failed(pending.request, error))
+            self._fail(pending, RequestCancelled("the client went away"), FailureReason.CANCELED)
             return
         wants_times = pending.wants_times
         deliver(pending, self._hit(pending.request, cached, start_ns, pending.batch_size, wants_times=wants_times))
@@ -361,11 +353,9 @@ class CachingScheduler:
                 response.parameters = {**(response.parameters or {}), **times.parameters()}
         return response
 
-    def _fail(self, followers: list[PendingRequest], error: ServerError) -> None:
-        for pending in followers:
-            self._statistics.record_failure(pending, FailureReason.BACKEND, self._clock(), error.message)
-            deliver(pending, InferenceResponse.failed(pending.request, error))
-        flush_callers(followers)
+    def _fail(self, pending: PendingRequest, error: ServerError, reason: FailureReason) -> None:
+        self._statistics.record_failure(pending, reason, self._clock(), error.message)
+        deliver(pending, InferenceResponse.failed(pending.request, error))
 
     def _resubmit_all(self, followers: list[PendingRequest]) -> None:
         for pending in followers:

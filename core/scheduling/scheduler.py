@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Protocol
 
@@ -11,9 +12,8 @@ from trident.core.config.spec import ModelSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.model_statistics import ModelStatistics
-from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
+from trident.core.scheduling.dynamic_batcher import DynamicBatcher
 from trident.core.scheduling.instance import OnPoisoned
-from trident.core.scheduling.open_requests import Again, refuse_again
 from trident.core.scheduling.rate_limiter import InstanceClaims
 from trident.core.scheduling.sequence_tensors import InitialStates
 
@@ -112,34 +112,16 @@ def make_scheduler(
     taken. `claims` are those of the instances on the resources that their executions hold.
     """
 
-    def batcher(
-        of: ModelSpec,
-        using: Sequence[BackendInstance],
-        held: int,
-        through: Through | None = None,
-        again: Again = refuse_again,
-    ) -> DynamicBatcher:
-        return DynamicBatcher(
-            of,
-            using,
-            statistics,
-            delay_until=held,
-            on_poisoned=on_poisoned,
-            window=window,
-            claims=claims,
-            through=through,
-            again=again,
-        )
-
+    make_batcher = partial(DynamicBatcher, statistics=statistics, on_poisoned=on_poisoned, window=window, claims=claims)
     if spec.sequence is None:
-        return batcher(spec, instances, delay_until if spec.batching is not None else 0)
+        return make_batcher(spec, instances, delay_until=delay_until if spec.batching is not None else 0)
     from trident.core.scheduling.sequence_batcher import SequenceScheduler  # for servers with such models only
 
     return SequenceScheduler(
         spec,
         instances,
         statistics,
-        batcher,
+        make_batcher,
         initial=initial_states,
         delay_until=delay_until,
         backlog_delay_until=backlog_delay_until,

@@ -39,14 +39,14 @@ from trident.core.inference.tensors import BY_NAME, BYTES, bytes_array, element_
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.scheduling.dynamic_batcher import DynamicBatcher, Through
 from trident.core.scheduling.instance import CollectedAnswer, CollectingSender
-from trident.core.scheduling.open_requests import Again, ResponseOrder, refuse_again
+from trident.core.scheduling.open_requests import ResponseOrder, refuse_again
 from trident.core.scheduling.queue import Clock, Rejection, Respond, TimeoutThread, deliver, reject, stopping
 from trident.core.scheduling.sequence_tensors import Controls, InitialStates, RequestBuilder, States, made_tensor
 
 _log = logging.getLogger("trident.scheduling")
 
-# Makes the batcher of instances, which executes nothing until so many requests are queued.
-MakeBatcher = Callable[[ModelSpec, Sequence[BackendInstance], int, Through | None, Again], DynamicBatcher]
+# Makes a DynamicBatcher of a spec and instances, with `delay_until`, `through` and `again`.
+MakeBatcher = Callable[..., DynamicBatcher]
 EndError = Callable[[PendingRequest], ServerError]
 
 
@@ -434,7 +434,9 @@ class SequenceScheduler:
         if self._sequence.is_direct:
             through = partial(DirectInstance, controls=self._controls, sequences=made.sequences)
         again = partial(self._enter_again, made) if self._sequence.is_iterative else refuse_again
-        made.batcher = self._make_batcher(self._batched, [instance], self._delay_until, through, again)
+        made.batcher = self._make_batcher(
+            self._batched, [instance], delay_until=self._delay_until, through=through, again=again
+        )
         return made
 
     def add(self, instance: BackendInstance) -> None:
