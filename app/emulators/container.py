@@ -54,10 +54,13 @@ class Container:
     """Runs `command` in `environment`; its output goes to this process's output. One thread at a time."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._command = list(command)
+        self._environment = dict(environment)
+        self._child = self._start()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         # In its own session, so that an interrupt from the terminal reaches only the emulator, which then stops it.
-        self._child = subprocess.Popen(
-            list(command), env=dict(environment), stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        return subprocess.Popen(self._command, env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True)
 
     @property
     def exit_status(self) -> int | None:
@@ -74,6 +77,11 @@ class Container:
             report.add(f"the container did not end within {seconds(within_s)} of SIGTERM and was killed")
         finally:
             self.kill()
+
+    def restart(self, within_s: float, report: BreachReport) -> None:
+        """Stop the program, as `stop` does, and start it again."""
+        self.stop(within_s, report)
+        self._child = self._start()
 
     def kill(self) -> None:
         """Kill all its processes: they have a process group to themselves."""

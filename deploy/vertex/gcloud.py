@@ -27,194 +27,196 @@ class _Unsaid(Exception):
     """gcloud has no flag for a part of the call."""
 
 
-class _Fields:
-    """The members of a message; those that nobody takes would be missing from the command."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self._left = dict(document)
-
-    def take(self, name: str, default: Any = "") -> Any:
-        return self._left.pop(name, default)
-
-    def inside(self, name: str) -> _Fields:
-        return _Fields(self.take(name, {}))
-
-    def check_empty(self) -> None:
-        if self._left:
-            raise _Unsaid
-
-
 def shell_command(call: Call, place: Place, api: str) -> str:
     """The command, quoted for a shell; a comment if no command exists. `api` is the address with its scheme."""
     if isinstance(call, EndpointCall):
         return _curl_through(call)
-    fields = _Fields(call.document())
     try:
-        words = ["ai", *_GCLOUD[call.rpc](fields)]
-        fields.check_empty()
+        words = ["ai", *_words(*_GCLOUD[call.rpc], call.document())]
     except (_Unsaid, KeyError):
         return _curl(call, api)
     return shlex.join(["gcloud", *words, f"--project={place.project}", f"--region={place.location}"])
 
 
-def _last(name: str) -> str:
-    return name.rpartition("/")[2]
+def _words(command: str, flags: Mapping[str, tuple[str, Form]], document: dict[str, Any]) -> list[str]:
+    """The words of a command. Every member of the message must be said, or be one that gcloud needs no word for."""
+    words = command.split()
+    for path, (flag, form) in flags.items():
+        value = _take(document, path)
+        if value not in ("", None, [], {}):
+            words += form(f"--{flag}" if flag else "", value)
+    if _has_members(document):
+        raise _Unsaid
+    return words
 
 
-def _flag(name: str, value: Any) -> list[str]:
-    return [f"--{name}={value}"] if value not in ("", None) else []
+def _take(document: dict[str, Any], path: str) -> Any:
+    """Remove a member, whose path has dots, and return it."""
+    *outer, name = path.split(".")
+    for each in outer:
+        document = document.get(each, {})
+    return document.pop(name, None)
 
 
-def _listed(name: str, values: Sequence[str]) -> list[str]:
+def _has_members(document: Mapping[str, Any]) -> bool:
+    return any(_has_members(value) if isinstance(value, dict) else True for value in document.values())
+
+
+Form = Callable[[str, Any], list[str]]
+"""The words for a flag and its value."""
+
+
+def _plain(flag: str, value: Any) -> list[str]:
+    return [f"{flag}={value}"]
+
+
+def _unsaid(flag: str, value: Any) -> list[str]:
+    return []
+
+
+def _alone(flag: str, value: Any) -> list[str]:
+    return [flag]
+
+
+def _last(flag: str, value: str) -> list[str]:
+    """The last part of a resource name; without a flag a word of its own."""
+    name = value.rpartition("/")[2]
+    return [f"{flag}={name}" if flag else name]
+
+
+def _last_then_flag(flag: str, value: str) -> list[str]:
+    return [*_last("", value), flag]
+
+
+def _listed(flag: str, values: Sequence[str]) -> list[str]:
     """A flag with a list. gcloud splits at commas unless the value begins with another separator."""
-    if not values:
-        return []
     for separator in _SEPARATORS:
         if not any(separator in value for value in values):
             start = "" if separator == "," and not values[0].startswith("^") else f"^{separator}^"
-            return [f"--{name}={start}{separator.join(values)}"]
+            return [f"{flag}={start}{separator.join(values)}"]
     raise _Unsaid
 
 
-def _mapped(name: str, values: Mapping[str, Any]) -> list[str]:
-    return _listed(name, [f"{key}={value}" for key, value in values.items()])
+def _mapped(flag: str, values: Mapping[str, Any]) -> list[str]:
+    return _listed(flag, [f"{key}={value}" for key, value in values.items()])
 
 
-def _seconds(text: str) -> str:
-    if not text:
-        return ""
+def _seconds(flag: str, text: str) -> list[str]:
     found = _SECONDS.fullmatch(text)
     if found is None:
         raise _Unsaid
-    return found[1]
+    return [f"{flag}={found[1]}"]
 
 
-def _upload(fields: _Fields) -> list[str]:
-    fields.take("parent")
-    model = fields.inside("model")
-    container = model.inside("containerSpec")
-    words = [
-        "models",
-        "upload",
-        *_flag("display-name", model.take("displayName")),
-        *_flag("model-id", fields.take("modelId")),
-        *_flag("parent-model", fields.take("parentModel")),
-        *_flag("artifact-uri", model.take("artifactUri")),
-        *_listed("version-aliases", model.take("versionAliases", ())),
-        *_mapped("labels", model.take("labels", {})),
-        *_flag("container-image-uri", container.take("imageUri")),
-        *_listed("container-args", container.take("args", ())),
-        *_mapped("container-env-vars", {each["name"]: each.get("value", "") for each in container.take("env", ())}),
-        *_listed("container-ports", [str(each["containerPort"]) for each in container.take("ports", ())]),
-        *_flag("container-predict-route", container.take("predictRoute")),
-        *_flag("container-health-route", container.take("healthRoute")),
-        *_flag("container-shared-memory-size-mb", container.take("sharedMemorySizeMb")),
-        *_flag("container-deployment-timeout-seconds", _seconds(container.take("deploymentTimeout"))),
-    ]
-    for name in ("startup", "health"):
-        words += _probe(name, container.inside(f"{name}Probe"))
-    container.check_empty()
-    model.check_empty()
-    return words
+def _variables(flag: str, values: Sequence[Mapping[str, str]]) -> list[str]:
+    return _mapped(flag, {each["name"]: each.get("value", "") for each in values})
 
 
-def _probe(name: str, probe: _Fields) -> list[str]:
-    words = [
-        *_listed(f"container-{name}-probe-exec", probe.inside("exec").take("command", ())),
-        *_flag(f"container-{name}-probe-period-seconds", probe.take("periodSeconds")),
-        *_flag(f"container-{name}-probe-timeout-seconds", probe.take("timeoutSeconds")),
-    ]
-    probe.check_empty()
-    return words
+def _ports(flag: str, values: Sequence[Mapping[str, int]]) -> list[str]:
+    return _listed(flag, [str(each["containerPort"]) for each in values])
 
 
-def _create_endpoint(fields: _Fields) -> list[str]:
-    fields.take("parent")
-    endpoint = fields.inside("endpoint")
-    words = [
-        "endpoints",
-        "create",
-        *_flag("display-name", endpoint.take("displayName")),
-        *_flag("endpoint-id", fields.take("endpointId")),
-        *_mapped("labels", endpoint.take("labels", {})),
-    ]
-    endpoint.check_empty()
-    return words
-
-
-def _deploy(fields: _Fields) -> list[str]:
-    model = fields.inside("deployedModel")
-    resources = model.inside("dedicatedResources")
-    machine = resources.inside("machineSpec")
-    accelerator = {"count": machine.take("acceleratorCount"), "type": machine.take("acceleratorType")}
-    scaled = {_SCALED_BY[each["metricName"]]: each["target"] for each in resources.take("autoscalingMetricSpecs", ())}
-    words = [
-        "endpoints",
-        "deploy-model",
-        _last(fields.take("endpoint")),
-        *_flag("model", _last(model.take("model"))),
-        *_flag("display-name", model.take("displayName")),
-        *_flag("deployed-model-id", model.take("id")),
-        *_flag("machine-type", machine.take("machineType")),
-        *(_mapped("accelerator", _in_gclouds_words(accelerator)) if accelerator["type"] else []),
-        *_flag("min-replica-count", resources.take("minReplicaCount")),
-        *_flag("max-replica-count", resources.take("maxReplicaCount")),
-        *_mapped("autoscaling-metric-specs", scaled),
-        *(["--spot"] if resources.take("spot") else []),
-        *_flag("service-account", model.take("serviceAccount")),
-        *(["--enable-access-logging"] if model.take("enableAccessLogging") else []),
-        *_mapped("traffic-split", fields.take("trafficSplit", {})),
-    ]
-    machine.check_empty()
-    resources.check_empty()
-    model.check_empty()
-    return words
-
-
-def _in_gclouds_words(accelerator: Mapping[str, Any]) -> dict[str, Any]:
-    return {**accelerator, "type": accelerator["type"].lower().replace("_", "-")}
-
-
-def _update_endpoint(fields: _Fields) -> list[str]:
-    endpoint = fields.inside("endpoint")
-    if fields.take("updateMask") != "trafficSplit":
+def _machine(flag: str, machine: Mapping[str, Any]) -> list[str]:
+    rest = dict(machine)
+    words = [f"{flag}={rest.pop('machineType')}"]
+    if "acceleratorType" in rest:
+        kind = rest.pop("acceleratorType").lower().replace("_", "-")
+        words += _mapped("--accelerator", {"count": rest.pop("acceleratorCount"), "type": kind})
+    if rest:
         raise _Unsaid
-    words = ["endpoints", "update", _last(endpoint.take("name"))]
-    words += _mapped("traffic-split", endpoint.take("trafficSplit", {}))
-    endpoint.check_empty()
     return words
 
 
-def _undeploy(fields: _Fields) -> list[str]:
-    return [
-        "endpoints",
-        "undeploy-model",
-        _last(fields.take("endpoint")),
-        *_flag("deployed-model-id", fields.take("deployedModelId")),
-        *_mapped("traffic-split", fields.take("trafficSplit", {})),
-    ]
+def _scaled(flag: str, metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    return _mapped(flag, {_SCALED_BY[each["metricName"]]: each["target"] for each in metrics})
 
 
-def _list_endpoints(fields: _Fields) -> list[str]:
-    fields.take("parent")
-    return ["endpoints", "list", *_flag("filter", fields.take("filter"))]
+def _traffic_only(flag: str, mask: str) -> list[str]:
+    if mask != "trafficSplit":
+        raise _Unsaid
+    return []
 
 
-def _named(group: str, verb: str, *flags: str) -> Callable[[_Fields], list[str]]:
-    return lambda fields: [group, verb, _last(fields.take("name")), *flags]
-
-
-_GCLOUD: dict[str, Callable[[_Fields], list[str]]] = {
-    "UploadModel": _upload,
-    "CreateEndpoint": _create_endpoint,
-    "DeployModel": _deploy,
-    "UpdateEndpoint": _update_endpoint,
-    "UndeployModel": _undeploy,
-    "GetEndpoint": _named("endpoints", "describe"),
-    "ListEndpoints": _list_endpoints,
-    "DeleteEndpoint": _named("endpoints", "delete", "--quiet"),
-    "DeleteModel": _named("models", "delete", "--quiet"),
-    "DeleteModelVersion": _named("models", "delete-version", "--quiet"),
+_SPEC = "model.containerSpec"
+_MACHINES = "deployedModel.dedicatedResources"
+# By RPC: the command, and for each member of the message the flag and its form, in gcloud's order.
+_GCLOUD: dict[str, tuple[str, dict[str, tuple[str, Form]]]] = {
+    "UploadModel": (
+        "models upload",
+        {
+            "parent": ("", _unsaid),
+            "model.displayName": ("display-name", _plain),
+            "modelId": ("model-id", _plain),
+            "parentModel": ("parent-model", _plain),
+            "model.artifactUri": ("artifact-uri", _plain),
+            "model.versionAliases": ("version-aliases", _listed),
+            "model.labels": ("labels", _mapped),
+            f"{_SPEC}.imageUri": ("container-image-uri", _plain),
+            f"{_SPEC}.args": ("container-args", _listed),
+            f"{_SPEC}.env": ("container-env-vars", _variables),
+            f"{_SPEC}.ports": ("container-ports", _ports),
+            f"{_SPEC}.predictRoute": ("container-predict-route", _plain),
+            f"{_SPEC}.healthRoute": ("container-health-route", _plain),
+            f"{_SPEC}.sharedMemorySizeMb": ("container-shared-memory-size-mb", _plain),
+            f"{_SPEC}.deploymentTimeout": ("container-deployment-timeout-seconds", _seconds),
+            **{
+                f"{_SPEC}.{name}Probe.{member}": (f"container-{name}-probe-{flag}", form)
+                for name in ("startup", "health")
+                for member, flag, form in (
+                    ("exec.command", "exec", _listed),
+                    ("periodSeconds", "period-seconds", _plain),
+                    ("timeoutSeconds", "timeout-seconds", _plain),
+                )
+            },
+        },
+    ),
+    "CreateEndpoint": (
+        "endpoints create",
+        {
+            "parent": ("", _unsaid),
+            "endpoint.displayName": ("display-name", _plain),
+            "endpointId": ("endpoint-id", _plain),
+            "endpoint.labels": ("labels", _mapped),
+        },
+    ),
+    "DeployModel": (
+        "endpoints deploy-model",
+        {
+            "endpoint": ("", _last),
+            "deployedModel.model": ("model", _last),
+            "deployedModel.displayName": ("display-name", _plain),
+            "deployedModel.id": ("deployed-model-id", _plain),
+            f"{_MACHINES}.machineSpec": ("machine-type", _machine),
+            f"{_MACHINES}.minReplicaCount": ("min-replica-count", _plain),
+            f"{_MACHINES}.maxReplicaCount": ("max-replica-count", _plain),
+            f"{_MACHINES}.autoscalingMetricSpecs": ("autoscaling-metric-specs", _scaled),
+            f"{_MACHINES}.spot": ("spot", _alone),
+            "deployedModel.serviceAccount": ("service-account", _plain),
+            "deployedModel.enableAccessLogging": ("enable-access-logging", _alone),
+            "trafficSplit": ("traffic-split", _mapped),
+        },
+    ),
+    "UpdateEndpoint": (
+        "endpoints update",
+        {
+            "updateMask": ("", _traffic_only),
+            "endpoint.name": ("", _last),
+            "endpoint.trafficSplit": ("traffic-split", _mapped),
+        },
+    ),
+    "UndeployModel": (
+        "endpoints undeploy-model",
+        {
+            "endpoint": ("", _last),
+            "deployedModelId": ("deployed-model-id", _plain),
+            "trafficSplit": ("traffic-split", _mapped),
+        },
+    ),
+    "GetEndpoint": ("endpoints describe", {"name": ("", _last)}),
+    "ListEndpoints": ("endpoints list", {"parent": ("", _unsaid), "filter": ("filter", _plain)}),
+    "DeleteEndpoint": ("endpoints delete", {"name": ("quiet", _last_then_flag)}),
+    "DeleteModel": ("models delete", {"name": ("quiet", _last_then_flag)}),
+    "DeleteModelVersion": ("models delete-version", {"name": ("quiet", _last_then_flag)}),
 }
 # For calls that gcloud cannot make: the HTTP method, the path (members of the message in braces), and the member that
 # is the body; "*" stands for all other members.

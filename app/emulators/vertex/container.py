@@ -1,6 +1,6 @@
-"""The container's environment and arguments.
+"""The container that a model is deployed in: its environment, arguments and artifacts, and its life.
 
-Source: docs/spec/vertex.md section A1.
+Source: docs/spec/vertex.md sections A1 and A2.
 """
 
 from __future__ import annotations
@@ -112,9 +112,6 @@ def expanded(text: str, known: Mapping[str, str]) -> str:
     return _REFERENCE.sub(value, text)
 
 
-# Source: docs/spec/vertex.md section A2.
-
-
 class DeployedContainer:
     """Runs `command` in `environment`, which listens on `port`. A context manager for one use; it gives the probes.
 
@@ -143,9 +140,9 @@ class DeployedContainer:
         self.endpoint = Endpoint(self._client, deployment, limits, report, self._has_traffic)
 
     def __enter__(self) -> Probes:
-        self._replica = Replica(self._command, self._environment)
+        self._container = Container(self._command, self._environment)
         self._probes = Probes(
-            self._replica, self._client, self._port, self._health_path, self._limits, self._report, self._say
+            self._container, self._client, self._port, self._health_path, self._limits, self._report, self._say
         )
         return self._probes
 
@@ -156,42 +153,12 @@ class DeployedContainer:
         self._client.close()
         try:
             if kind is None:
-                self._replica.stop(self._limits.stop_s, self._report)
+                self._container.stop(self._limits.stop_s, self._report)
         finally:
-            self._replica.kill()
+            self._container.kill()
 
     def _has_traffic(self) -> bool:
         return self._probes is not None and self._probes.has_traffic
-
-
-# Source: docs/spec/vertex.md section A2.
-
-
-class Replica:
-    """Runs one container at a time. Used by one thread at a time."""
-
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._command = command
-        self._environment = environment
-        self._container = Container(command, environment)
-
-    @property
-    def exit_status(self) -> int | None:
-        """None while the container runs."""
-        return self._container.exit_status
-
-    def restart(self, within_s: float, report: BreachReport) -> None:
-        """Stop the container, as `stop` does, and start a new one."""
-        self._container.stop(within_s, report)
-        self._container = Container(self._command, self._environment)
-
-    def stop(self, within_s: float, report: BreachReport) -> None:
-        """Stop the container. Returns when it has ended."""
-        self._container.stop(within_s, report)
-
-    def kill(self) -> None:
-        """Kill all processes of the container."""
-        self._container.kill()
 
 
 # The platform makes its own copy, which does not change. The emulator copies a local folder; for artifacts in a

@@ -45,7 +45,7 @@ class Probes:
 
     def __init__(
         self,
-        replica: Restartable,
+        container: Restartable,
         client: ContainerClient,
         port: int,
         health_path: str,
@@ -54,7 +54,7 @@ class Probes:
         say: Callable[[str], None],
     ) -> None:
         """`say` gets messages for the user that are not breaches."""
-        self._replica = replica
+        self._container = container
         self._client = client
         self._port = port
         self._health_path = health_path
@@ -77,7 +77,7 @@ class Probes:
         """
         outcome = self._start(is_stopped, time.monotonic() + self._limits.deployment_s)
         if outcome is _Start.ENDED:
-            self._report.add(f"the container ended by itself, with status {self._replica.exit_status}")
+            self._report.add(f"the container ended by itself, with status {self._container.exit_status}")
         elif outcome is _Start.LATE:
             limit = seconds(self._limits.deployment_s)
             self._report.add(
@@ -88,13 +88,13 @@ class Probes:
     def watch(self, stopped: threading.Event) -> None:
         """Probe until `stopped` is set. A container that ends is restarted."""
         while not stopped.wait(self._limits.health_interval_s):
-            status = self._replica.exit_status
+            status = self._container.exit_status
             if status is None:
                 self._check_health()
                 continue
             self._has_traffic = False
             self._report.add(f"the container ended by itself, with status {status}, and was started again")
-            self._replica.restart(self._limits.stop_s, self._report)
+            self._container.restart(self._limits.stop_s, self._report)
             if self._start(stopped.is_set, math.inf) is _Start.READY:
                 self._say("the container is healthy again and gets calls")
 
@@ -103,7 +103,7 @@ class Probes:
         listens = False
         started = time.monotonic()
         while not is_stopped():
-            if self._replica.exit_status is not None:
+            if self._container.exit_status is not None:
                 return _Start.ENDED
             listens = listens or self._listens()
             if listens and self._is_healthy():
@@ -129,7 +129,7 @@ class Probes:
             f"liveness: the container did not listen on port {self._port} in {tries} tries {apart} apart and was "
             "started again"
         )
-        self._replica.restart(self._limits.stop_s, self._report)
+        self._container.restart(self._limits.stop_s, self._report)
 
     def _listens(self) -> bool:
         try:
