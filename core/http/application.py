@@ -21,9 +21,17 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import ServerError
 from trident.core.frontend.access import HEALTH, Restrictions
 from trident.core.frontend.bridge import Bridge
-from trident.core.frontend.trace_events import Span
+from trident.core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
-from trident.core.http.front_end import INFERENCE_KEY, PROBE_KEY, HttpFrontEnd, HttpOptions, InferenceNote, end_traces
+from trident.core.http.front_end import (
+    INFERENCE_KEY,
+    PROBE_KEY,
+    RECEIVED_KEY,
+    TRACES_KEY,
+    HttpFrontEnd,
+    HttpOptions,
+    InferenceNote,
+)
 from trident.core.http.reply import (
     TEXT,
     Environ,
@@ -176,7 +184,9 @@ class V2Application(HttpFrontEnd):
 
     def end_traces(self, environ: Environ, sent: Span) -> None:
         """Our worker has sent the response to a traced request, at these times; (0, 0) if its client has gone."""
-        end_traces(self, environ, sent)
+        received = environ.get(RECEIVED_KEY, NOT_NOTED)
+        for number in environ.pop(TRACES_KEY):
+            end_trace(self.engine, number, HTTP, received, sent)
 
     def refuse(self, error: Exception, environ: Environ) -> Reply:
         """The reply to a request that no route takes."""

@@ -14,7 +14,6 @@ from trident.core.errors import ErrorHints
 from trident.core.frontend.access import AuthTokens, RestrictedApi
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.request import HeaderPattern, header_pattern
-from trident.core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
 from trident.core.http import errors
 from trident.core.http.reply import JSON, Environ, Headers
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
@@ -138,12 +137,11 @@ class InferenceNote(NamedTuple):
     times: InferenceTimes | None = None
 
 
-def note_inference(environ: Environ, responses: Sequence[InferenceResponse]) -> InferenceTimes | None:
-    """Note the model that answered one request with `responses`, and return their times; None without any."""
+def note_inference(environ: Environ, responses: Sequence[InferenceResponse]) -> None:
+    """Note the model that answered one request with `responses`, and the longest of their times."""
     times = InferenceTimes.longest([response.times for response in responses])
     if times is not None:
         environ[INFERENCE_KEY] = InferenceNote(responses[0].model_name, responses[0].model_version, times)
-    return times
 
 
 def note_traces(environ: Environ, responses: Sequence[InferenceResponse]) -> None:
@@ -151,10 +149,3 @@ def note_traces(environ: Environ, responses: Sequence[InferenceResponse]) -> Non
     numbers = [response.trace for response in responses if response.trace]
     if numbers:
         environ.setdefault(TRACES_KEY, []).extend(numbers)
-
-
-def end_traces(front_end: HttpFrontEnd, environ: Environ, sent: Span = NOT_NOTED) -> None:
-    """End the traces of a request whose response was sent, or (without `sent`) whose client has gone."""
-    received = environ.get(RECEIVED_KEY, NOT_NOTED)
-    for number in environ.pop(TRACES_KEY):
-        end_trace(front_end.engine, number, HTTP, received, sent)
