@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from trident.core.backends.backend import Execution, LoadContext, OnChange
 from trident.core.backends.tensors.gather import Gatherer, OnBuffer, PaddingGatherer, batch_inputs, batch_total
@@ -89,11 +89,8 @@ class Runner:
     close: Callable[[], None] | None = None
 
 
-Weights = TypeVar("Weights")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Framework(Generic[Weights]):
+class Framework:
     """How a backend loads and runs one version. Loader threads, several at once.
 
     `load` loads the weights onto the device of a placement, for all instances there. `runner` makes what one of them
@@ -101,13 +98,13 @@ class Framework(Generic[Weights]):
     dimensions of each output of which the graph says that they are as long as the padded inputs.
     """
 
-    load: Callable[[Placement], Weights]
-    runner: Callable[[Weights, Placement], Runner]
+    load: Callable[[Placement], Any]
+    runner: Callable[[Any, Placement], Runner]
     failures: Failures
-    provider: Callable[[Weights], str]
+    provider: Callable[[Any], str]
     threads: str
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    named_axes: Callable[[Weights, BucketSpec], Mapping[str, Collection[int]]] | None = None
+    named_axes: Callable[[Any, BucketSpec], Mapping[str, Collection[int]]] | None = None
 
 
 class InProcessModel:
@@ -115,7 +112,7 @@ class InProcessModel:
 
     trouble = ""
 
-    def __init__(self, context: LoadContext, framework: Framework[Any]) -> None:
+    def __init__(self, context: LoadContext, framework: Framework) -> None:
         """Load the weights for all placements of `context`. Raises a ServerError."""
         self.labels = framework.labels
         self._config = context.config

@@ -283,6 +283,22 @@ def uncallable_bases(sources: dict[str, str]) -> Iterator[str]:
             yield from (f"{module}: {name}({base})" for base in (bases & names) - callable_names)
 
 
+def generic_dataclasses(source: str) -> Iterator[str]:
+    """Dataclasses with type parameters: mypyc makes modules of them that cannot be imported."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(each) for each in node.decorator_list):
+            yield from (node.name for base in node.bases if ast.unparse(base).startswith("Generic["))
+
+
+def test_no_dataclass_of_a_compiled_module_has_type_parameters() -> None:
+    assert [name for path in sorted(compiled()) for name in generic_dataclasses((ROOT / path).read_text())] == []
+
+
+def test_a_dataclass_with_type_parameters_is_found() -> None:
+    source = "@dataclass(frozen=True)\nclass Mine(Generic[T]): ..."
+    assert list(generic_dataclasses(source)) == ["Mine"]
+
+
 def methods_of(node: ast.ClassDef) -> set[str]:
     return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
 
