@@ -13,6 +13,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -225,16 +226,11 @@ class DriverReading:
 def read_driver(visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None) -> DriverReading | str:
     """The driver and the GPUs in `visible`, or the reason why they cannot be read. May block for seconds."""
     try:
-        nvml, gpus = open_visible(visible, load)
+        with _nvml_session(visible, load) as (nvml, gpus):
+            memory = [_memory_or_none(nvml, gpu) for gpu in gpus]
+            return DriverReading(nvml.driver_version(), nvml.cuda_version(), tuple(m[0] if m else 0 for m in memory))
     except (OSError, NvmlError) as error:
         return str(error)
-    try:
-        memory = [_memory_or_none(nvml, gpu) for gpu in gpus]
-        return DriverReading(nvml.driver_version(), nvml.cuda_version(), tuple(m[0] if m else 0 for m in memory))
-    except NvmlError as error:
-        return str(error)
-    finally:
-        nvml.close()
 
 
 def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> tuple[Nvml, list[Gpu]]:
@@ -247,17 +243,24 @@ def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) ->
         raise
 
 
+@contextmanager
+def _nvml_session(visible: str | None, load: Callable[[], NvmlLibrary] | None) -> Iterator[tuple[Nvml, list[Gpu]]]:
+    """As `open_visible`, for the block."""
+    nvml, gpus = open_visible(visible, load)
+    try:
+        yield nvml, gpus
+    finally:
+        nvml.close()
+
+
 def gpu_uuids(visible: str | None = None, load: Callable[[], NvmlLibrary] | None = None) -> tuple[str, ...]:
     """The UUIDs of the GPUs in `visible`, by CUDA's device number; "" for a GPU that NVML may not read.
 
     Empty without NVML. The numbers agree with CUDA's if the GPUs are of one type or CUDA_DEVICE_ORDER is PCI_BUS_ID.
     """
-    try:
-        nvml, gpus = open_visible(visible, load)
-    except (OSError, NvmlError):
-        return ()
-    nvml.close()
-    return tuple(gpu.uuid for gpu in gpus)
+    with suppress(OSError, NvmlError), _nvml_session(visible, load) as (_, gpus):
+        return tuple(gpu.uuid for gpu in gpus)
+    return ()
 
 
 def gpu_memory(
@@ -267,14 +270,9 @@ def gpu_memory(
 
     None for a GPU that does not report them. Empty without NVML. The first call may block for seconds.
     """
-    try:
-        nvml, gpus = open_visible(visible, load)
-    except (OSError, NvmlError):
-        return ()
-    try:
+    with suppress(OSError, NvmlError), _nvml_session(visible, load) as (nvml, gpus):
         return tuple(_memory_or_none(nvml, gpu) for gpu in gpus)
-    finally:
-        nvml.close()
+    return ()
 
 
 def _memory_or_none(nvml: Nvml, gpu: Gpu) -> tuple[int, int] | None:
