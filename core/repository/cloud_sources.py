@@ -18,7 +18,7 @@ from trident.core.repository.download import Downloader
 from trident.core.repository.location import Location, Scheme
 from trident.core.repository.progress import DownloadProgress
 from trident.core.repository.repository import ModelDirectory, version_number
-from trident.core.repository.sources import Fetched, SourceFile, UsableNames
+from trident.core.repository.sources import Fetched, SourceFile, SourceOptions, UsableNames
 from trident.core.repository.stores.object_store import (
     GcsCredential,
     ObjectStore,
@@ -32,7 +32,6 @@ from trident.core.repository.stores.object_store import (
 )
 
 if TYPE_CHECKING:
-    from trident.core.repository.sources import SourceOptions
     from trident.core.repository.stores.gcs import GcsStore
     from trident.core.repository.stores.s3 import S3Store
 

@@ -1,4 +1,8 @@
-"""The download of the objects that the cache lacks of one model, on a pool of threads."""
+"""The download of the objects that the cache lacks of one model, on a pool of threads.
+
+s3transfer, which reads ranges in parallel as well, is not used: it removes the temporary file of a transfer that fails,
+so that a later start could not resume it, and it serves one storage only.
+"""
 
 from __future__ import annotations
 

@@ -7,11 +7,9 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from trident.core.observability.tracing.settings import Setting
-
+from trident.core.observability.tracing.settings import Setting
 
 # An event: its name, and nanoseconds of the monotonic clock.
 TraceEvent = tuple[str, int]
