@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
-from trident.adapters.common.options import BadOption, BadValue, Kind, Option
-from trident.app.settings.sources import CommandLine
+from trident.adapters.common.options import BadValue, Kind, Option
 
 # -P keeps a folder `app` in the working directory from being imported.
 CONTAINER_COMMAND = (sys.executable, "-P", "-m", "trident.app")
@@ -29,19 +28,6 @@ VARIABLE = Kind("NAME=VALUE", _variable)
 def own_option(flag: str, kind: Kind[Any], default: Any, help: str) -> Option:
     """An option of an emulator; it is repeatable if its default is ()."""
     return Option(flag=flag, kind=kind, help=help, default=default, repeatable=default == (), own=True)
-
-
-def read_values(accepted: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """The values of all options by flag, and the arguments that are not options. Raises BadOption."""
-    values = {each.flag: each.default for each in accepted}
-    given, others = CommandLine(accepted).split(arguments)
-    for option, text in given:
-        try:
-            value = option.kind.parse(text)
-        except BadValue as error:
-            raise BadOption.of(f"--{option.flag}", str(error)) from None
-        values[option.flag] = (*values[option.flag], value) if option.repeatable else value
-    return values, others
 
 
 def variables_of(texts: Sequence[str]) -> dict[str, str]:

@@ -10,13 +10,13 @@ from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,
-    read_values,
     stop_signals,
     variables_of,
 )
 from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
 from trident.app.process.environment import process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
+from trident.app.settings.sources import read_values
 from trident.core.observability.log import print_line
 
 SAGEMAKER = "sagemaker"

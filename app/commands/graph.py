@@ -6,11 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from trident.core.config.ensemble import EnsembleStep
-
+from trident.core.config.ensemble import EnsembleStep
 
 INPUTS, OUTPUTS = -1, -2
 """The ends of the graph, beside the indices of the steps."""

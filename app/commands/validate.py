@@ -17,7 +17,7 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Protocol
 
 from trident.adapters.common.options import FLAG, BadOption, BadValue, Option, choice, integer
 from trident.app.commands.graph import DRAWINGS, layout_graph
@@ -25,7 +25,7 @@ from trident.app.process.environment import disable_telemetry, process_environme
 from trident.app.settings.groups import split_backend_settings
 from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
 from trident.app.settings.server import SERVER_OPTIONS
-from trident.app.settings.sources import CommandLine
+from trident.app.settings.sources import read_values
 from trident.app.terminal.downloads import drawn
 from trident.core.backends.backend import BackendInstance, LoadContext, TryingBackend
 from trident.core.backends.cpu_budget import available_cores, plan_threads
@@ -188,26 +188,19 @@ def read_validate_options(
 
     Raises BadOption.
     """
-    given, repositories = CommandLine(ACCEPTED).split(arguments)
-    values: dict[str, Any] = {}
-    for option, text in given:
-        try:
-            value = option.kind.parse(text)
-        except BadValue as error:
-            raise BadOption.of(f"--{option.flag}", str(error)) from None
-        values[option.flag] = (*values.get(option.flag, ()), value) if option.repeatable else value
+    values, repositories = read_values(ACCEPTED, arguments)
     if not repositories:
         raise BadOption("a model repository is missing: trident validate REPO")
     return ValidateOptions(
         repositories=tuple(repositories),
-        format=values.get("format", "text"),
-        graph=values.get("graph", ""),
-        run=values.get("run", False),
-        config_name=values.get("model-config-name", ""),
-        auto_complete=not values.get("disable-auto-complete-config", False),
-        backend_config=values.get("backend-config", ()),
-        backend_directory=values.get("backend-directory", SERVER_OPTIONS["backend_directory"].default),
-        gpu_missing=values.get("gpu-missing", SERVER_OPTIONS["gpu_missing"].default),
+        format=values["format"],
+        graph=values["graph"],
+        run=values["run"],
+        config_name=values["model-config-name"],
+        auto_complete=not values["disable-auto-complete-config"],
+        backend_config=values["backend-config"],
+        backend_directory=values["backend-directory"],
+        gpu_missing=values["gpu-missing"],
         cache=read_cloud_cache(values, environment),
     )
 
@@ -495,7 +488,8 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
     `check` finds the problems of one model; None is the real check, which makes sessions. Raises BadOption.
     """
     options = read_validate_options(arguments, process_environment())
-    _log_warnings_only()
+    # Warnings to stderr, and no errors: the report contains them.
+    configure_logging(LogOptions(info=False, error=False))
     disable_telemetry()
     with _opener(options) as open_repository:
         if check is not None:
@@ -530,8 +524,3 @@ def _opener(options: ValidateOptions) -> Iterator[Callable[[str], Repository]]:
         yield open_repository
     finally:
         opener.stop()
-
-
-def _log_warnings_only() -> None:
-    """Log warnings to stderr, and no errors: the report contains them."""
-    configure_logging(LogOptions(info=False, error=False))

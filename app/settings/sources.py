@@ -104,6 +104,19 @@ class CommandLine:
         raise BadOption.of(f"--{name}", f"unknown option{nearest(name, self._options, '--')}")
 
 
+def read_values(options: Sequence[Option], arguments: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """The values of all options by flag, and the arguments that are not options. Raises BadOption."""
+    values = {each.flag: each.default for each in options}
+    given, others = CommandLine(options).split(arguments)
+    for option, text in given:
+        try:
+            value = option.kind.parse(text)
+        except BadValue as error:
+            raise BadOption.of(f"--{option.flag}", str(error)) from None
+        values[option.flag] = (*values[option.flag], value) if option.repeatable else value
+    return values, others
+
+
 def nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean X?` with the name in `known` that is closest to `name`; empty if none is close."""
     found = difflib.get_close_matches(name, list(known), n=1)

@@ -21,6 +21,7 @@ from trident.app.process.environment import disable_telemetry, process_environme
 from trident.app.settings.reading import read_settings, with_repositories
 from trident.app.settings.server import ServerSettings
 from trident.core.errors import ServerError
+from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.location import Scheme, parse_location
 
 JSON = Option(flag="json", kind=FLAG, help="Print the report as JSON.", own=True)
@@ -36,7 +37,8 @@ def doctor(arguments: Sequence[str]) -> int:
     urls = [each for each in arguments if each.startswith(_URLS)]
     of_serve = [each for each in arguments if each != _JSON_FLAG and each not in urls]
     settings = read_settings(with_repositories(of_serve), needs_repository=False)
-    _log_nothing()
+    # The report has everything that a log would say.
+    configure_logging(LogOptions(info=False, warning=False, error=False))
     disable_telemetry()
     lines = [line for url in urls for line in server_lines(url, settings.metrics_port)]
     if not urls:
@@ -89,10 +91,3 @@ def _room_lines(
         cure = "name a folder that can be written with --model-cache-directory"
         failure = f"the model cache {settings.model_cache_directory} cannot be read: {error.strerror}"
         return [*room_lines(repositories, free_memory, None), Area("Room").failed("disk", failure, cure)]
-
-
-def _log_nothing() -> None:
-    """The report has everything that a log would say."""
-    from trident.core.observability.log import LogOptions, configure_logging
-
-    configure_logging(LogOptions(info=False, warning=False, error=False))
