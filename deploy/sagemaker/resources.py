@@ -405,6 +405,13 @@ _LEAST_CACHE_HITS = 0.8
 _MOST_DISK_PERCENT = 75.0
 
 
+_COMPARISONS = {
+    ">=": "GreaterThanOrEqualToThreshold",
+    ">": "GreaterThanThreshold",
+    "<": "LessThanThreshold",
+}
+
+
 def put_alarms(
     endpoint: str, kind: Kind, tags: list[dict[str, str]], errors: int, latency_ms: int, topics: list[str]
 ) -> tuple[Call, ...]:
@@ -413,105 +420,64 @@ def put_alarms(
     `errors` is the threshold of 5xx responses per minute; `latency_ms` is the limit for the 99th percentile of the time
     that calls spend in the container.
     """
-    actions = {"AlarmActions": topics, "OKActions": topics, **tagged(tags)}
-    # What it is called, the metric, its namespace and statistic, the comparison, the threshold, the minutes in a row,
-    # how many of them must breach it, and the description.
-    rows: list[tuple[str, str, str, dict[str, str], str, float, int, int, str]] = [
-        (
-            _SERVER_ERRORS,
-            "Invocation5XXErrors",
-            _CALLS,
-            {"Statistic": "Sum"},
-            "GreaterThanOrEqualToThreshold",
-            errors,
-            3,
-            2,
-            "5xx responses per minute",
+    variant = {"EndpointName": endpoint, "VariantName": VARIANT}
+
+    def alarm(what: str, metric: str, when: str, minutes: tuple[int, int], text: str, **more: Any) -> dict[str, Any]:
+        actions = {"AlarmActions": topics, "OKActions": topics}
+        return {**_alarm(endpoint, what, metric, when, minutes, text, variant), **actions, **more, **tagged(tags)}
+
+    time_text = "99th percentile of the time in the container, in microseconds"
+    latency = {"ExtendedStatistic": "p99", "Statistic": None}
+    alarms = [
+        alarm(
+            _SERVER_ERRORS, "Invocation5XXErrors", f">= {errors}", (2, 3), "5xx responses per minute", Statistic="Sum"
         ),
-        (
-            _LATENCY,
-            "ModelLatency",
-            _CALLS,
-            {"ExtendedStatistic": "p99"},
-            "GreaterThanThreshold",
-            latency_ms * 1000.0,
-            3,
-            3,
-            "99th percentile of the time in the container, in microseconds",
-        ),
+        alarm(_LATENCY, "ModelLatency", f"> {latency_ms * 1000}", (3, 3), time_text, **latency),
     ]
     if kind is Kind.MULTI_MODEL:
-        rows.append(
-            (
-                _CACHE_HITS,
-                "ModelCacheHit",
-                _CALLS,
-                {"Statistic": "Average"},
-                "LessThanThreshold",
-                _LEAST_CACHE_HITS,
-                10,
-                10,
-                "share of calls whose model was already loaded",
-            )
-        )
+        hits = "share of calls whose model was already loaded"
+        alarms.append(alarm(_CACHE_HITS, "ModelCacheHit", f"< {_LEAST_CACHE_HITS}", (10, 10), hits))
     if kind is not Kind.SERVERLESS:
-        rows.append(
-            (
-                _DISK,
-                "DiskUtilization",
-                _MACHINES,
-                {"Statistic": "Maximum"},
-                "GreaterThanThreshold",
-                _MOST_DISK_PERCENT,
-                5,
-                5,
-                "percent of the disk in use",
-            )
-        )
-    variant = {"EndpointName": endpoint, "VariantName": VARIANT}
-    return tuple(
-        put_alarm(
-            {
-                **_alarm(endpoint, what, metric, namespace, description, variant),
-                **statistic,
-                "Threshold": float(threshold),
-                "ComparisonOperator": comparison,
-                "EvaluationPeriods": periods,
-                "DatapointsToAlarm": breaching,
-                **actions,
-            }
-        )
-        for what, metric, namespace, statistic, comparison, threshold, periods, breaching, description in rows
-    )
+        disk = {"Namespace": _MACHINES, "Statistic": "Maximum"}
+        when = f"> {_MOST_DISK_PERCENT}"
+        alarms.append(alarm(_DISK, "DiskUtilization", when, (5, 5), "percent of the disk in use", **disk))
+    return tuple(put_alarm({name: value for name, value in each.items() if value is not None}) for each in alarms)
 
 
 def backlog_alarm(endpoint: str, actions: list[str]) -> dict[str, Any]:
     """The alarm for an asynchronous endpoint that has queued calls but no instance for two minutes."""
-    description = "1 while calls wait and no instance exists"
-    return {
-        **_alarm(endpoint, _BACKLOG, "HasBacklogWithoutCapacity", _CALLS, description, {"EndpointName": endpoint}),
-        "Statistic": "Average",
-        "Threshold": 1.0,
-        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
-        "EvaluationPeriods": 2,
-        "DatapointsToAlarm": 2,
-        "TreatMissingData": "missing",
-        "AlarmActions": actions,
-    }
+    text, of_endpoint = "1 while calls wait and no instance exists", {"EndpointName": endpoint}
+    alarm = _alarm(endpoint, _BACKLOG, "HasBacklogWithoutCapacity", ">= 1", (2, 2), text, of_endpoint)
+    return {**alarm, "TreatMissingData": "missing", "AlarmActions": actions}
 
 
 def _alarm(
-    endpoint: str, what: str, metric: str, namespace: str, description: str, dimensions: dict[str, str]
+    endpoint: str,
+    what: str,
+    metric: str,
+    when: str,
+    minutes: tuple[int, int],
+    text: str,
+    dimensions: dict[str, str],
 ) -> dict[str, Any]:
-    """The parameters that all alarms share: one value per minute; missing values, as without calls, raise no alarm."""
+    """One value per minute is compared, and `minutes` of so many must breach the threshold of `when`.
+
+    Missing values, as without calls, raise no alarm.
+    """
+    comparison, threshold = when.split()
     return {
         "AlarmName": alarm_name(endpoint, what),
-        "AlarmDescription": f"{endpoint}: {description}",
-        "Namespace": namespace,
+        "AlarmDescription": f"{endpoint}: {text}",
+        "Namespace": _CALLS,
         "MetricName": metric,
         "Dimensions": [{"Name": name, "Value": value} for name, value in dimensions.items()],
         "Period": 60,
         "TreatMissingData": "notBreaching",
+        "Statistic": "Average",
+        "Threshold": float(threshold),
+        "ComparisonOperator": _COMPARISONS[comparison],
+        "EvaluationPeriods": minutes[1],
+        "DatapointsToAlarm": minutes[0],
     }
 
 
