@@ -73,7 +73,8 @@ _GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "--volume-gb": _number(0),
         "--download-secs": _number(0, "time limit for downloading the model, 60 to 3600"),
         "--startup-secs": _number(0, "time limit until /ping answers 200, 60 to 3600"),
-        "--ami": _text("version of the host image, which contains the GPU driver"),
+        "--ami": _text("version of the host image, which contains the GPU driver; default: one that runs --cuda"),
+        "--cuda": _choice(["13", "12"], "13", "CUDA in the image, for instances with GPUs"),
         "--routing": _text("LEAST_OUTSTANDING_REQUESTS or RANDOM"),
     },
     "data capture": {

@@ -25,6 +25,7 @@ from tests.unit.deploy.sagemaker.sagemaker_command import (
     refusal,
 )
 
+AMI_535 = "al2-ami-sagemaker-inference-gpu-2"
 TOPIC = "arn:aws:sns:us-east-1:123456789012:films"
 
 
@@ -124,6 +125,27 @@ def test_capture_lists_text_types_but_not_binary_tensors() -> None:
         "CsvContentTypes": ["text/csv"],
         "JsonContentTypes": ["application/json", "application/jsonlines", "application/x-mine"],
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "ami"),
+    [
+        (["--instance-type=ml.g5.xlarge"], "al2023-ami-sagemaker-inference-gpu-4-1"),
+        (["--instance-type=ml.g4dn.xlarge", "--cuda=12"], "al2-ami-sagemaker-inference-gpu-3-1"),
+        (["--instance-type=ml.p5.48xlarge", "--ami=al2-ami-sagemaker-inference-gpu-2"], AMI_535),
+        (["--instance-type=ml.c6i.xlarge"], None),
+    ],
+)
+def test_the_host_image_has_a_driver_for_the_image(options: list[str], ami: str | None) -> None:
+    [variant] = config_of(*MODEL, "--model-data", ARCHIVE, *options)["ProductionVariants"]
+    assert variant.get("InferenceAmiVersion") == ami
+
+
+def test_batch_transform_on_gpus_needs_the_image_with_cuda_12() -> None:
+    batch = (*BATCH, "--instance-type=ml.g5.xlarge")
+    assert "CUDA 13 needs 580" in refusal("create", "films", *batch)
+    job = only(dry_run("create", "films", *batch, "--cuda=12"), "sagemaker.CreateTransformJob")
+    assert job["TransformResources"]["TransformAmiVersion"] == "al2-ami-sagemaker-batch-gpu-535"
 
 
 def test_batch_transform_job_splits_and_assembles() -> None:
