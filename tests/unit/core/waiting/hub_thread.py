@@ -31,3 +31,13 @@ def run_on_hub(test: Callable[[Any], None]) -> None:
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(run).result()
+
+
+def hub_test(test: Callable[[Any], None]) -> Callable[[], None]:
+    """The test that runs `test` with `run_on_hub`."""
+
+    def run() -> None:
+        run_on_hub(test)
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run

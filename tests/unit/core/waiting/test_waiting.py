@@ -13,7 +13,7 @@ from typing import Any
 import gevent
 import pytest
 
-from tests.unit.core.waiting.hub_thread import LIMIT_S, run_on_hub, until
+from tests.unit.core.waiting.hub_thread import LIMIT_S, hub_test, run_on_hub, until
 from trident.core.waiting.hub import GreenletMailbox, GreenletWaiter, HubSignal, HubWaiters
 from trident.core.waiting.waiting import TICK_S, Deadlines, Mailbox, ThreadMailbox, ThreadWaiter
 
@@ -50,61 +50,53 @@ def waiters_of(hub: Any) -> Iterator[HubWaiters]:
         waiters.close()
 
 
-def test_each_greenlet_waits_for_its_own_outcome() -> None:
-    def test(hub: Any) -> None:
-        with waiters_of(hub) as waiters:
-            made = [waiters.waiter() for _ in range(3)]
-            waiting = [gevent.spawn(waiter.wait, LIMIT_S) for waiter in made]
-            gevent.sleep(0)
-            made[1].settle("second")
-            assert waiting[1].get(timeout=LIMIT_S) == "second"
-            assert [greenlet.ready() for greenlet in waiting] == [False, True, False]
-            thread = threading.Thread(target=lambda: [made[0].settle("first"), made[2].settle("third")])
-            thread.start()
-            assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == ["first", "second", "third"]
-            thread.join(LIMIT_S)
-
-    run_on_hub(test)
+@hub_test
+def test_each_greenlet_waits_for_its_own_outcome(hub: Any) -> None:
+    with waiters_of(hub) as waiters:
+        made = [waiters.waiter() for _ in range(3)]
+        waiting = [gevent.spawn(waiter.wait, LIMIT_S) for waiter in made]
+        gevent.sleep(0)
+        made[1].settle("second")
+        assert waiting[1].get(timeout=LIMIT_S) == "second"
+        assert [greenlet.ready() for greenlet in waiting] == [False, True, False]
+        thread = threading.Thread(target=lambda: [made[0].settle("first"), made[2].settle("third")])
+        thread.start()
+        assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == ["first", "second", "third"]
+        thread.join(LIMIT_S)
 
 
-def test_a_waiter_returns_an_outcome_that_arrived_before_the_wait() -> None:
-    def test(hub: Any) -> None:
-        with waiters_of(hub) as waiters:
-            waiter = waiters.waiter()
-            waiter.settle("outcome")
-            assert waiter.wait() == "outcome"
-            assert waiter.wait(0.0) == "outcome"
-
-    run_on_hub(test)
+@hub_test
+def test_a_waiter_returns_an_outcome_that_arrived_before_the_wait(hub: Any) -> None:
+    with waiters_of(hub) as waiters:
+        waiter = waiters.waiter()
+        waiter.settle("outcome")
+        assert waiter.wait() == "outcome"
+        assert waiter.wait(0.0) == "outcome"
 
 
-def test_an_outcome_after_the_timeout_wakes_nobody() -> None:
-    def test(hub: Any) -> None:
-        with waiters_of(hub) as waiters:
-            late = waiters.waiter()
-            assert late.wait(0.001) is None
-            late.settle("late")
-            other = waiters.waiter()
-            waiting = gevent.spawn(other.wait)
-            gevent.sleep(0.001)  # raises if the late outcome switches to this greenlet
-            other.settle("outcome")
-            # Outcomes arrive in order, so the late one has arrived as well.
-            assert waiting.get(timeout=LIMIT_S) == "outcome"
-
-    run_on_hub(test)
+@hub_test
+def test_an_outcome_after_the_timeout_wakes_nobody(hub: Any) -> None:
+    with waiters_of(hub) as waiters:
+        late = waiters.waiter()
+        assert late.wait(0.001) is None
+        late.settle("late")
+        other = waiters.waiter()
+        waiting = gevent.spawn(other.wait)
+        gevent.sleep(0.001)  # raises if the late outcome switches to this greenlet
+        other.settle("outcome")
+        # Outcomes arrive in order, so the late one has arrived as well.
+        assert waiting.get(timeout=LIMIT_S) == "outcome"
 
 
-def test_a_native_thread_gets_a_waiter_that_blocks_only_itself() -> None:
-    def test(hub: Any) -> None:
-        with waiters_of(hub) as waiters, ThreadPoolExecutor(1) as pool:
-            assert isinstance(waiters.waiter(), GreenletWaiter)
-            waiter = pool.submit(waiters.waiter).result(LIMIT_S)
-            assert isinstance(waiter, ThreadWaiter)
-            waiting = pool.submit(waiter.wait, LIMIT_S)
-            waiter.settle("outcome")
-            assert waiting.result(LIMIT_S) == "outcome"
-
-    run_on_hub(test)
+@hub_test
+def test_a_native_thread_gets_a_waiter_that_blocks_only_itself(hub: Any) -> None:
+    with waiters_of(hub) as waiters, ThreadPoolExecutor(1) as pool:
+        assert isinstance(waiters.waiter(), GreenletWaiter)
+        waiter = pool.submit(waiters.waiter).result(LIMIT_S)
+        assert isinstance(waiter, ThreadWaiter)
+        waiting = pool.submit(waiter.wait, LIMIT_S)
+        waiter.settle("outcome")
+        assert waiting.result(LIMIT_S) == "outcome"
 
 
 class LastMoment(deque[Any]):
@@ -123,17 +115,15 @@ class LastMoment(deque[Any]):
         return found
 
 
-def test_an_outcome_that_arrives_as_the_hub_stops_looking_is_delivered() -> None:
-    def test(hub: Any) -> None:
-        with waiters_of(hub) as waiters:
-            first, second = waiters.waiter(), waiters.waiter()
-            waiters.arrived = LastMoment(lambda: second.settle("second"))
-            waiting = [gevent.spawn(waiter.wait) for waiter in (first, second)]
-            gevent.sleep(0)
-            first.settle("first")
-            assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == ["first", "second"]
-
-    run_on_hub(test)
+@hub_test
+def test_an_outcome_that_arrives_as_the_hub_stops_looking_is_delivered(hub: Any) -> None:
+    with waiters_of(hub) as waiters:
+        first, second = waiters.waiter(), waiters.waiter()
+        waiters.arrived = LastMoment(lambda: second.settle("second"))
+        waiting = [gevent.spawn(waiter.wait) for waiter in (first, second)]
+        gevent.sleep(0)
+        first.settle("first")
+        assert [greenlet.get(timeout=LIMIT_S) for greenlet in waiting] == ["first", "second"]
 
 
 def test_an_outcome_after_the_end_does_no_harm() -> None:
@@ -151,74 +141,65 @@ def test_an_outcome_after_the_end_does_no_harm() -> None:
     assert made[0].outcome == "late"
 
 
-def test_many_signals_are_one_call_on_the_hub() -> None:
-    def test(hub: Any) -> None:
-        calls: list[int] = []
-        signal = HubSignal(hub, lambda: calls.append(threading.get_ident()))
-        for _ in range(100):
-            signal.send()
-        assert calls == []
-        until(lambda: calls)
-        gevent.sleep(0)
-        assert calls == [threading.get_ident()]
+@hub_test
+def test_many_signals_are_one_call_on_the_hub(hub: Any) -> None:
+    calls: list[int] = []
+    signal = HubSignal(hub, lambda: calls.append(threading.get_ident()))
+    for _ in range(100):
         signal.send()
-        until(lambda: len(calls) == 2)
-        signal.close()
+    assert calls == []
+    until(lambda: calls)
+    gevent.sleep(0)
+    assert calls == [threading.get_ident()]
+    signal.send()
+    until(lambda: len(calls) == 2)
+    signal.close()
 
-    run_on_hub(test)
 
-
-def test_no_signal_of_another_thread_is_lost() -> None:
+@hub_test
+def test_no_signal_of_another_thread_is_lost(hub: Any) -> None:
     """Each signal follows a write: the last call must see the last write."""
+    sent, seen = 0, 0
 
-    def test(hub: Any) -> None:
-        sent, seen = 0, 0
+    def look() -> None:
+        nonlocal seen
+        seen = sent
 
-        def look() -> None:
-            nonlocal seen
-            seen = sent
+    signal = HubSignal(hub, look)
 
-        signal = HubSignal(hub, look)
+    def send() -> None:
+        nonlocal sent
+        for _ in range(2000):
+            sent += 1
+            signal.send()
 
-        def send() -> None:
-            nonlocal sent
-            for _ in range(2000):
-                sent += 1
-                signal.send()
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        until(lambda: seen == 2000)
-        thread.join(LIMIT_S)
-        signal.close()
-
-    run_on_hub(test)
+    thread = threading.Thread(target=send)
+    thread.start()
+    until(lambda: seen == 2000)
+    thread.join(LIMIT_S)
+    signal.close()
 
 
-def test_a_signal_after_io_calls_too() -> None:
-    def test(hub: Any) -> None:
-        calls: list[int] = []
-        signal = HubSignal(hub, lambda: calls.append(1))
-        signal.send_after_io()
-        until(lambda: calls)
-        signal.close()
-
-    run_on_hub(test)
+@hub_test
+def test_a_signal_after_io_calls_too(hub: Any) -> None:
+    calls: list[int] = []
+    signal = HubSignal(hub, lambda: calls.append(1))
+    signal.send_after_io()
+    until(lambda: calls)
+    signal.close()
 
 
-def test_signals_after_the_end_do_nothing() -> None:
-    def test(hub: Any) -> None:
-        calls: list[int] = []
-        signal = HubSignal(hub, lambda: calls.append(1))
-        signal.close()
-        signal.send()
-        thread = threading.Thread(target=signal.send)
-        thread.start()
-        thread.join(LIMIT_S)
-        gevent.sleep(0.001)
-        assert calls == []
-
-    run_on_hub(test)
+@hub_test
+def test_signals_after_the_end_do_nothing(hub: Any) -> None:
+    calls: list[int] = []
+    signal = HubSignal(hub, lambda: calls.append(1))
+    signal.close()
+    signal.send()
+    thread = threading.Thread(target=signal.send)
+    thread.start()
+    thread.join(LIMIT_S)
+    gevent.sleep(0.001)
+    assert calls == []
 
 
 Test = Callable[[Mailbox[int]], None]
@@ -286,85 +267,75 @@ class Call:
         self._ended.append(self.name)
 
 
-def test_what_is_due_expires_in_its_order_and_not_too_early() -> None:
-    def test(hub: Any) -> None:
-        ended: list[str] = []
-        deadlines = Deadlines(hub)
-        calls = [Call(ended, name) for name in ("late", "soon", "now", "past")]
-        for call, seconds in zip(calls, (0.2, 0.1, 0.0, -5.0), strict=True):
-            deadlines.add(seconds, call)
-        until(lambda: len(ended) == 4)
-        assert ended == ["now", "past", "soon", "late"]
-        assert calls[0].lasted >= 0.2
-        assert calls[1].lasted >= 0.1
-        deadlines.close()
-
-    run_on_hub(test)
+@hub_test
+def test_what_is_due_expires_in_its_order_and_not_too_early(hub: Any) -> None:
+    ended: list[str] = []
+    deadlines = Deadlines(hub)
+    calls = [Call(ended, name) for name in ("late", "soon", "now", "past")]
+    for call, seconds in zip(calls, (0.2, 0.1, 0.0, -5.0), strict=True):
+        deadlines.add(seconds, call)
+    until(lambda: len(ended) == 4)
+    assert ended == ["now", "past", "soon", "late"]
+    assert calls[0].lasted >= 0.2
+    assert calls[1].lasted >= 0.1
+    deadlines.close()
 
 
-def test_what_was_removed_does_not_expire() -> None:
-    def test(hub: Any) -> None:
-        ended: list[str] = []
-        deadlines = Deadlines(hub)
-        calls = [Call(ended, str(number)) for number in range(3)]
-        ticks = [deadlines.add(0.01, call) for call in calls]
-        deadlines.remove(ticks[1], calls[1])
-        deadlines.remove(ticks[1], calls[1])
-        until(lambda: len(ended) == 2)
-        assert ended == ["0", "2"]
-        deadlines.remove(ticks[0], calls[0])
-        deadlines.close()
-
-    run_on_hub(test)
+@hub_test
+def test_what_was_removed_does_not_expire(hub: Any) -> None:
+    ended: list[str] = []
+    deadlines = Deadlines(hub)
+    calls = [Call(ended, str(number)) for number in range(3)]
+    ticks = [deadlines.add(0.01, call) for call in calls]
+    deadlines.remove(ticks[1], calls[1])
+    deadlines.remove(ticks[1], calls[1])
+    until(lambda: len(ended) == 2)
+    assert ended == ["0", "2"]
+    deadlines.remove(ticks[0], calls[0])
+    deadlines.close()
 
 
-def test_nothing_is_kept_of_many_calls_that_ended_in_time() -> None:
-    def test(hub: Any) -> None:
-        ended: list[str] = []
-        deadlines = Deadlines(hub)
-        last = Call(ended, "last")
-        for _ in range(20_000):
-            call = Call(ended, "never")
-            deadlines.remove(deadlines.add(60.0, call), call)
-        assert sum(map(len, deadlines._ticks.values())) == 0
-        assert len(deadlines._ticks) < 60 / TICK_S
-        deadlines.add(0.0, last)
-        until(lambda: ended == ["last"])
-        # The ticks before a tick that is still used go with the next look.
-        assert deadlines._ticks == {}
-        assert deadlines._timer is None
-
-    run_on_hub(test)
+@hub_test
+def test_nothing_is_kept_of_many_calls_that_ended_in_time(hub: Any) -> None:
+    ended: list[str] = []
+    deadlines = Deadlines(hub)
+    last = Call(ended, "last")
+    for _ in range(20_000):
+        call = Call(ended, "never")
+        deadlines.remove(deadlines.add(60.0, call), call)
+    assert sum(map(len, deadlines._ticks.values())) == 0
+    assert len(deadlines._ticks) < 60 / TICK_S
+    deadlines.add(0.0, last)
+    until(lambda: ended == ["last"])
+    # The ticks before a tick that is still used go with the next look.
+    assert deadlines._ticks == {}
+    assert deadlines._timer is None
 
 
-def test_one_that_expires_may_remove_another_and_add_a_new_one() -> None:
-    def test(hub: Any) -> None:
-        ended: list[str] = []
-        deadlines = Deadlines(hub)
-        other = Call(ended, "other")
-        later = Call(ended, "later")
+@hub_test
+def test_one_that_expires_may_remove_another_and_add_a_new_one(hub: Any) -> None:
+    ended: list[str] = []
+    deadlines = Deadlines(hub)
+    other = Call(ended, "other")
+    later = Call(ended, "later")
 
-        class Busy(Call):
-            def expire(self) -> None:
-                deadlines.remove(tick, other)
-                deadlines.add(0.0, later)
-                super().expire()
+    class Busy(Call):
+        def expire(self) -> None:
+            deadlines.remove(tick, other)
+            deadlines.add(0.0, later)
+            super().expire()
 
-        first = Busy(ended, "busy")
-        tick = deadlines.add(0.01, first)
-        deadlines._ticks[tick][other] = None
-        until(lambda: "later" in ended)
-        assert ended == ["busy", "later"]
-        deadlines.close()
-
-    run_on_hub(test)
+    first = Busy(ended, "busy")
+    tick = deadlines.add(0.01, first)
+    deadlines._ticks[tick][other] = None
+    until(lambda: "later" in ended)
+    assert ended == ["busy", "later"]
+    deadlines.close()
 
 
-def test_a_deadline_is_near_in_its_last_moment() -> None:
-    def test(hub: Any) -> None:
-        deadlines = Deadlines(hub)
-        assert deadlines.is_near(deadlines.add(0.0, Call([], "now")))
-        assert not deadlines.is_near(deadlines.add(60.0, Call([], "later")))
-        deadlines.close()
-
-    run_on_hub(test)
+@hub_test
+def test_a_deadline_is_near_in_its_last_moment(hub: Any) -> None:
+    deadlines = Deadlines(hub)
+    assert deadlines.is_near(deadlines.add(0.0, Call([], "now")))
+    assert not deadlines.is_near(deadlines.add(60.0, Call([], "later")))
+    deadlines.close()
