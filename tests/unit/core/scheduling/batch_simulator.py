@@ -8,7 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trident.core.config.spec import BatchingSpec, ModelSpec
+from tests.unit.core.scheduling.scheduler_bench import model_spec
+from trident.core.config.spec import BatchingSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
@@ -98,16 +99,7 @@ def simulate(
 ) -> Outcome:
     """Serve `arrivals` with a target, or with a fixed setting."""
     batching = BatchingSpec(preferred_batch_sizes=(), target_p99_ns=int(target_ms * _MS))
-    spec = ModelSpec(
-        name="m",
-        version=1,
-        platform="",
-        backend="",
-        max_batch_size=max_batch_size,
-        inputs={},
-        outputs={},
-        batching=batching,
-    )
+    spec = model_spec(max_batch_size, batching)
     limits = limits_of(spec) if setting is None else setting.limits()
     simulation = _Simulation(arrivals, machine, limits, random.Random(seed))
     if setting is None:

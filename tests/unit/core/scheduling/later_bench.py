@@ -6,13 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 
-from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads
+from tests.unit.core.scheduling.scheduler_bench import LIMIT_S, instance_threads, model_spec
 from trident.core.backends.backend import Execution
 from trident.core.config.placement import DeviceKind, Placement
-from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.config.spec import BatchingSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse, Outputs, OutputTensor
@@ -79,17 +80,7 @@ class LaterBench:
         answer: Answer | None = None,
         window: WindowLimits = DEFAULT_WINDOW,
     ) -> None:
-        spec = ModelSpec(
-            name="m",
-            version=1,
-            platform="",
-            backend="stub",
-            max_batch_size=8,
-            inputs={},
-            outputs={},
-            batching=batching,
-            decoupled=True,
-        )
+        spec = replace(model_spec(8, batching), decoupled=True)
         self.backends = [LaterStub(number, answer) for number in range(instances)]
         self.backend = self.backends[0]
         self.statistics = ModelStatistics()

@@ -59,6 +59,19 @@ class Stub:
     def close(self) -> None: ...
 
 
+def model_spec(max_batch_size: int = 8, batching: BatchingSpec | None = None) -> ModelSpec:
+    return ModelSpec(
+        name="m",
+        version=1,
+        platform="",
+        backend="stub",
+        max_batch_size=max_batch_size,
+        inputs={},
+        outputs={},
+        batching=batching,
+    )
+
+
 class Bench:
     """A scheduler with stub instances, and the responses to its requests."""
 
@@ -74,16 +87,7 @@ class Bench:
         limits: Sequence[InstanceLimit] = (),
     ) -> None:
         """`limits` are those of the first instances, for the `limiter`."""
-        spec = ModelSpec(
-            name="m",
-            version=1,
-            platform="",
-            backend="stub",
-            max_batch_size=max_batch_size,
-            inputs={},
-            outputs={},
-            batching=batching,
-        )
+        spec = model_spec(max_batch_size, batching)
         given = [*limits, *[NO_LIMIT] * instances]
         self.backends = [Stub(number, given[number]) for number in range(instances)]
         self.backend = self.backends[0]

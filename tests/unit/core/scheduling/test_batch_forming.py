@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from tests.unit.core.scheduling.scheduler_bench import model_spec
 from tests.unit.pending_requests import pending_request
-from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.config.spec import BatchingSpec
 from trident.core.errors import RequestCancelled
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import DEADLINE, DELAY, FULL, PREFERRED, PRIORITY, SHAPE, Caller, CloseReason
@@ -208,19 +209,6 @@ def test_with_a_margin_a_batch_is_closed_before_one_of_its_requests_expires() ->
     assert may_end(Wait(4 * S, 6, None, S, S), pending, 4)
 
 
-def spec(max_batch_size: int, batching: BatchingSpec | None) -> ModelSpec:
-    return ModelSpec(
-        name="m",
-        version=1,
-        platform="",
-        backend="stub",
-        max_batch_size=max_batch_size,
-        inputs={},
-        outputs={},
-        batching=batching,
-    )
-
-
 @pytest.mark.parametrize(
     ("max_batch_size", "batching", "limits"),
     [
@@ -233,12 +221,12 @@ def spec(max_batch_size: int, batching: BatchingSpec | None) -> ModelSpec:
 def test_limits_follow_the_configuration(
     max_batch_size: int, batching: BatchingSpec | None, limits: BatchLimits
 ) -> None:
-    assert limits_of(spec(max_batch_size, batching)) == limits
+    assert limits_of(model_spec(max_batch_size, batching)) == limits
 
 
 BATCHES = BatchLimits(4, frozenset((4,)), 4, 0)
 DELAYED_FOUR = BATCHES._replace(delay_ns=100)
-SPEC = ModelSpec(name="m", version=1, platform="", backend="stub", max_batch_size=4, inputs={}, outputs={})
+SPEC = model_spec(4)
 
 
 def queue_with(*ids: str, delay_until: int = 0) -> RequestQueue:

@@ -21,12 +21,13 @@ from tests.unit.core.scheduling.scheduler_bench import (
     batching,
     instance_threads,
     limit,
+    model_spec,
     resting,
 )
 from tests.unit.pending_requests import pending_request
 from tests.waiting import until
 from trident.core.backends.backend import BackendInstance, Execution
-from trident.core.config.spec import BatchingSpec, ModelSpec, QueuePolicy
+from trident.core.config.spec import BatchingSpec, QueuePolicy
 from trident.core.errors import DeadlineExceeded, QueueFull, RequestCancelled, ServerStopping
 from trident.core.inference.pending_request import CancelCause, Deferred
 from trident.core.inference.request import Caller, CloseReason, InferenceRequest
@@ -918,11 +919,8 @@ def test_the_submitting_thread_does_not_wait_for_a_turn(make_bench: MakeBench, l
 
 def executed_batches(batching: BatchingSpec | None) -> list[list[str]]:
     """The batches of three requests that are submitted, before the start, to a scheduler that waits for three."""
-    spec = ModelSpec(
-        name="m", version=1, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={}, batching=batching
-    )
     stub = Stub()
-    scheduler = make_scheduler(spec, [stub], ModelStatistics(), delay_until=3)
+    scheduler = make_scheduler(model_spec(8, batching), [stub], ModelStatistics(), delay_until=3)
     for id in "abc":
         scheduler.submit(pending_request(id))
     scheduler.start()

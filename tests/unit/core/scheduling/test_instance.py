@@ -7,6 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
 
@@ -16,13 +17,13 @@ import pytest
 from tests.unit.bucket_configs import bucket_text
 from tests.unit.core.scheduling.echo_instance import EchoInstance
 from tests.unit.core.scheduling.later_bench import LaterStub, text
-from tests.unit.core.scheduling.scheduler_bench import Stub
+from tests.unit.core.scheduling.scheduler_bench import Stub, model_spec
 from tests.unit.onnx_models import identity
 from tests.unit.onnx_serving import serving
 from tests.unit.pending_requests import ignore, pending_request
 from trident.core.backends.backend import BackendInstance, Execution
 from trident.core.config.request_check import RequestValidator
-from trident.core.config.spec import BatchingSpec, InputSpec, ModelSpec
+from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import BackendFailed, InvalidRequest, OutOfMemory, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import CloseReason, InferenceRequest, InferenceTimes, InputTensor
@@ -43,7 +44,7 @@ from trident.core.scheduling.instance import (
 )
 from trident.core.scheduling.queue import deliver
 
-SPEC = ModelSpec(name="m", version=3, platform="", backend="stub", max_batch_size=8, inputs={}, outputs={})
+SPEC = replace(model_spec(), version=3)
 
 
 class Short(EchoInstance):
@@ -321,17 +322,8 @@ def test_the_padding_of_an_execution_is_counted_and_that_of_a_warmup_is_not(tmp_
     assert bucket == BucketStatistics(batch_size=4, length=0, execution_count=1, element_count=6, padding_count=2)
 
 
-def short_spec(dims: tuple[int, ...], batching: BatchingSpec | None = None, datatype: str = "FP32") -> ModelSpec:
-    return ModelSpec(
-        name="m",
-        version=1,
-        platform="",
-        backend="stub",
-        max_batch_size=8,
-        inputs={"IN": InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)},
-        outputs={},
-        batching=batching,
-    )
+def short_spec(dims: tuple[int, ...], datatype: str = "FP32") -> ModelSpec:
+    return replace(model_spec(), inputs={"IN": InputSpec(name="IN", datatype=BY_NAME[datatype], dims=dims)})
 
 
 def short_batch(items: int = 1) -> list[PendingRequest]:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.unit.core.scheduling.scheduler_bench import model_spec
 from tests.unit.pending_requests import pending_request
-from trident.core.config.spec import BatchingSpec, ModelSpec
+from trident.core.config.spec import BatchingSpec
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import BatchTuning
 from trident.core.scheduling.batch_forming import BatchLimits, limits_of
@@ -218,16 +219,7 @@ def test_a_delay_of_some_microseconds_is_not_notable() -> None:
     assert not BatchSetting(0, 16).differs_notably(BatchSetting(200_000, 16))
 
 
-SPEC = ModelSpec(
-    name="m",
-    version=1,
-    platform="",
-    backend="stub",
-    max_batch_size=64,
-    inputs={},
-    outputs={},
-    batching=BatchingSpec(preferred_batch_sizes=(), target_p99_ns=20 * MS),
-)
+SPEC = model_spec(64, BatchingSpec(preferred_batch_sizes=(), target_p99_ns=20 * MS))
 
 
 class Bench:
