@@ -145,7 +145,8 @@ def test_captured_types_and_the_variant_are_those_of_the_command() -> None:
         "JsonContentTypes": list(JSON_TYPES),
     }
     (variant,) = config["ProductionVariants"]
-    command = only(dry_run("create", NAME, *ASYNC), "sagemaker.CreateEndpointConfig")["ProductionVariants"][0]
+    on_gpus = dry_run("create", NAME, *ASYNC, "--instance-type=ml.g5.xlarge")
+    command = only(on_gpus, "sagemaker.CreateEndpointConfig")["ProductionVariants"][0]
     assert variant.keys() == command.keys()
     assert variant["VariantName"] == command["VariantName"]
 
