@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from prometheus_client.registry import Collector
@@ -17,7 +18,7 @@ from trident.core.frontend.access import GRPC, AuthTokens, Restrictions, Unauthe
 from trident.core.frontend.body import Allocate
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.grpc import admin, health
-from trident.core.grpc.call import RefusedCall, RpcCall
+from trident.core.grpc.call import RefusedCall, Rpc, RpcCall
 from trident.core.grpc.compression import IDENTITY, response_encoding
 from trident.core.grpc.front_end import GrpcFrontEnd, GrpcOptions, Spawn
 from trident.core.grpc.headers import (
@@ -25,7 +26,6 @@ from trident.core.grpc.headers import (
     VOLATILE,
     Method,
     RequestHead,
-    Rpc,
     is_custom,
     read_head,
     with_volatile,
@@ -51,8 +51,8 @@ def methods(*, reflection: bool) -> list[Method]:
     return [
         Method(INFERENCE, "ModelInfer", "inference", InferCall),
         Method(INFERENCE, "ModelStreamInfer", "inference", StreamInferCall),
-        Method(INFERENCE, "ServerLive", "health", RpcCall, health.server_live),
-        Method(INFERENCE, "ServerReady", "health", RpcCall, health.server_ready),
+        Method(INFERENCE, "ServerLive", "health", partial(RpcCall, health.server_live, False)),
+        Method(INFERENCE, "ServerReady", "health", partial(RpcCall, health.server_ready, False)),
         _waiting("ModelReady", "health", health.model_ready),
         _waiting("ServerMetadata", "metadata", admin.server_metadata),
         _waiting("ModelMetadata", "metadata", admin.model_metadata),
@@ -69,7 +69,7 @@ def methods(*, reflection: bool) -> list[Method]:
         _waiting("CudaSharedMemoryUnregister", "shared-memory", admin.cuda_unregister),
         _waiting("TraceSetting", "trace", admin.trace_settings),
         _waiting("LogSettings", "logging", admin.log_settings),
-        Method(HEALTH, "Check", "health", RpcCall, health.check),
+        Method(HEALTH, "Check", "health", partial(RpcCall, health.check, False)),
         Method(HEALTH, "Watch", "health", health.WatchCall),
         *(
             Method(f"grpc.reflection.{version}.ServerReflection", "ServerReflectionInfo", "", ReflectionCall)
@@ -80,7 +80,7 @@ def methods(*, reflection: bool) -> list[Method]:
 
 def _waiting(name: str, group: str, rpc: Rpc) -> Method:
     """An RPC that may wait for the engine's process, for storage, or for protobuf to be loaded."""
-    return Method(INFERENCE, name, group, RpcCall, rpc, waits=True)
+    return Method(INFERENCE, name, group, partial(RpcCall, rpc, True))
 
 
 class GrpcApplication(Application):

@@ -441,28 +441,31 @@ class UnaryCall(Call):
         self.serve(message)
 
 
-class RpcCall(UnaryCall):
-    """A call that a function serves."""
+Rpc = Callable[[GrpcFrontEnd, Buffer], bytes]
 
-    __slots__ = ()
+
+class RpcCall(UnaryCall):
+    """A call that `rpc` serves: in a greenlet, after protobuf was loaded, if it `waits`."""
+
+    __slots__ = ("_rpc", "_waits")
+
+    def __init__(self, rpc: Rpc, waits: bool, front_end: GrpcFrontEnd, stream: Stream, head: RequestHead) -> None:
+        super().__init__(front_end, stream, head)
+        self._rpc = rpc
+        self._waits = waits
 
     def serve(self, message: Buffer) -> None:
-        method = self.head.method
-        assert method is not None
-        if method.waits:
+        if self._waits:
             self.spawn(self._answer, message)
         else:
             self.busy += 1
             self.run(self._answer, message)
 
     def _answer(self, message: Buffer) -> None:
-        method = self.head.method
-        assert method is not None
-        assert method.rpc is not None
-        if method.waits:
+        if self._waits:
             self.front_end.load()
         if not self.ended:
-            answer = method.rpc(self.front_end, message)
+            answer = self._rpc(self.front_end, message)
             self.reply((answer,), len(answer))
 
 

@@ -15,7 +15,6 @@ from trident.core.errors import ErrorHints, ServerError
 from trident.core.grpc.compression import ENCODINGS, IDENTITY
 from trident.core.grpc.status import LONGEST_TEXT, GrpcError, Status, hint_of, message_of, status_of
 from trident.core.grpc.transport import Fields, HeaderFields, Receiver, Stream
-from trident.core.inference.tensors import Buffer
 
 # --- answers
 
@@ -87,30 +86,24 @@ def _cut(message: str) -> str:
 # --- requests
 
 # Gets the GrpcFrontEnd.
-Rpc = Callable[[Any, Buffer], bytes]
 MakeCall = Callable[[Any, Stream, "RequestHead"], Receiver]
 
 
 class Method:
     """A row of the method table of one front end.
 
-    `group` is the group of restricted protocols, "" for none. `make_call` makes the receiver of a call. `rpc` serves a
-    call that has one request and one response; `waits`: it may wait, so it gets a greenlet of its own. `ended` counts
+    `group` is the group of restricted protocols, "" for none. `make_call` makes the receiver of a call. `ended` counts
     the calls by their status.
     """
 
-    __slots__ = ("ended", "group", "make_call", "name", "path", "rpc", "service", "waits")
+    __slots__ = ("ended", "group", "make_call", "name", "path", "service")
 
-    def __init__(
-        self, service: str, name: str, group: str, make_call: MakeCall, rpc: Rpc | None = None, *, waits: bool = False
-    ) -> None:
+    def __init__(self, service: str, name: str, group: str, make_call: MakeCall) -> None:
         self.service = service
         self.name = name
         self.path = f"/{service}/{name}"
         self.group = group
         self.make_call = make_call
-        self.rpc = rpc
-        self.waits = waits
         self.ended = [0] * len(Status)
 
 

@@ -12,13 +12,12 @@ from trident.core.grpc.request import ResponsePlan
 from trident.core.grpc.response import (
     Encoded,
     encode_empty_final,
-    encode_parameters,
     encode_response,
     encode_stream_error,
     encode_stream_failure,
     encode_stream_response,
 )
-from trident.core.inference.response import NO_SEQUENCE, InferenceResponse, OutputTensor, PackedOutputs
+from trident.core.inference.response import InferenceResponse, OutputTensor, PackedOutputs
 from trident.core.inference.tensors import Array, bytes_array, layout_of
 
 PLAN = ResponsePlan()
@@ -98,16 +97,6 @@ def test_the_parameters_of_a_response_keep_their_types() -> None:
     read = {key: getattr(value, value.WhichOneof("parameter_choice")) for key, value in message.parameters.items()}
     assert read == parameters
     assert type(read["b"]) is bool
-
-
-def test_the_parameters_of_an_ensemble_are_written_once_for_all() -> None:
-    assert encode_parameters(NO_SEQUENCE) == encode_parameters(dict(NO_SEQUENCE))
-    message = unary(InferenceResponse("m", 1, [], parameters=NO_SEQUENCE))
-    assert {key: value.WhichOneof("parameter_choice") for key, value in message.parameters.items()} == {
-        "sequence_id": "int64_param",
-        "sequence_start": "bool_param",
-        "sequence_end": "bool_param",
-    }
 
 
 def test_a_parameter_that_no_field_can_hold_fails() -> None:
