@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 
-from trident.core.remote.connection import Linked
+from trident.core.remote.connection import LinkHandler
 from trident.core.waiting.hub import HubSignal, HubWaiters
 from trident.core.waiting.waiting import Waiter
 
@@ -24,7 +24,7 @@ class GeventLink:
     def __init__(self) -> None:
         hub = gevent.get_hub()
         self._loop = hub.loop
-        self._linked: Linked | None = None
+        self._handler: LinkHandler | None = None
         self._watched: Any = None
         self._readable: Any = None
         self._writable: Any = None
@@ -33,8 +33,8 @@ class GeventLink:
         self.wake = self._flush_signal.send
         self._timer = self._loop.timer(_LOOK_SECONDS, _LOOK_SECONDS)
 
-    def start(self, linked: Linked) -> None:
-        self._linked = linked
+    def start(self, handler: LinkHandler) -> None:
+        self._handler = handler
         self._timer.start(self._look)
         self._look()
 
@@ -43,7 +43,7 @@ class GeventLink:
 
     def close(self) -> None:
         """Call it on the hub's thread."""
-        self._linked = None
+        self._handler = None
         self._unwatch()
         self._timer.stop()
         self._timer.close()
@@ -51,26 +51,26 @@ class GeventLink:
         self._waiters.close()
 
     def _flush(self) -> None:
-        if self._linked is not None:
-            self._linked.flush()
+        if self._handler is not None:
+            self._handler.flush()
             self._watch()
 
     def _read(self) -> None:
-        if self._linked is not None:
-            self._linked.read()
+        if self._handler is not None:
+            self._handler.read()
             self._watch()
 
     def _look(self) -> None:
-        if self._linked is not None:
-            self._linked.look()
+        if self._handler is not None:
+            self._handler.look()
             self._watch()
 
     def _watch(self) -> None:
         """Watch the connection's present socket, for writing too while the connection has unsent bytes."""
-        linked = self._linked
-        if linked is None:
+        handler = self._handler
+        if handler is None:
             return
-        sock = linked.sock
+        sock = handler.sock
         if sock is not self._watched:
             self._unwatch()
             self._watched = sock
@@ -78,7 +78,7 @@ class GeventLink:
                 # With priority over the clients: a client must not see a state older than the answer it has received.
                 self._readable = self._loop.io(sock.fileno(), _READ, priority=self._loop.MAXPRI)
                 self._readable.start(self._read)
-        if sock is not None and linked.wants_to_write:
+        if sock is not None and handler.wants_to_write:
             if self._writable is None:
                 self._writable = self._loop.io(sock.fileno(), _WRITE)
                 self._writable.start(self._flush)

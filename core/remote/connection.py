@@ -48,7 +48,7 @@ from trident.core.waiting.waiting import ThreadWaiter, Waiter
 _LOOK_SECONDS = 0.05
 
 
-class Linked(Protocol):
+class LinkHandler(Protocol):
     """What a link drives, always on the link's thread."""
 
     @property
@@ -70,7 +70,7 @@ class Linked(Protocol):
 
 
 class Link(Protocol):
-    def start(self, linked: Linked) -> None:
+    def start(self, handler: LinkHandler) -> None:
         """Begin to drive. Called once."""
 
     def wake(self) -> None:
@@ -80,14 +80,14 @@ class Link(Protocol):
         """For the calling thread or greenlet, which waits until the connection settles it."""
 
     def close(self) -> None:
-        """Stop driving. After this returns `linked` is no longer called."""
+        """Stop driving. After this returns `handler` is no longer called."""
 
 
 class ThreadLink:
     """A link with its own native thread: for servers without a hub, and for tests."""
 
     def __init__(self) -> None:
-        self._linked: Linked | None = None
+        self._handler: LinkHandler | None = None
         self._awake, self._waker = socket.socketpair()
         self._awake.setblocking(False)
         self._waker.setblocking(False)
@@ -95,8 +95,8 @@ class ThreadLink:
         self._is_closing = False
         self._own_thread = threading.Thread(target=self._drive, name="trident-engine-link", daemon=True)
 
-    def start(self, linked: Linked) -> None:
-        self._linked = linked
+    def start(self, handler: LinkHandler) -> None:
+        self._handler = handler
         self._own_thread.start()
 
     def wake(self) -> None:
@@ -120,27 +120,27 @@ class ThreadLink:
             self._waker.send(b"\0")
 
     def _drive(self) -> None:
-        linked = self._linked
-        assert linked is not None
+        handler = self._handler
+        assert handler is not None
         while not self._is_closing:
-            linked.look()
+            handler.look()
             with selectors.DefaultSelector() as selector:
-                sock = linked.sock
+                sock = handler.sock
                 selector.register(self._awake, selectors.EVENT_READ)
                 if sock is not None:
-                    write = selectors.EVENT_WRITE if linked.wants_to_write else 0
+                    write = selectors.EVENT_WRITE if handler.wants_to_write else 0
                     selector.register(sock, selectors.EVENT_READ | write)
                 ready = {key.fileobj: events for key, events in selector.select(_LOOK_SECONDS)}
             if self._awake in ready:
                 # In this order: a signal that this takes must not leave `_asked` set.
                 self._awake.recv(4096)
                 self._asked = False
-                linked.flush()
+                handler.flush()
             events = ready.get(sock, 0) if sock is not None else 0
             if events & selectors.EVENT_WRITE:
-                linked.flush()
+                handler.flush()
             if events & selectors.EVENT_READ:
-                linked.read()
+                handler.read()
 
 
 # Source: docs/architecture.md section 5.
@@ -162,7 +162,7 @@ LOST = object()
 _Pending = tuple[PendingRequest, list[Array]]
 
 
-class NoRoom(Exception):
+class SharedMemoryFull(Exception):
     """The shared memory has no room for an input now."""
 
 
@@ -245,7 +245,7 @@ class Connection:
     # --- to the engine
 
     def submit(self, pending: PendingRequest) -> None:
-        """Send the request. Raises NoRoom, EngineGone, or InvalidRequest if it cannot be sent."""
+        """Send the request. Raises SharedMemoryFull, EngineGone, or InvalidRequest if it cannot be sent."""
         request = pending.request
         number = next(self._numbers)
         held: list[Array] = []
@@ -267,7 +267,7 @@ class Connection:
     def _share(self, held: list[Array], content: Buffer) -> int | None:
         """The offset of a large input in shared memory: it was received there, or is copied there and `held`.
 
-        None if the memory is too small for it: then it goes through the socket. Raises NoRoom.
+        None if the memory is too small for it: then it goes through the socket. Raises SharedMemoryFull.
         """
         offset = self._memory.offset_of(content)
         if offset is None:
@@ -276,7 +276,7 @@ class Connection:
                 return None
             memory = self.allocate(size)
             if memory is None:
-                raise NoRoom
+                raise SharedMemoryFull
             memory[:] = memoryview(content)
             held.append(memory)
             offset = self._memory.offset_of(memory)

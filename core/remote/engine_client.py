@@ -23,7 +23,7 @@ from trident.core.observability.log import change_log, log_levels
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
 from trident.core.remote.calls import CALLS, Call, EngineGone, decode_result, encode_call
-from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, NoRoom, gone
+from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
 from trident.core.remote.engine_server import EngineState, engine_down
 from trident.core.waiting.waiting import Waiter
 
@@ -33,7 +33,7 @@ R = TypeVar("R")
 _log = logging.getLogger("trident.engine")
 
 # How long a request with large inputs waits for room in shared memory.
-_ROOM_SECONDS = 1.0
+_MEMORY_SECONDS = 1.0
 # A call that does not block is answered at once unless the engine is in trouble.
 _CALL_SECONDS = 60.0
 _LATEST = -1
@@ -42,7 +42,7 @@ _NOT_YET = "it has not started yet"
 _STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
 
 
-def _asked(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
+def _remote(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
     """The method of the client that sends a call of the protocol and waits for its result. Raises as `_ask` does."""
     call = CALLS[method.__name__]
 
@@ -53,12 +53,12 @@ def _asked(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Rem
     return ask
 
 
-class _WaitsForRoom(NamedTuple):
+class _WaitsForMemory(NamedTuple):
     until: float
     pending: PendingRequest
 
 
-class Asked(NamedTuple):
+class PendingCall(NamedTuple):
     """A call that was sent. Its result is awaited where it was sent, once."""
 
     call: Call
@@ -114,7 +114,7 @@ class RemoteEngine:
         self._connection: Connection | None = None
         self._state = engine_down(_NOT_YET)
         self._models: dict[tuple[str, int], RemoteModel] = {}
-        self._waiting: deque[_WaitsForRoom] = deque()
+        self._waiting: deque[_WaitsForMemory] = deque()
         self._is_exiting = False
         self._is_recovering = False
         self.trace_gate = TraceGate()
@@ -257,10 +257,10 @@ class RemoteEngine:
                 if connection is None:
                     raise self.no_engine()
                 connection.submit(pending)
-            except NoRoom:
+            except SharedMemoryFull:
                 if time.monotonic() < until:
                     return
-                pending.on_response(InferenceResponse.failed(pending.request, _no_room()))
+                pending.on_response(InferenceResponse.failed(pending.request, _memory_full()))
             except ServerError as error:
                 pending.on_response(InferenceResponse.failed(pending.request, error))
             self._waiting.popleft()
@@ -286,34 +286,34 @@ class RemoteEngine:
             return
         try:
             connection.submit(pending)
-        except NoRoom:
-            self._waiting.append(_WaitsForRoom(time.monotonic() + _ROOM_SECONDS, pending))
+        except SharedMemoryFull:
+            self._waiting.append(_WaitsForMemory(time.monotonic() + _MEMORY_SECONDS, pending))
             self._link.wake()
         except ServerError as error:
             pending.on_response(InferenceResponse.failed(pending.request, error))
 
-    model_spec = _asked(Engine.model_spec)
-    hold_version = _asked(Engine.hold_version)
-    release_version = _asked(Engine.release_version)
-    server_metadata = _asked(Engine.server_metadata)
-    model_metadata = _asked(Engine.model_metadata)
-    model_config = _asked(Engine.model_config)
-    model_statistics = _asked(Engine.model_statistics)
-    slowest_requests = _asked(Engine.slowest_requests)
-    repository_index = _asked(Engine.repository_index)
-    load_model = _asked(Engine.load_model)
-    load_directory = _asked(Engine.load_directory)
-    unload_model = _asked(Engine.unload_model)
-    is_model_ready = _asked(Engine.is_model_ready)
-    change_log = _asked(Engine.change_log)
-    system_regions = _asked(Engine.system_regions)
-    cuda_regions = _asked(Engine.cuda_regions)
-    register_system_region = _asked(Engine.register_system_region)
-    register_cuda_region = _asked(Engine.register_cuda_region)
-    unregister_regions = _asked(Engine.unregister_regions)
-    trace_settings = _asked(Engine.trace_settings)
-    change_trace = _asked(Engine.change_trace)
-    metrics = _asked(Engine.metrics)
+    model_spec = _remote(Engine.model_spec)
+    hold_version = _remote(Engine.hold_version)
+    release_version = _remote(Engine.release_version)
+    server_metadata = _remote(Engine.server_metadata)
+    model_metadata = _remote(Engine.model_metadata)
+    model_config = _remote(Engine.model_config)
+    model_statistics = _remote(Engine.model_statistics)
+    slowest_requests = _remote(Engine.slowest_requests)
+    repository_index = _remote(Engine.repository_index)
+    load_model = _remote(Engine.load_model)
+    load_directory = _remote(Engine.load_directory)
+    unload_model = _remote(Engine.unload_model)
+    is_model_ready = _remote(Engine.is_model_ready)
+    change_log = _remote(Engine.change_log)
+    system_regions = _remote(Engine.system_regions)
+    cuda_regions = _remote(Engine.cuda_regions)
+    register_system_region = _remote(Engine.register_system_region)
+    register_cuda_region = _remote(Engine.register_cuda_region)
+    unregister_regions = _remote(Engine.unregister_regions)
+    trace_settings = _remote(Engine.trace_settings)
+    change_trace = _remote(Engine.change_trace)
+    metrics = _remote(Engine.metrics)
 
     def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
         connection = self._connection
@@ -329,7 +329,7 @@ class RemoteEngine:
     def phase(self) -> ServingPhase:
         return ServingPhase(name=Phase.EXITING) if self._is_exiting else self._state.phase
 
-    def begin(self, call: Call, arguments: Sequence[object]) -> Asked:
+    def begin(self, call: Call, arguments: Sequence[object]) -> PendingCall:
         """Send a call. Raises EngineGone if there is no engine."""
         connection = self._connection
         if connection is None:
@@ -337,7 +337,7 @@ class RemoteEngine:
         was_recovering = self._is_recovering
         waiter = self._link.waiter()
         number = connection.call(encode_call(call.name, arguments), waiter.settle)
-        return Asked(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
+        return PendingCall(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
 
     def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
         """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
@@ -349,8 +349,8 @@ class RemoteEngine:
         return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
 
 
-def _no_room() -> QueueFull:
+def _memory_full() -> QueueFull:
     return QueueFull(
-        f"there was no room for the request's tensors within {_ROOM_SECONDS:g} s, as other requests have it",
+        f"there was no room for the request's tensors within {_MEMORY_SECONDS:g} s, as other requests have it",
         hint="send fewer large requests at once, or give more with --http-worker-memory-bytes",
     )

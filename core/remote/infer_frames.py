@@ -47,7 +47,7 @@ from trident.core.remote.wire import (
     RESPONSE,
     TIMED,
     BlockReader,
-    Described,
+    TensorMeta,
     ViewOf,
     block_head,
     contents_of,
@@ -56,7 +56,7 @@ from trident.core.remote.wire import (
 
 # Puts the bytes of a large input into shared memory and returns their offset; None if they go into the frame.
 Share = Callable[[Buffer], int | None]
-# `Described` as the document has it, where JSON has no named tuples.
+# `TensorMeta` as the document has it, where JSON has no named tuples.
 _Entry = tuple[str, str, Shape, int, bool]
 _MOMENT = struct.Struct("<Q")
 
@@ -159,12 +159,12 @@ def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
     )
 
 
-class _Places(NamedTuple):
+class _RegionMeta(NamedTuple):
     inputs: tuple[RegionReference | None, ...]
     outputs: dict[str, RegionReference]
 
 
-class _Pattern(NamedTuple):
+class _RequestMeta(NamedTuple):
     """The decoded meta document, which similar requests have in common."""
 
     model_name: str
@@ -176,20 +176,20 @@ class _Pattern(NamedTuple):
     sequence_start: bool
     sequence_end: bool
     parameters: dict[str, Parameter] | None
-    inputs: tuple[Described, ...]
+    inputs: tuple[TensorMeta, ...]
     layout: TensorLayout  # of the inputs that are in the frame
     trace: RequestTrace | None
-    places: _Places | None  # of tensors in the client's shared memory
+    places: _RegionMeta | None  # of tensors in the client's shared memory
 
 
-def _pattern(meta: Any) -> _Pattern:
+def _request_meta(meta: Any) -> _RequestMeta:
     name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, context, *places = meta
     inputs = tuple(_input(*entry) for entry in listed)
     if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
         raise ValueError("a field of the request has the wrong type")
     if type(correlation_id) not in (int, str) or not (parameters is None or type(parameters) is dict):
         raise ValueError("a field of the request has the wrong type")
-    return _Pattern(
+    return _RequestMeta(
         name,
         version,
         tuple(map(str, outputs)),
@@ -206,11 +206,11 @@ def _pattern(meta: Any) -> _Pattern:
     )
 
 
-def _places(of_inputs: Any, of_outputs: Any, *, count: int) -> _Places:
+def _places(of_inputs: Any, of_outputs: Any, *, count: int) -> _RegionMeta:
     inputs = tuple(None if place is None else _place(*place) for place in of_inputs)
     if len(inputs) != count or type(of_outputs) is not dict:
         raise ValueError("there are not as many places of inputs as inputs, or places of outputs without names")
-    return _Places(inputs, {str(name): _place(*place) for name, place in of_outputs.items()})
+    return _RegionMeta(inputs, {str(name): _place(*place) for name, place in of_outputs.items()})
 
 
 def _place(region: Any, offset: Any, size: Any) -> RegionReference:
@@ -219,7 +219,7 @@ def _place(region: Any, offset: Any, size: Any) -> RegionReference:
     return RegionReference(region, offset, size)
 
 
-def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
+def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> TensorMeta:
     # An unknown datatype passes: validation refuses it with Triton's text.
     if not (type(name) is str and type(datatype) is str and type(is_shared) is bool):
         raise ValueError("a field of an input has the wrong type")
@@ -228,7 +228,7 @@ def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> D
     dims = tuple(shape)
     if not all(type(dim) is int for dim in dims):
         raise ValueError("the shape of an input is not a list of numbers")
-    return Described(name, datatype, dims, size, is_shared)
+    return TensorMeta(name, datatype, dims, size, is_shared)
 
 
 class RequestReader:
@@ -236,7 +236,7 @@ class RequestReader:
 
     def __init__(self, view_of: ViewOf) -> None:
         self._view_of = view_of
-        self._blocks = BlockReader(_pattern)
+        self._blocks = BlockReader(_request_meta)
 
     def read(self, content: memoryview, shared: int, flags: int = 0) -> InferenceRequest:
         """Raises BadFrame."""
@@ -269,7 +269,7 @@ class RequestReader:
         return request if pattern.places is None else _in_regions(request, pattern.places)
 
 
-def _in_regions(request: InferenceRequest, places: _Places) -> RegionRequest:
+def _in_regions(request: InferenceRequest, places: _RegionMeta) -> RegionRequest:
     request.inputs = [
         tensor if place is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, place)
         for tensor, place in zip(request.inputs, places.inputs, strict=True)
@@ -365,27 +365,27 @@ def failed_response(response: InferenceResponse, error: BaseException, number: i
     return frame(RESPONSE, number, (block_head(meta, _notes(response)),), flags=flags)
 
 
-class _ResponsePattern(NamedTuple):
+class _ResponseMeta(NamedTuple):
     """The decoded meta document, which similar responses have in common."""
 
     model_name: str
     model_version: int
     parameters: dict[str, Parameter] | None
-    outputs: tuple[Described, ...]
+    outputs: tuple[TensorMeta, ...]
     error: Any
     layout: TensorLayout  # of the outputs that are in the frame
 
 
-def _response_pattern(meta: Any) -> _ResponsePattern:
+def _read_response_meta(meta: Any) -> _ResponseMeta:
     if len(meta) == 3:
-        return _ResponsePattern(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
+        return _ResponseMeta(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
     name, version, parameters, described = meta
     outputs = tuple(_output(*entry) for entry in described)
-    return _ResponsePattern(name, version, parameters, outputs, None, layout_in_frame(outputs))
+    return _ResponseMeta(name, version, parameters, outputs, None, layout_in_frame(outputs))
 
 
-def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> Described:
-    return Described(name, BY_NAME[datatype].name, tuple(shape), size, is_shared)
+def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> TensorMeta:
+    return TensorMeta(name, BY_NAME[datatype].name, tuple(shape), size, is_shared)
 
 
 class ResponseReader:
@@ -393,7 +393,7 @@ class ResponseReader:
 
     def __init__(self, view_of: ViewOf) -> None:
         self._view_of = view_of
-        self._blocks = BlockReader(_response_pattern)
+        self._blocks = BlockReader(_read_response_meta)
 
     def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
         """Raises BadFrame."""

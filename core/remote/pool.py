@@ -68,7 +68,7 @@ _log = logging.getLogger("trident.engine")
 _CHOICE: Subject = ("choice of an engine",)
 
 
-class Placement:
+class ModelAssignment:
     """Any thread or greenlet may call `make`. Front ends in other processes see the same placement, through `folder`.
 
     An engine has a control log of its own: of the models that are its own. From it, it loads them again when it was
@@ -340,7 +340,7 @@ def _any(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Engin
 
 def _all(method: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[EnginePool, P], None]:
     """The method of the pool that makes a change in all engines that it concerns. Raises as `make` of Broadcast and of
-    Placement does.
+    ModelAssignment does.
     """
     call = CALLS[method.__name__]
 
@@ -376,7 +376,7 @@ class EnginePool:
         ]
         self._keeps_answers = keeps_answers
         self._broadcast = Broadcast(self._engines, folder, self._wait)
-        self._placement = Placement(self._engines, folder, self._wait) if by_model else None
+        self._assignment = ModelAssignment(self._engines, folder, self._wait) if by_model else None
         # What tells least of a model: that an engine which may not be meant is gone; or, where only one has the model,
         # that another one does not know it.
         self._dull = (ModelNotFound, InvalidRequest) if by_model else EngineGone
@@ -520,7 +520,7 @@ class EnginePool:
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         answers = self._ask_all(CALLS["repository_index"], [ready_only], but_recovering=True)
         index = merged_index(answers)
-        if not ready_only or self._placement is not None:
+        if not ready_only or self._assignment is not None:
             return index
         times = Counter((entry.name, entry.version) for entries in answers for entry in entries)
         return [entry for entry in index if times[entry.name, entry.version] == len(answers)]
@@ -546,7 +546,7 @@ class EnginePool:
     ) -> tuple[list[Any], list[ServerError]]:
         """Ask all engines at once; with `but_recovering` none that loads its models again while others have them."""
         asked, answers, errors = [], [], list[ServerError]()
-        leaves_out = but_recovering and self._placement is None
+        leaves_out = but_recovering and self._assignment is None
         there = [engine for engine in self._engines if not (leaves_out and engine.is_recovering)]
         for engine in there or self._engines:
             try:
@@ -566,8 +566,8 @@ class EnginePool:
     # --- what all engines change
 
     def _make(self, change: Change) -> None:
-        if self._placement is not None and change.is_of_model:
-            self._placement.make(change)
+        if self._assignment is not None and change.is_of_model:
+            self._assignment.make(change)
         else:
             self._broadcast.make(change)
 

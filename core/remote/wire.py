@@ -50,7 +50,7 @@ def block_head(meta: bytes, text: bytes = b"", offsets: Sequence[int] = ()) -> b
     return b"".join(parts)
 
 
-class Described(NamedTuple):
+class TensorMeta(NamedTuple):
     """A tensor as a meta document describes it. `size` is in bytes."""
 
     name: str
@@ -60,13 +60,13 @@ class Described(NamedTuple):
     is_shared: bool
 
 
-def layout_in_frame(tensors: Iterable[Described]) -> TensorLayout:
+def layout_in_frame(tensors: Iterable[TensorMeta]) -> TensorLayout:
     """The layout of the tensors that are in the frame."""
     return layout_of([tensor[:4] for tensor in tensors if not tensor.is_shared])
 
 
 def contents_of(
-    tensors: Sequence[Described], content: memoryview, at: int, offsets: Sequence[int], view_of: ViewOf
+    tensors: Sequence[TensorMeta], content: memoryview, at: int, offsets: Sequence[int], view_of: ViewOf
 ) -> list[memoryview]:
     """The bytes of each tensor: from the frame's `content`, beginning at `at`, or `view_of(offset, size)`.
 

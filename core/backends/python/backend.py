@@ -16,13 +16,13 @@ import orjson
 
 from trident.core.backends.backend import Backend, LoadContext
 from trident.core.backends.parameters import field_of, parameters_of
+from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import StubGone
 from trident.core.backends.python.environment import prepare
 from trident.core.backends.python.model import PythonModel
-from trident.core.backends.python.output_check import OutputCheck
 from trident.core.backends.python.process import LaunchPlan, ModelProcess
 from trident.core.backends.python.settings import ModelLimits, PythonSettings
-from trident.core.backends.python.watcher import Watcher
+from trident.core.backends.python.watcher import FileWatcher
 from trident.core.config.config_json import config_json
 from trident.core.config.parse import parse_config_override
 from trident.core.config.placement import DeviceKind, Placement
@@ -103,7 +103,7 @@ class PythonBackend:
         self._trial_limit_s = trial_limit_s
         self._settings = PythonSettings.read(settings)
         self._file = file
-        self._watcher = Watcher()
+        self._watcher = FileWatcher()
 
     def inspect(self, path: Path, config: ModelConfig) -> None:
         """A model takes what its configuration says."""

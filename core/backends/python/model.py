@@ -9,7 +9,7 @@ from types import MappingProxyType
 from trident.core.backends.backend import BackendInstance, OnChange
 from trident.core.backends.python.instance import PythonInstance
 from trident.core.backends.python.process import LaunchPlan, ModelProcess
-from trident.core.backends.python.watcher import Watcher
+from trident.core.backends.python.watcher import FileWatcher
 from trident.core.config.placement import Placement
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
@@ -24,7 +24,7 @@ class PythonModel:
         self,
         plan: LaunchPlan,
         placements: Sequence[Placement],
-        watcher: Watcher,
+        watcher: FileWatcher,
         *,
         threads: int,
     ) -> None:

@@ -20,11 +20,11 @@ from typing import IO, Any
 import orjson
 
 from trident.core.backends.backend import BlsClient, Execution
+from trident.core.backends.python.batches import OutputCheck
 from trident.core.backends.python.channel import StubChannel
-from trident.core.backends.python.model_asks import ModelAsks, ModelLog
-from trident.core.backends.python.output_check import OutputCheck
+from trident.core.backends.python.model_calls import ModelCalls, ModelLog
 from trident.core.backends.python.settings import MEMORY_SIZE, ModelLimits
-from trident.core.backends.python.watcher import Watcher
+from trident.core.backends.python.watcher import FileWatcher
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import BackendFailed, ModelLoadFailed, ModelNotReady, OutOfMemory, ServerError
@@ -61,7 +61,7 @@ class StubProcess:
         interpreter: str,
         variables: Mapping[str, str],
         memory_bytes: int,
-        watcher: Watcher,
+        watcher: FileWatcher,
         on_line: OnLine,
         on_end: Callable[[], None],
     ) -> None:
@@ -148,7 +148,7 @@ def _nobody(level: int, text: str) -> None: ...
 class _Output:
     """What a process prints on one of its files, as lines."""
 
-    def __init__(self, pipe: IO[bytes], level: int, on_line: OnLine, watcher: Watcher) -> None:
+    def __init__(self, pipe: IO[bytes], level: int, on_line: OnLine, watcher: FileWatcher) -> None:
         self._pipe = pipe
         self._level = level
         self._on_line = on_line
@@ -199,7 +199,7 @@ class _Output:
 LIMIT_S = 5.0
 
 
-class ReadinessQuestion:
+class ReadinessCheck:
     """Over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
 
     Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
@@ -311,7 +311,9 @@ class LaunchPlan:
 class ModelProcess:
     """`initialize` and `execute` on one thread at a time; any thread calls the other methods."""
 
-    def __init__(self, plan: LaunchPlan, placement: Placement, watcher: Watcher, on_gone: Callable[[], None]) -> None:
+    def __init__(
+        self, plan: LaunchPlan, placement: Placement, watcher: FileWatcher, on_gone: Callable[[], None]
+    ) -> None:
         """Start the process. `on_gone` is called on the watcher's thread when it ends. Raises a ServerError."""
         self._plan = plan
         self._placement = placement
@@ -322,9 +324,8 @@ class ModelProcess:
         self._channel = StubChannel(self._process.sock, self._process.memory, plan.spec, watcher, plan.outputs)
         self._channel.on_lost = on_gone
         self._metrics = plan.metrics.owner()
-        asks = ModelAsks(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
-        self._channel.answer(asks)
-        self._readiness = ReadinessQuestion(self._process.readiness, placement.name)
+        ModelCalls(self._channel, self._log, plan.models, self._metrics, plan.spec.name, placement)
+        self._readiness = ReadinessCheck(self._process.readiness, placement.name)
         self._ending = threading.Lock()
         self._how: str | None = None
 

@@ -8,43 +8,22 @@ import os
 import select
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 _log = logging.getLogger("trident.backends.python")
 
 Call = Callable[[], None]
 
 
-class Watched(Protocol):
-    """A file that the watcher watches. Any thread."""
-
-    def arm(self) -> None:
-        """Call `on_readable` once, as soon as there is something to read."""
-        ...
-
-    def disarm(self) -> None:
-        """Do not call `on_readable`. A call that has begun goes on."""
-        ...
-
-    def want_to_write(self, wanted: bool) -> None:
-        """Whether to call `on_writable` as long as the file takes something."""
-        ...
-
-    def end(self) -> None:
-        """Watch it no longer. To be called before it is closed."""
-        ...
-
-
-class Watcher:
+class FileWatcher:
     """Starts its thread with the first file, and ends it with the last one. Any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._files: dict[int, _File] = {}
+        self._files: dict[int, WatchedFile] = {}
         self._epoll: select.epoll | None = None
         self._wake = -1
 
-    def watch(self, descriptor: int, on_readable: Call, on_writable: Call | None = None) -> Watched:
+    def watch(self, descriptor: int, on_readable: Call, on_writable: Call | None = None) -> WatchedFile:
         """Watch a file, which is not armed yet. The calls are made on the watcher's thread, and must be quick."""
         with self._lock:
             if self._epoll is None:
@@ -55,12 +34,12 @@ class Watcher:
                     target=self._run, args=(self._epoll, self._wake), name="trident-python-models", daemon=True
                 )
                 thread.start()
-            file = _File(self, self._epoll, descriptor, on_readable, on_writable)
+            file = WatchedFile(self, self._epoll, descriptor, on_readable, on_writable)
             for each in file.descriptors:
                 self._files[each] = file
             return file
 
-    def remove(self, file: _File) -> None:
+    def remove(self, file: WatchedFile) -> None:
         with self._lock:
             for each in file.descriptors:
                 if self._files.get(each) is file:
@@ -86,11 +65,14 @@ class Watcher:
             os.close(wake)
 
 
-class _File:
-    """Implements Watched. Writing is watched on a duplicate, because epoll knows each file once."""
+class WatchedFile:
+    """A file that the watcher watches. Any thread.
+
+    Writing is watched on a duplicate, because epoll knows each file once.
+    """
 
     def __init__(
-        self, watcher: Watcher, epoll: select.epoll, descriptor: int, on_readable: Call, on_writable: Call | None
+        self, watcher: FileWatcher, epoll: select.epoll, descriptor: int, on_readable: Call, on_writable: Call | None
     ) -> None:
         self._watcher = watcher
         self._epoll = epoll
@@ -106,12 +88,15 @@ class _File:
             epoll.register(self._duplicate, select.EPOLLONESHOT)
 
     def arm(self) -> None:
+        """Call `on_readable` once, as soon as there is something to read."""
         self._modify(self._descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def disarm(self) -> None:
+        """Do not call `on_readable`. A call that has begun goes on."""
         self._modify(self._descriptor, select.EPOLLONESHOT)
 
     def want_to_write(self, wanted: bool) -> None:
+        """Whether to call `on_writable` as long as the file takes something."""
         self._modify(self._duplicate, select.EPOLLOUT if wanted else select.EPOLLONESHOT)
 
     def _modify(self, descriptor: int, events: int) -> None:
@@ -126,6 +111,7 @@ class _File:
             self._on_writable()
 
     def end(self) -> None:
+        """Watch it no longer. To be called before it is closed."""
         with self._lock:
             if self._has_ended:
                 return

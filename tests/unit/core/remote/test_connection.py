@@ -22,7 +22,7 @@ from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.remote.calls import EngineGone, to_plain, write_plain
-from trident.core.remote.connection import ENOUGH, LOST, Connection, NoRoom, ThreadLink, gone
+from trident.core.remote.connection import ENOUGH, LOST, Connection, SharedMemoryFull, ThreadLink, gone
 from trident.core.remote.engine_server import EngineState
 from trident.core.remote.infer_frames import RequestReader, ResponseWriter
 from trident.core.remote.wire import CALL, CANCEL, HELLO, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
@@ -212,7 +212,7 @@ def test_an_input_larger_than_the_memory_goes_through_the_socket(ends: Ends) -> 
 def test_submit_raises_when_there_is_no_room(ends: Ends) -> None:
     memory = ends.connection.allocate(HALF)
     inputs = [InputTensor(name, "INT32", (LARGE // 4,), filled(LARGE)) for name in "AB"]
-    with pytest.raises(NoRoom):
+    with pytest.raises(SharedMemoryFull):
         ends.submit(InferenceRequest("simple", inputs))
     del memory
     assert ends.connection.allocate(HALF) is not None  # it freed what it had allocated

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Callable
 
-from .wire import RELEASE, RELEASED, TO_STUB, LayoutNumbers, LayoutTable
+from .wire import RELEASE, RELEASED, TO_STUB, KnownLayouts, SentLayouts
 
 if TYPE_CHECKING:
     from trident.core.interprocess.frames import BadFrame, FrameReader, frame
@@ -38,9 +38,9 @@ class Channel:
     def __init__(self, sock: socket.socket, memory: int) -> None:
         """Speak over `sock`, which is in blocking mode. `memory` is the descriptor of the memory. Takes both."""
         self.memory = SharedMemory.attach(memory)
-        self.layouts = LayoutTable()
+        self.layouts = KnownLayouts()
         self._sock = sock
-        self._numbers = LayoutNumbers()
+        self._numbers = SentLayouts()
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._is_reading = False
@@ -73,9 +73,7 @@ class Channel:
         with self._sending:
             self._send_all(frame(kind, number, (content,), flags=flags))
 
-    def send_records(
-        self, kind: int, number: int, count: int, write: Callable[[list[Any], LayoutNumbers], None]
-    ) -> None:
+    def send_records(self, kind: int, number: int, count: int, write: Callable[[list[Any], SentLayouts], None]) -> None:
         """Send a frame of `count` records, which `write` appends. Blocks; raises ServerGone."""
         with self._sending:
             records: list[Any] = []

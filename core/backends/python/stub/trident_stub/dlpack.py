@@ -100,7 +100,7 @@ class DeviceTensor(NamedTuple):
         return memoryview(block).cast("B")
 
 
-class _Taken:
+class _Imported:
     """A DLManagedTensor taken out of its capsule, which is deleted with this object."""
 
     def __init__(self, address: int) -> None:
@@ -125,7 +125,7 @@ def tensor_of(source: Any) -> DeviceTensor:
             "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
             "`__dlpack_device__` attributes"
         )
-    taken = _Taken(_get_pointer(id(capsule), _FRESH))
+    taken = _Imported(_get_pointer(id(capsule), _FRESH))
     _set_name(capsule, _TAKEN)
     return _described(taken.managed.dl_tensor, taken)
 
@@ -160,7 +160,7 @@ def _is_contiguous(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-class _Given:
+class _Exported:
     """A DLManagedTensor in a capsule, with all that it points to. Kept until its deleter is called."""
 
     def __init__(self, tensor: DeviceTensor) -> None:
@@ -182,11 +182,11 @@ class _Given:
         )
 
 
-_given: dict[int, _Given] = {}
+_exported: dict[int, _Exported] = {}
 
 
 def _forget(address: int) -> None:
-    _given.pop(address, None)
+    _exported.pop(address, None)
 
 
 # Called while the capsule is being freed: it may be used by its address only, and never become an object again.
@@ -201,9 +201,9 @@ _capsule_ends = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(_forget_capsule)
 
 def capsule_of(tensor: DeviceTensor) -> Any:
     """A new capsule with the tensor, whose owner stays alive until the capsule, or its taker, is done with it."""
-    given = _Given(tensor)
-    address = ctypes.addressof(given.managed)
-    _given[address] = given
+    exported = _Exported(tensor)
+    address = ctypes.addressof(exported.managed)
+    _exported[address] = exported
     return _new(address, _FRESH, _capsule_ends)
 
 

@@ -40,9 +40,9 @@ from .wire import (
     WAITS,
     WATCH,
     WITHIN,
-    Layout,
-    LayoutNumbers,
+    MessageLayout,
     Record,
+    SentLayouts,
     read_record,
     tensors_of,
     write_failure,
@@ -65,7 +65,7 @@ class Batches:
         responses = self._host.execute(requests)
         calls, is_rescheduled = self._calls, self._host.is_rescheduled
 
-        def write(records: list[Any], numbers: LayoutNumbers) -> None:
+        def write(records: list[Any], numbers: SentLayouts) -> None:
             for request, response in zip(requests, responses):
                 if response is not None:
                     calls.close(request._number)
@@ -95,7 +95,7 @@ class Batches:
 Count = Callable[[int], int]
 
 
-class OpenRequest:
+class SenderCredit:
     """A request without its final response. Its sender waits while the server has taken too little of what was sent.
 
     One thread at a time calls `send`, and the thread that reads calls `take`: each has counters of its own.
@@ -135,7 +135,7 @@ class ServerCalls:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         # None until somebody asks about the request.
-        self._open: dict[int, OpenRequest | None] = {}
+        self._open: dict[int, SenderCredit | None] = {}
         self._opening = threading.Lock()
         self._numbers = itertools.count(1)
         self._answers: dict[int, tuple[bool, Any]] = {}
@@ -167,7 +167,7 @@ class ServerCalls:
         flags = FINAL if final else 0
         count = None if final else request.send
 
-        def write(records: list[Any], numbers: LayoutNumbers) -> None:
+        def write(records: list[Any], numbers: SentLayouts) -> None:
             self.write(records, numbers, request_number, response, flags, count)
 
         self._channel.send_records(RESPONSE, request_number, 1, write)
@@ -175,7 +175,7 @@ class ServerCalls:
     def write(
         self,
         records: list[Any],
-        numbers: LayoutNumbers,
+        numbers: SentLayouts,
         number: int,
         response: InferenceResponse | None,
         flags: int,
@@ -201,7 +201,7 @@ class ServerCalls:
     def _write_tensors(
         self,
         records: list[Any],
-        numbers: LayoutNumbers,
+        numbers: SentLayouts,
         number: int,
         tensors: Any,
         flags: int,
@@ -237,7 +237,7 @@ class ServerCalls:
         self._channel.take_in()
         return request.is_cancelled
 
-    def _open_request(self, number: int) -> OpenRequest | None:
+    def _open_request(self, number: int) -> SenderCredit | None:
         try:
             request = self._open[number]
         except KeyError:
@@ -246,7 +246,7 @@ class ServerCalls:
             return request
         with self._opening:  # two threads may ask about one request for the first time at once
             try:
-                made = self._open[number] or OpenRequest()
+                made = self._open[number] or SenderCredit()
             except KeyError:
                 return None
             self._open[number] = made
@@ -289,7 +289,7 @@ class ServerCalls:
         flags = (DECOUPLED if decoupled else 0) | (WITHIN if within else 0)
         replies = self._replies[number] = Replies(self._channel, number)
 
-        def write(records: list[Any], numbers: LayoutNumbers) -> None:
+        def write(records: list[Any], numbers: SentLayouts) -> None:
             self._write_tensors(records, numbers, number, tensors, flags, fields, requested)
 
         self._channel.send_records(INFER, number, 1, write)
@@ -318,10 +318,10 @@ class ServerCalls:
         if record.flags & FAILED:
             return InferenceResponse(error=TritonError(record.text, record.layout))
         parameters = json.loads(record.fields) if record.fields else None
-        layout: Layout = self._channel.layouts.layouts[record.layout]
+        layout: MessageLayout = self._channel.layouts.layouts[record.layout]
         return InferenceResponse(self.tensors(layout, record), parameters=parameters)
 
-    def tensors(self, layout: Layout, record: Record) -> list[Tensor]:
+    def tensors(self, layout: MessageLayout, record: Record) -> list[Tensor]:
         """The tensors of a record that was read, as views of what was received."""
         view = Tensor._view
         if record.places or layout.size < 0:

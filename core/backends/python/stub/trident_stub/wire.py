@@ -94,7 +94,7 @@ ViewOf = Callable[[int, int], memoryview]
 Share = Callable[[Any], Optional[int]]
 
 
-class Layout:
+class MessageLayout:
     """What similar requests or responses have in common. `sizes` are in bytes, -1 for BYTES.
 
     `starts` are the places of the tensors in a run without gaps. `size` is that of the run; -1 with BYTES.
@@ -127,7 +127,7 @@ def size_of(datatype: str, shape: Iterable[int]) -> int:
     return -1 if datatype == "BYTES" else size
 
 
-class LayoutNumbers:
+class SentLayouts:
     """Numbers the layouts that one end sends. The caller holds the lock that orders the frames."""
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class LayoutNumbers:
 
     def add(self, key: Hashable, tensors: Sequence[Description], requested: Sequence[str] = ()) -> tuple[int, bool]:
         """As `find`, for a new layout, which the next head introduces. Raises ValueError for an unknown datatype."""
-        layout = Layout(tuple(tensors), tuple(requested))
+        layout = MessageLayout(tuple(tensors), tuple(requested))
         may_follow = layout.size >= 0 and not any(start & 7 for _, _, _, start, _ in layout.spans)
         if len(self._known) >= _LIMIT:
             self._known.clear()
@@ -159,10 +159,10 @@ class LayoutNumbers:
         return b"".join((_HEAD.pack(count, len(layouts), 0), layouts, PADDING[len(layouts) & 15]))
 
 
-class LayoutTable:
+class KnownLayouts:
     """The layouts that the other end has introduced, as `make` returns them."""
 
-    def __init__(self, make: Callable[[tuple[Description, ...], tuple[str, ...]], Any] = Layout) -> None:
+    def __init__(self, make: Callable[[tuple[Description, ...], tuple[str, ...]], Any] = MessageLayout) -> None:
         self._make = make
         self.layouts: dict[int, Any] = {}
 
@@ -195,7 +195,7 @@ def write_record(
     flags: int = 0,
     fields: bytes = b"",
 ) -> None:
-    """Append a record with these tensors, large ones in shared memory. `layout` is of LayoutNumbers."""
+    """Append a record with these tensors, large ones in shared memory. `layout` is of SentLayouts."""
     layout_number, may_follow = layout
     lengths = [len(content) for content in contents]
     if may_follow and max(lengths, default=0) < LARGE:

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.waiting import until
-from trident.core.backends.python.process import ReadinessQuestion
-from trident.core.backends.python.watcher import Watched, Watcher
+from trident.core.backends.python.process import ReadinessCheck
+from trident.core.backends.python.watcher import FileWatcher, WatchedFile
 from trident.core.errors import ModelNotReady
 
 THREAD = "trident-python-models"
@@ -28,12 +28,12 @@ def is_running() -> bool:
 class End:
     """A watched end of a socket, and how often it was readable and writable."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: FileWatcher) -> None:
         self.ours, self.theirs = socket.socketpair()
         self.ours.setblocking(False)
         self.readable = threading.Semaphore(0)
         self.writable = threading.Semaphore(0)
-        self.watched: Watched = watcher.watch(self.ours.fileno(), self.readable.release, self._write)
+        self.watched: WatchedFile = watcher.watch(self.ours.fileno(), self.readable.release, self._write)
 
     def _write(self) -> None:
         self.writable.release()
@@ -46,12 +46,12 @@ class End:
 
 
 @pytest.fixture
-def watcher() -> Watcher:
-    return Watcher()
+def watcher() -> FileWatcher:
+    return FileWatcher()
 
 
 @pytest.fixture
-def end(watcher: Watcher) -> Iterator[End]:
+def end(watcher: FileWatcher) -> Iterator[End]:
     made = End(watcher)
     yield made
     made.close()
@@ -81,7 +81,7 @@ def test_a_file_that_wants_to_write_is_called(end: End) -> None:
 
 
 def test_a_callback_that_fails_is_logged_and_the_others_go_on(
-    watcher: Watcher, end: End, caplog: pytest.LogCaptureFixture
+    watcher: FileWatcher, end: End, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
         raise ValueError("cannot be read")
@@ -99,7 +99,7 @@ def test_a_callback_that_fails_is_logged_and_the_others_go_on(
     os.close(writing)
 
 
-def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watcher: Watcher) -> None:
+def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watcher: FileWatcher) -> None:
     for _ in range(2):
         first, second = End(watcher), End(watcher)
         assert is_running()
@@ -111,7 +111,7 @@ def test_the_thread_ends_with_the_last_file_and_starts_again_with_the_next(watch
         until(lambda: not is_running())
 
 
-def test_what_was_watched_is_freed_without_the_garbage_collector(watcher: Watcher) -> None:
+def test_what_was_watched_is_freed_without_the_garbage_collector(watcher: FileWatcher) -> None:
     end = End(watcher)
     end.theirs.send(b"x")
     end.watched.arm()
@@ -132,7 +132,7 @@ class Stub:
     def __init__(self, limit_s: float = 30) -> None:
         self.ours, theirs = socket.socketpair()
         self._theirs = theirs
-        self.question = ReadinessQuestion(theirs, "m_0", limit_s)
+        self.question = ReadinessCheck(theirs, "m_0", limit_s)
 
     def answer(self, is_ready: bool, reason: str = "") -> None:
         self.ours.sendall(json.dumps([is_ready, reason]).encode() + b"\n")

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trident.core.backends.python.channel import Outcome, OutcomeReader, RequestWriter
-from trident.core.backends.python.output_check import OutputCheck
+from trident.core.backends.python.batches import Outcome, OutcomeReader, OutputCheck, RequestWriter
 from trident.core.backends.python.stub.trident_stub.wire import (
     AGAIN,
     EMPTY,
     FINAL,
     LATER,
     WAITS,
-    Layout,
-    LayoutNumbers,
-    LayoutTable,
+    KnownLayouts,
+    MessageLayout,
+    SentLayouts,
     read_record,
     tensors_of,
     write_failure,
@@ -78,14 +77,14 @@ def packed(*arrays: np.ndarray[Any, Any]) -> PackedInputs:
     return PackedInputs(layout, memoryview(b"".join(array.tobytes() for array in arrays)))
 
 
-def received(frame: bytes, table: LayoutTable, memory: Memory) -> list[tuple[int, Any, list[Any]]]:
+def received(frame: bytes, table: KnownLayouts, memory: Memory) -> list[tuple[int, Any, list[Any]]]:
     """The requests of a frame: number, fields and arrays, as the stub reads them."""
     content = memoryview(frame)[16:]
     count, at = table.read_head(content)
     found = []
     for _ in range(count):
         record, at = read_record(content, at)
-        layout: Layout = table.layouts[record.layout]
+        layout: MessageLayout = table.layouts[record.layout]
         if record.places:
             contents = tensors_of(record, layout.sizes, memory.view)
         else:
@@ -99,8 +98,8 @@ def received(frame: bytes, table: LayoutTable, memory: Memory) -> list[tuple[int
 
 
 def test_a_batch_of_requests_arrives_in_their_order() -> None:
-    memory, table = Memory(), LayoutTable()
-    writer = RequestWriter(spec(), LayoutNumbers(), memory.share)
+    memory, table = Memory(), KnownLayouts()
+    writer = RequestWriter(spec(), SentLayouts(), memory.share)
     arrays = [np.full((1, width), width, np.float32) for width in (4, 5, 4)]
     requests = [InferenceRequest("m", packed(array)) for array in arrays]
     requests[1].id = "the second"
@@ -122,9 +121,9 @@ def test_large_inputs_are_in_shared_memory_as_long_as_there_is_room() -> None:
     inputs = [InputTensor("A", "FP32", large.shape, large), InputTensor("B", "FP32", small.shape, small)]
     for room, used in ((1, large.nbytes), (0, 0)):
         memory = Memory(room)
-        writer = RequestWriter(spec(), LayoutNumbers(), memory.share)
+        writer = RequestWriter(spec(), SentLayouts(), memory.share)
         frame = writer.write(1, 1, [InferenceRequest("m", inputs)])
-        ((_, _, arrays),) = received(frame, LayoutTable(), memory)
+        ((_, _, arrays),) = received(frame, KnownLayouts(), memory)
         assert np.array_equal(arrays[0], large)
         assert np.array_equal(arrays[1], small)
         assert memory.end == used
@@ -134,16 +133,16 @@ def test_strings_arrive_as_their_wire_bytes() -> None:
     strings = np.array([b"one", b"", "zwölf".encode()], object)
     request = InferenceRequest("m", [InputTensor("A", "BYTES", (3,), strings)])
     memory = Memory()
-    frame = RequestWriter(spec(), LayoutNumbers(), memory.share).write(1, 1, [request])
-    ((_, _, (content,)),) = received(frame, LayoutTable(), memory)
+    frame = RequestWriter(spec(), SentLayouts(), memory.share).write(1, 1, [request])
+    ((_, _, (content,)),) = received(frame, KnownLayouts(), memory)
     assert content == bytes(wire_bytes(strings))
 
 
 def test_tensors_that_would_not_be_aligned_are_moved_apart() -> None:
     odd, doubles = np.ones(3, np.uint8), np.arange(2, dtype=np.float64)
     inputs = [InputTensor("A", "UINT8", (3,), odd), InputTensor("B", "FP64", (2,), doubles)]
-    frame = RequestWriter(spec(), LayoutNumbers(), Memory().share).write(1, 1, [InferenceRequest("m", inputs)])
-    content, table = memoryview(frame)[16:], LayoutTable()
+    frame = RequestWriter(spec(), SentLayouts(), Memory().share).write(1, 1, [InferenceRequest("m", inputs)])
+    content, table = memoryview(frame)[16:], KnownLayouts()
     record, _ = read_record(content, table.read_head(content)[1])
     assert [offset % 8 for offset, _ in record.places] == [0, 0]
 
@@ -159,8 +158,8 @@ def test_what_few_requests_have_travels_as_json() -> None:
         sequence_start=True,
         sequence_end=True,
     )
-    frame = RequestWriter(spec(), LayoutNumbers(), Memory().share).write(1, 1, [request])
-    ((_, fields, _),) = received(frame, LayoutTable(), Memory())
+    frame = RequestWriter(spec(), SentLayouts(), Memory().share).write(1, 1, [request])
+    ((_, fields, _),) = received(frame, KnownLayouts(), Memory())
     assert fields == {
         "id": "r\ud800",
         "parameters": {"a": 1, "b": True, "c": "x"},
@@ -172,8 +171,8 @@ def test_what_few_requests_have_travels_as_json() -> None:
 
 def test_the_requested_outputs_come_with_the_layout() -> None:
     requests = [InferenceRequest("m", packed(np.ones((1, 1), np.float32)), outputs=names) for names in ((), ("Y",))]
-    frame = RequestWriter(spec(), LayoutNumbers(), Memory().share).write(1, 1, requests)
-    table = LayoutTable()
+    frame = RequestWriter(spec(), SentLayouts(), Memory().share).write(1, 1, requests)
+    table = KnownLayouts()
     table.read_head(memoryview(frame)[16:])
     assert [layout.requested for layout in table.layouts.values()] == [("X", "Y"), ("Y",)]
 
@@ -182,8 +181,8 @@ def test_a_reshaped_input_arrives_in_the_shape_of_the_model() -> None:
     tensor = InputTensor("A", "FP32", (1, 4), np.arange(4, dtype=np.float32))
     tensor.array = np.arange(4, dtype=np.float32).reshape(1, 2, 2)
     reshaped = spec(inputs={"A": InputSpec(name="A", datatype=FP32, dims=(4,), model_dims=(2, 2))})
-    frame = RequestWriter(reshaped, LayoutNumbers(), Memory().share).write(1, 1, [InferenceRequest("m", [tensor])])
-    ((_, _, (array,)),) = received(frame, LayoutTable(), Memory())
+    frame = RequestWriter(reshaped, SentLayouts(), Memory().share).write(1, 1, [InferenceRequest("m", [tensor])])
+    ((_, _, (array,)),) = received(frame, KnownLayouts(), Memory())
     assert array.shape == (1, 2, 2)
 
 
@@ -196,7 +195,7 @@ class Answers:
 
     def __init__(self, *, strict: bool = False, **changes: Any) -> None:
         self.memory = Memory()
-        self.numbers = LayoutNumbers()
+        self.numbers = SentLayouts()
         self.reader = OutcomeReader(spec(**changes), self.memory.view, OutputCheck(spec(**changes), strict))
         self.records: list[Any] = []
         self.count = 0
@@ -283,7 +282,7 @@ def test_outputs_that_are_not_as_configured(
 def test_a_request_of_the_model_is_no_output(caplog: pytest.LogCaptureFixture) -> None:
     answers = Answers(strict=True)
     answers.add(("IN", np.ones(1, np.float32)))
-    assert answers.reader.asked(answers.content).inputs[0][0] == ("IN", "FP32", (1,))
+    assert answers.reader.model_request(answers.content).inputs[0][0] == ("IN", "FP32", (1,))
     assert not caplog.records
 
 
@@ -323,7 +322,7 @@ def test_the_responses_of_a_sender() -> None:
 def test_layouts_that_cannot_be_read_end_the_connection(layouts: bytes) -> None:
     head = (1).to_bytes(4, "little") + len(layouts).to_bytes(4, "little") + bytes(8)
     with pytest.raises(BadFrame, match="layouts"):
-        LayoutTable().read_head(memoryview(head + layouts + bytes(-len(layouts) % 16)))
+        KnownLayouts().read_head(memoryview(head + layouts + bytes(-len(layouts) % 16)))
 
 
 def test_records_that_say_more_than_they_have_end_the_connection() -> None:

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 from trident_stub.channel import Channel, ServerGone
-from trident_stub.server_calls import OpenRequest
+from trident_stub.server_calls import SenderCredit
 from trident_stub.wire import FIRST_CREDIT, FIRST_CREDIT_BYTES, LOG, WAITS
 
 from trident.core.interprocess.shared_memory import SharedMemory
@@ -36,7 +36,7 @@ def test_a_forked_process_has_no_server() -> None:
 
 
 def test_a_sender_waits_after_so_many_responses() -> None:
-    request = OpenRequest()
+    request = SenderCredit()
     assert [request.send(10) for _ in range(FIRST_CREDIT)] == [0] * (FIRST_CREDIT - 1) + [WAITS]
     assert not request.may_send
     request.take(1)
@@ -45,7 +45,7 @@ def test_a_sender_waits_after_so_many_responses() -> None:
 
 
 def test_a_sender_waits_after_so_many_bytes() -> None:
-    request = OpenRequest()
+    request = SenderCredit()
     assert request.send(10) == 0
     assert request.send(FIRST_CREDIT_BYTES) == WAITS
     request.take(1)  # the small one
@@ -55,7 +55,7 @@ def test_a_sender_waits_after_so_many_bytes() -> None:
 
 
 def test_the_sender_of_a_cancelled_request_waits_for_nothing() -> None:
-    request = OpenRequest()
+    request = SenderCredit()
     request.is_cancelled = True
     assert request.send(FIRST_CREDIT_BYTES) == 0
     assert request.may_send

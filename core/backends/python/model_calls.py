@@ -8,14 +8,14 @@ from __future__ import annotations
 import base64
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import orjson
 
 from trident.core.backends.backend import BlsClient
-from trident.core.backends.python.channel import OnFrame, StubChannel
+from trident.core.backends.python.channel import StubChannel
 from trident.core.backends.python.stub.trident_stub.wire import (
     ANSWER,
     CALL,
@@ -28,7 +28,7 @@ from trident.core.backends.python.stub.trident_stub.wire import (
     REPLY,
     TAKEN,
     WITHIN,
-    LayoutNumbers,
+    SentLayouts,
     Share,
     write_failure,
     write_record,
@@ -79,8 +79,8 @@ _CODES = {code: number for number, code in enumerate(ErrorCode)}
 _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
-class ModelAsks:
-    """Implements Asked, for one process. Called on the thread that reads its channel, which must not wait."""
+class ModelCalls:
+    """Answers what the model of one process asks. Called on the thread that reads its channel, which must not wait."""
 
     def __init__(
         self,
@@ -100,21 +100,16 @@ class ModelAsks:
         self._metrics = metrics
         # What the model asked other models, by the number of its request.
         self._pending: dict[int, PendingRequest] = {}
+        # Short executions of the models that were asked run here, where no other thread has to be woken.
         self._deferred = Deferred()
-
-    @property
-    def on_frame(self) -> Mapping[int, OnFrame]:
-        return {
+        on_frame = {
             LOG: self._logged,
             CALL: self._called,
             INFER: self._infer,
             DROP: self._drop,
             TAKEN: self._taken,
         }
-
-    def after_frames(self) -> None:
-        """Run short executions of the models that were asked here, where no other thread has to be woken."""
-        self._deferred.run()
+        channel.listen(on_frame, self._deferred.run)
 
     def _logged(self, flags: int, number: int, content: memoryview) -> None:
         self._log.logged(*orjson.loads(bytes(content)))
@@ -122,7 +117,7 @@ class ModelAsks:
     # --- requests to other models
 
     def _infer(self, flags: int, number: int, content: memoryview) -> None:
-        record, inputs, requested = self._channel.read_asked(content)
+        record, inputs, requested = self._channel.read_model_request(content)
         fields: Fields = orjson.loads(record.fields)
         sequence = int(fields.get("flags") or 0)
         request = InferenceRequest(
@@ -171,9 +166,8 @@ class ModelAsks:
 
     def _called(self, flags: int, number: int, content: memoryview) -> None:
         name, fields = orjson.loads(bytes(content))
-        on_metrics = _METRIC_CALLS.get(name)
-        if on_metrics is not None:
-            self._answer(number, name, partial(on_metrics, self._metrics, fields))
+        if name in _METRIC_CALLS:
+            self._answer(number, name, partial(_call_metrics, self._metrics, name, fields))
             return
         # It may load a model.
         call = partial(self._control, name, fields)
@@ -199,7 +193,7 @@ class ModelAsks:
         self._channel.send(frame(ANSWER, number, (answer,), flags=failed))
 
 
-def _reply_frame(number: int, response: InferenceResponse, numbers: LayoutNumbers, share: Share) -> bytes:
+def _reply_frame(number: int, response: InferenceResponse, numbers: SentLayouts, share: Share) -> bytes:
     records: list[Any] = []
     flags = FINAL if response.final else 0
     if response.error is not None:
@@ -232,50 +226,30 @@ def _is_ready(models: BlsClient, asker: str, fields: Fields) -> Fields:
     return {"ready": models.is_ready(fields["model_name"], int(fields["model_version"] or -1))}
 
 
-def _family(metrics: OwnMetrics, fields: Fields) -> Fields:
-    kind = MetricKind[fields["kind"]]
-    return {"family": metrics.create_family(fields["name"], fields["description"], kind)}
-
-
-def _metric(metrics: OwnMetrics, fields: Fields) -> Fields:
-    return {"metric": metrics.create_metric(fields["family"], fields["labels"], fields["buckets"])}
-
-
-def _increment(metrics: OwnMetrics, fields: Fields) -> Fields:
-    metrics.increment(fields["metric"], fields["value"])
-    return {}
-
-
-def _set(metrics: OwnMetrics, fields: Fields) -> Fields:
-    metrics.set(fields["metric"], fields["value"])
-    return {}
-
-
-def _observe(metrics: OwnMetrics, fields: Fields) -> Fields:
-    metrics.observe(fields["metric"], fields["value"])
-    return {}
-
-
-def _value(metrics: OwnMetrics, fields: Fields) -> Fields:
-    return {"value": metrics.value(fields["metric"])}
-
-
-def _delete(metrics: OwnMetrics, fields: Fields) -> Fields:
-    metrics.delete(fields["metric"])
-    return {}
-
-
 _MODEL_CALLS: dict[str, Callable[[BlsClient, str, Fields], Fields]] = {
     "load_model": _load,
     "unload_model": _unload,
     "is_model_ready": _is_ready,
 }
-_METRIC_CALLS: dict[str, Callable[[OwnMetrics, Fields], Fields]] = {
-    "metric_family": _family,
-    "metric_create": _metric,
-    "metric_increment": _increment,
-    "metric_set": _set,
-    "metric_observe": _observe,
-    "metric_value": _value,
-    "metric_delete": _delete,
+
+
+def _create_family(metrics: OwnMetrics, name: str, description: str, kind: str) -> int:
+    return metrics.create_family(name, description, MetricKind[kind])
+
+
+# For each call on metrics its function, the fields that are its arguments, and the name of its result.
+_METRIC_CALLS: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {
+    "metric_family": (_create_family, ("name", "description", "kind"), "family"),
+    "metric_create": (OwnMetrics.create_metric, ("family", "labels", "buckets"), "metric"),
+    "metric_increment": (OwnMetrics.increment, ("metric", "value"), ""),
+    "metric_set": (OwnMetrics.set, ("metric", "value"), ""),
+    "metric_observe": (OwnMetrics.observe, ("metric", "value"), ""),
+    "metric_value": (OwnMetrics.value, ("metric",), "value"),
+    "metric_delete": (OwnMetrics.delete, ("metric",), ""),
 }
+
+
+def _call_metrics(metrics: OwnMetrics, name: str, fields: Fields) -> Fields:
+    function, arguments, result = _METRIC_CALLS[name]
+    value = function(metrics, *[fields[argument] for argument in arguments])
+    return {result: value} if result else {}

@@ -1,0 +1,390 @@
+"""Batches as frames: requests to the process of a Python model, its outcomes, and the check of its outputs.
+
+Source: docs/spec/python-backend.md section 4.2.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import orjson
+
+from trident.core.backends.python.stub.trident_stub import wire
+from trident.core.backends.python.stub.trident_stub.wire import (
+    EMPTY,
+    EXECUTE,
+    FAILED,
+    FINAL,
+    RECORD,
+    WAITS,
+    Description,
+    KnownLayouts,
+    MessageLayout,
+    Record,
+    SentLayouts,
+    Share,
+    ViewOf,
+    read_record,
+    tensors_of,
+    write_record,
+)
+from trident.core.backends.tensors.split import client_shape
+from trident.core.config.spec import ModelSpec
+from trident.core.errors import (
+    AlreadyLoaded,
+    BackendFailed,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    RequestCancelled,
+    ServerError,
+    Unsupported,
+)
+from trident.core.inference.request import InferenceRequest, InputTensor, PackedInputs, Parameter
+from trident.core.inference.response import Outputs, OutputTensor, PackedOutputs, ReceivedOutput
+from trident.core.inference.streaming import AGAIN, LATER, DeferredOutcome
+from trident.core.inference.tensors import Buffer, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.interprocess.frames import (
+    LARGE,
+    PADDING,
+    BadFrame,
+    frame,
+)
+
+_log = logging.getLogger("trident.backends.python")
+
+_SEQUENCE_START, _SEQUENCE_END = 1, 2
+
+
+class RequestWriter:
+    """Makes the frame of a batch. Under the lock under which frames get their order.
+
+    Inputs have the shapes that the model sees, and their bytes as they arrived.
+    """
+
+    def __init__(self, spec: ModelSpec, numbers: SentLayouts, share: Share) -> None:
+        self._numbers = numbers
+        self._share = share
+        self._names = tuple(spec.outputs)
+        self._reshaped = frozenset(name for name, tensor in spec.inputs.items() if tensor.model_dims is not None)
+
+    def write(self, batch: int, first: int, requests: Sequence[InferenceRequest]) -> bytes:
+        """The frame of batch number `batch`, whose requests are numbered from `first` on."""
+        records: list[Any] = []
+        find, packs = self._numbers.find, not self._reshaped
+        for number, request in enumerate(requests, first):
+            inputs = request.inputs
+            if packs and type(inputs) is PackedInputs and inputs.layout.size < LARGE:
+                layout = inputs.layout
+                found = find((layout, request.outputs))
+                if found is None:
+                    found = self._add((layout, request.outputs), request, [each[:3] for each in layout.entries])
+                if found[1]:
+                    fields = request_fields(request)
+                    size = layout.size
+                    records.append(RECORD.pack(number, found[0], 0, 0, 0, len(fields), size))
+                    if fields:
+                        records += (fields, PADDING[len(fields) & 15])
+                    records.append(inputs.content)
+                    if size & 15:
+                        records.append(PADDING[size & 15])
+                    continue
+            self._write(records, number, request)
+        return frame(EXECUTE, batch, [self._numbers.head(len(requests)), *records])
+
+    def _write(self, records: list[Any], number: int, request: InferenceRequest) -> None:
+        tensors = [(tensor.name, tensor.datatype, self._shape(tensor)) for tensor in request.inputs]
+        key = (*tensors, request.outputs)
+        found = self._numbers.find(key)
+        if found is None:
+            found = self._add(key, request, tensors)
+        contents = [_content(tensor) for tensor in request.inputs]
+        write_record(records, number, found, contents, self._share, fields=request_fields(request))
+
+    def _add(
+        self, key: tuple[object, ...], request: InferenceRequest, tensors: list[tuple[str, str, Shape]]
+    ) -> tuple[int, bool]:
+        return self._numbers.add(key, tensors, request.outputs or self._names)
+
+    def _shape(self, tensor: InputTensor) -> Shape:
+        return tensor.array.shape if tensor.name in self._reshaped else tensor.shape
+
+
+def _content(tensor: InputTensor) -> Buffer:
+    content = tensor.data
+    return content if type(content) is memoryview else wire_bytes(np.ascontiguousarray(content))
+
+
+def request_fields(request: InferenceRequest) -> bytes:
+    """The JSON object of what few requests have; empty for a request without any of it."""
+    if not (
+        request.id
+        or request.parameters
+        or request.correlation_id
+        or request.timeout_us
+        or request.sequence_start
+        or request.sequence_end
+        or request.trace
+    ):
+        return b""
+    fields: dict[str, object] = {}
+    if request.id:
+        fields["id"] = request.id
+    if request.parameters:
+        fields["parameters"] = request.parameters
+    if request.correlation_id:
+        fields["correlation_id"] = request.correlation_id
+    if request.timeout_us:
+        fields["timeout"] = request.timeout_us
+    flags = (_SEQUENCE_START if request.sequence_start else 0) | (_SEQUENCE_END if request.sequence_end else 0)
+    if flags:
+        fields["flags"] = flags
+    trace = request.trace
+    if trace is not None:
+        fields["trace"] = [trace.number, trace.context_json()]
+    try:
+        return orjson.dumps(fields)
+    except TypeError:  # half a surrogate pair, an integer of more than 64 bits
+        return json.dumps(fields).encode()
+
+
+# By the numbers of TritonError.
+_ERRORS: tuple[type[ServerError], ...] = (
+    ServerError,
+    BackendFailed,
+    ModelNotFound,
+    InvalidRequest,
+    ModelNotReady,
+    Unsupported,
+    AlreadyLoaded,
+    RequestCancelled,
+)
+
+
+# Numbers of rows that say something else.
+ANY: Final = -1
+UNEQUAL: Final = -2
+
+
+class Outcome(NamedTuple):
+    """What a record says of a request: outputs, an error, or neither. `waits`: its sender waits for credit."""
+
+    outputs: Outputs | None
+    error: ServerError | None
+    parameters: dict[str, Parameter] | None
+    is_final: bool
+    waits: bool = False
+
+
+class ModelRequest(NamedTuple):
+    """A request of the model to another one: its record, its inputs, and the outputs that it wants."""
+
+    record: Record
+    inputs: list[tuple[Description, memoryview]]
+    requested: tuple[str, ...]
+
+
+class _Outputs:
+    """A layout that the stub has sent; `judge` makes it one of outputs, as the client sees them.
+
+    `packed` is that of outputs which follow each other in a record; None if some of them are not in the configuration
+    and are dropped. `rows` is the number of rows of each; ANY if they need not have that of the batch, otherwise
+    UNEQUAL if they differ. `fault` is why they are refused; "" if they are not.
+    """
+
+    def __init__(self, tensors: tuple[Description, ...], requested: tuple[str, ...]) -> None:
+        self.layout = layout = MessageLayout(tensors, requested)
+        self.size = layout.size
+        self.sizes = layout.sizes
+        self.is_judged = False
+        self.tensors: list[tuple[str, str, Shape] | None] = []
+        self.packed: TensorLayout | None = None
+        self.rows = ANY
+        self.fault = ""
+
+    def judge(self, spec: ModelSpec, check: OutputCheck) -> None:
+        self.is_judged = True
+        has_batch = spec.max_batch_size > 0
+        rows: set[int] = set()
+        for name, datatype, shape in self.layout.tensors:
+            self.fault = self.fault or check.fault(name, datatype, shape)
+            output = spec.outputs.get(name)
+            known = None if output is None else (name, datatype, client_shape(output, shape, has_batch))
+            self.tensors.append(known)
+            if known is not None and has_batch and not spec.decoupled and shape:
+                rows.add(shape[0])
+        if rows:
+            self.rows = rows.pop() if len(rows) == 1 else UNEQUAL
+        described = [(*each, size) for each, size in zip(self.tensors, self.sizes, strict=True) if each is not None]
+        if self.layout.size >= 0 and len(described) == len(self.tensors) and not self.fault:
+            self.packed = layout_of(described)
+
+
+class OutcomeReader:
+    """Reads the records of one stub. One thread at a time."""
+
+    def __init__(self, spec: ModelSpec, view_of: ViewOf, check: OutputCheck) -> None:
+        self._model = spec.name
+        self._spec = spec
+        self._view_of = view_of
+        self._check = check
+        self._table = KnownLayouts(_Outputs)
+
+    def result(self, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | DeferredOutcome]:
+        """The outcome of each request of a batch, of which these are the sizes. Raises BadFrame."""
+        records, at = self._table.read_head(content)
+        if records != len(batch_sizes):
+            raise BadFrame(f"{records} outcomes for {len(batch_sizes)} requests")
+        layouts, unpack = self._table.layouts, RECORD.unpack_from
+        found: list[Outcome | DeferredOutcome] = []
+        end = len(content)
+        for batch_size in batch_sizes:
+            if end - at < 32:
+                raise BadFrame("a result that ends too early")
+            _, number, flags, places, text, fields, size = unpack(content, at)
+            if flags == FINAL and not (places or text or fields):
+                layout = layouts.get(number)
+                if layout is not None and not layout.is_judged:
+                    layout.judge(self._spec, self._check)
+                if (
+                    layout is not None
+                    and layout.packed is not None
+                    and layout.size == size
+                    and (layout.rows == batch_size or layout.rows == ANY)
+                ):
+                    start = at + 32
+                    at = (start + size + 15) & -16
+                    if at > end:
+                        raise BadFrame("a result that is shorter than its outputs")
+                    found.append(Outcome(PackedOutputs(layout.packed, content[start : start + size]), None, None, True))
+                    continue
+            record, at = read_record(content, at)
+            if record.flags & (wire.LATER | wire.AGAIN):
+                found.append(AGAIN if record.flags & wire.AGAIN else LATER)
+            else:
+                found.append(self.outcome(record, batch_size))
+        return found
+
+    def response(self, content: memoryview) -> Outcome:
+        """The one record of a frame. Raises BadFrame."""
+        _, at = self._table.read_head(content)
+        return self.outcome(read_record(content, at)[0])
+
+    def model_request(self, content: memoryview) -> ModelRequest:
+        """The request of the model to another one. Raises BadFrame."""
+        _, at = self._table.read_head(content)
+        record, _ = read_record(content, at)
+        known = self._known(record)
+        contents = self._contents(record, known)
+        return ModelRequest(record, list(zip(known.layout.tensors, contents, strict=True)), known.layout.requested)
+
+    def outcome(self, record: Record, batch_size: int = ANY) -> Outcome:
+        is_final, waits = bool(record.flags & FINAL), bool(record.flags & WAITS)
+        if record.flags & FAILED:
+            return Outcome(None, self._error(record), None, is_final, waits)
+        if record.flags & EMPTY:
+            return Outcome(None, None, None, is_final)
+        layout = self._known(record)
+        if not layout.is_judged:
+            layout.judge(self._spec, self._check)
+        fault = layout.fault
+        if not fault and batch_size != ANY and layout.rows not in (ANY, batch_size):
+            fault = self._rows_fault(layout, batch_size)
+        if fault:
+            return Outcome(None, BackendFailed(fault, model=self._model), None, is_final, waits)
+        parameters = orjson.loads(record.fields) if record.fields else None
+        return Outcome(self._outputs(record, layout), None, parameters, is_final, waits)
+
+    def _rows_fault(self, layout: _Outputs, batch_size: int) -> str:
+        fault = ""
+        for name, _, shape in layout.layout.tensors:
+            if name in self._spec.outputs and shape and shape[0] != batch_size:
+                fault = fault or self._check.rows_fault(name, shape[0], batch_size)
+        return fault
+
+    def _outputs(self, record: Record, layout: _Outputs) -> Outputs:
+        if not record.places and layout.packed is not None and layout.size == len(record.run):
+            return PackedOutputs(layout.packed, record.run)
+        contents = self._contents(record, layout)
+        outputs: list[OutputTensor] = []
+        for described, content in zip(layout.tensors, contents, strict=True):
+            if described is not None:
+                name, datatype, shape = described
+                outputs.append(ReceivedOutput(name, datatype, shape, content))
+        return outputs
+
+    def _known(self, record: Record) -> _Outputs:
+        found: _Outputs | None = self._table.layouts.get(record.layout)
+        if found is None:
+            raise BadFrame(f"the unknown layout {record.layout}")
+        return found
+
+    def _contents(self, record: Record, known: _Outputs) -> list[memoryview]:
+        if record.places:
+            return tensors_of(record, known.sizes, self._view_of)
+        if known.size != len(record.run):
+            raise BadFrame(f"{len(record.run)} bytes of tensors that have {known.size}")
+        return [record.run[start:end] for _, _, _, start, end in known.layout.spans]
+
+    def _error(self, record: Record) -> ServerError:
+        kind = _ERRORS[record.layout] if record.layout < len(_ERRORS) else BackendFailed
+        return kind(record.text, model=self._model)
+
+
+_OPTION = "--strict-python-outputs"
+
+
+class OutputCheck:
+    """Of all processes of one model version. Any thread.
+
+    `strict`: what is wrong is an error of the request. Otherwise it is logged, once for each tensor and kind of fault,
+    and the client gets the output as it is, unless the configuration does not have it.
+    """
+
+    def __init__(self, spec: ModelSpec, strict: bool = False) -> None:
+        self._spec = spec
+        self._strict = strict
+        self._said: set[tuple[str, str]] = set()
+
+    def fault(self, name: str, datatype: str, shape: Shape) -> str:
+        """What the request fails with because of an output as the model made it; "" for nothing."""
+        spec = self._spec
+        output = spec.outputs.get(name)
+        if output is None:
+            known = ", ".join(f"'{each}'" for each in spec.outputs) or "none"
+            return self._found(
+                name, "name", f"is not in the configuration, whose outputs are: {known}", "it is dropped"
+            )
+        if datatype != output.datatype.name:
+            return self._found(
+                name, "datatype", f"has the datatype {datatype}, but the configuration says {output.datatype.name}"
+            )
+        dims = output.dims if output.model_dims is None else output.model_dims
+        if spec.max_batch_size > 0:
+            dims = (-1, *dims)
+        if len(dims) != len(shape) or any(dim not in (-1, size) for dim, size in zip(dims, shape, strict=True)):
+            return self._found(name, "shape", f"has the shape {list(shape)}, but the configuration says {list(dims)}")
+        return ""
+
+    def rows_fault(self, name: str, rows: int, batch_size: int) -> str:
+        """The same for an output with another number of rows than the batch of its request."""
+        return self._found(name, "rows", f"has {rows} rows, but its request has a batch of {batch_size}")
+
+    def _found(self, name: str, kind: str, text: str, what: str = "clients get it as it is") -> str:
+        text = f"output '{name}' of model '{self._spec.name}' {text}"
+        if self._strict:
+            return f"{text} ({_OPTION})"
+        if (name, kind) not in self._said:
+            self._said.add((name, kind))
+            _log.warning(
+                "%s; %s, and it is not said again: %s makes it an error",
+                text,
+                what,
+                _OPTION,
+                extra={"model": self._spec.name},
+            )
+        return ""
