@@ -29,7 +29,6 @@ from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import EngineGone, from_plain, read_plain
 from trident.core.remote.engine_server import EngineState
-from trident.core.remote.infer_frames import RequestWriter, ResponseReader
 from trident.core.remote.wire import (
     ACK,
     CALL,
@@ -42,6 +41,8 @@ from trident.core.remote.wire import (
     TO_FRONT_END,
     TRACED,
     VERSION,
+    RequestWriter,
+    ResponseReader,
 )
 from trident.core.waiting.waiting import ThreadWaiter, Waiter
 

@@ -23,7 +23,6 @@ from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.remote.calls import from_plain, read_plain
-from trident.core.remote.infer_frames import RequestReader, ResponseWriter, failed_response
 from trident.core.remote.wire import (
     ACK,
     CALL,
@@ -36,6 +35,9 @@ from trident.core.remote.wire import (
     TO_ENGINE,
     TRACED,
     VERSION,
+    RequestReader,
+    ResponseWriter,
+    failed_response,
 )
 
 if TYPE_CHECKING:

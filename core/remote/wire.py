@@ -1,13 +1,27 @@
-"""The part of a frame that carries tensors: a description as JSON, then their bytes or their offsets.
+"""The frames between front ends and the engine: their types, and inference requests and responses in them.
 
-meta size   u32    bytes of the JSON
-text size   u32    bytes of the text after it
-offsets     u64    one for each tensor in shared memory, as many as the frame's header says
-meta        JSON   equal bytes for similar requests, so that the decoded document can be remembered
-text        UTF-8  what differs between requests: the id
-padding
-tensors            those that are not in shared memory, one after the other
-padding
+The content of a request or a response is a block: a description as JSON, then the tensors' bytes or their offsets.
+
+    meta size   u32    bytes of the JSON
+    text size   u32    bytes of the text after it
+    offsets     u64    one for each tensor in shared memory, as many as the frame's header says
+    meta        JSON   equal bytes for similar requests, so that the decoded document can be remembered
+    text        UTF-8  what differs between similar requests or responses
+    padding
+    tensors            those that are not in shared memory, one after the other
+    padding
+
+The meta document of a request is [model, version, outputs, priority, timeout, correlation id, sequence start, sequence
+end, parameters, inputs, trace], an input is [name, datatype, shape, bytes, whether it is in shared memory], and the
+trace null or the W3C context of the client as [traceparent, tracestate]. If tensors are in the client's shared memory,
+the document has two more elements: the regions of the inputs, null for one that is in the request, and the regions of
+outputs by their names. A region is [name, offset, bytes]. The text is the id. The moment when the request arrived
+stands after the tensors, if the front end has noted it.
+
+The meta document of a response is [model, version, parameters, outputs], where an output is [name, datatype, shape,
+bytes, whether it is in shared memory]; that of a failed one is [model, version, error]. The text has numbers with
+blanks between them: the times of the response, six numbers, if the engine noted any (-1 stands for no reason), and the
+number of its trace, if it is traced.
 """
 
 from __future__ import annotations
@@ -16,10 +30,32 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from trident.core.inference.tensors import Shape, TensorLayout, layout_of
-from trident.core.interprocess.frames import PADDING, BadFrame
+import numpy as np
+import orjson
+
+from trident.core.inference.request import (
+    CloseReason,
+    InferenceRequest,
+    InferenceTimes,
+    Inputs,
+    InputTensor,
+    PackedInputs,
+    Parameter,
+    RequestTrace,
+)
+from trident.core.inference.response import (
+    InferenceResponse,
+    Outputs,
+    PackedOutputs,
+    ReceivedOutput,
+    RegionInput,
+    RegionReference,
+    RegionRequest,
+)
+from trident.core.inference.tensors import BY_NAME, Buffer, Shape, TensorLayout, layout_of, wire_bytes
+from trident.core.interprocess.frames import LARGE, PADDING, BadFrame, frame
 from trident.core.memo import Memo
-from trident.core.remote.calls import read_plain
+from trident.core.remote.calls import error_of, error_to_plain, read_plain, write_plain
 
 VERSION = 6
 
@@ -106,7 +142,7 @@ class BlockReader(Generic[T]):
         if parsed is None:
             parsed = self._learn(meta)
         offsets = tuple([_OFFSET.unpack_from(content, 8 + 8 * i)[0] for i in range(shared)]) if shared else ()
-        return parsed, _text(content[end - text_size : end]) if text_size else "", offsets, (end + 15) & -16
+        return parsed, _decoded(content[end - text_size : end]) if text_size else "", offsets, (end + 15) & -16
 
     def _learn(self, meta: bytes) -> T:
         try:
@@ -118,8 +154,360 @@ class BlockReader(Generic[T]):
         return parsed
 
 
-def _text(content: memoryview) -> str:
+def _decoded(content: memoryview) -> str:
     try:
         return str(content, "utf-8", "surrogatepass")
     except UnicodeDecodeError:
         raise BadFrame("a text that is not UTF-8") from None
+
+
+# Puts the bytes of a large tensor into shared memory and returns their offset; None if they go into the frame.
+Share = Callable[[Buffer], int | None]
+# `TensorMeta` as the document has it, where JSON has no named tuples.
+_Entry = tuple[str, str, Shape, int, bool]
+_MOMENT = struct.Struct("<Q")
+
+
+class RequestWriter:
+    """Makes frames of requests. Any thread."""
+
+    def __init__(self) -> None:
+        # The meta document that similar requests share, and the head of the block for those without an id.
+        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
+
+    def write(self, request: InferenceRequest, number: int, share: Share, flags: int = 0) -> bytes:
+        """The frame. Raises what `share` raises."""
+        inputs = request.inputs
+        if type(inputs) is not PackedInputs or inputs.layout.size >= LARGE or not _is_plain(request):
+            return _write(request, number, share, flags)
+        layout = inputs.layout
+        key = (layout, request.model_name, request.model_version, request.outputs, request.priority, request.timeout_us)
+        known = self._known.get(key)
+        if known is None:
+            meta = _meta(request, _packed_entries(layout))
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        if request.id:
+            head = block_head(meta, _encoded(request.id))
+        if not request.arrived_ns:
+            return frame(REQUEST, number, (head, inputs.content), flags=flags)
+        moment = _MOMENT.pack(request.arrived_ns)
+        return frame(REQUEST, number, (head, inputs.content, moment), flags=flags | TIMED)
+
+
+def _is_plain(request: InferenceRequest) -> bool:
+    """Whether only its id and its tensors differ from other requests of its kind."""
+    if type(request) is not InferenceRequest:
+        return False
+    return not (
+        request.parameters or request.correlation_id or request.sequence_start or request.sequence_end or request.trace
+    )
+
+
+def _write(request: InferenceRequest, number: int, share: Share, flags: int) -> bytes:
+    tensors: list[Buffer] = []
+    offsets: list[int] = []
+    inputs: list[_Entry] = []
+    for tensor in request.inputs:
+        if type(tensor) is RegionInput:
+            inputs.append((tensor.name, tensor.datatype, tensor.shape, 0, False))
+            continue
+        content = tensor.data
+        if type(content) is not memoryview:
+            content = memoryview(wire_bytes(np.ascontiguousarray(content)))
+        is_shared = _put(content, share, tensors, offsets)
+        inputs.append((tensor.name, tensor.datatype, tensor.shape, content.nbytes, is_shared))
+    if request.arrived_ns:
+        tensors.append(_MOMENT.pack(request.arrived_ns))
+        flags |= TIMED
+    head = block_head(_meta(request, inputs), _encoded(request.id), offsets)
+    return frame(REQUEST, number, (head, *tensors), flags=flags, shared=len(offsets))
+
+
+def _packed_entries(layout: TensorLayout) -> list[_Entry]:
+    return [(name, datatype, shape, end - start, False) for name, datatype, shape, start, end in layout.entries]
+
+
+def _put(content: Buffer, share: Share, tensors: list[Buffer], offsets: list[int]) -> bool:
+    """Put a tensor into shared memory, or into the frame. Returns whether it is in shared memory."""
+    offset = share(content) if len(content) >= LARGE else None
+    if offset is None:
+        tensors.append(content)
+        return False
+    offsets.append(offset)
+    return True
+
+
+def _encoded(request_id: str) -> bytes:
+    return request_id.encode("utf-8", "surrogatepass")
+
+
+def _meta(request: InferenceRequest, inputs: list[_Entry]) -> bytes:
+    regions: tuple[Any, ...] = ()
+    if isinstance(request, RegionRequest):
+        of_inputs = [tuple(each.reference) if isinstance(each, RegionInput) else None for each in request.inputs]
+        regions = (of_inputs, {name: tuple(region) for name, region in request.output_regions.items()})
+    return write_plain(
+        (
+            request.model_name,
+            request.model_version,
+            request.outputs,
+            request.priority,
+            request.timeout_us,
+            request.correlation_id,
+            request.sequence_start,
+            request.sequence_end,
+            request.parameters,
+            inputs,
+            None if request.trace is None else (request.trace.traceparent, request.trace.tracestate),
+            *regions,
+        )
+    )
+
+
+class _RegionMeta(NamedTuple):
+    inputs: tuple[RegionReference | None, ...]
+    outputs: dict[str, RegionReference]
+
+
+class _RequestMeta(NamedTuple):
+    """The decoded meta document, which similar requests have in common."""
+
+    model_name: str
+    model_version: int
+    outputs: tuple[str, ...]
+    priority: int
+    timeout_us: int
+    correlation_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    parameters: dict[str, Parameter] | None
+    inputs: tuple[TensorMeta, ...]
+    layout: TensorLayout  # of the inputs that are in the frame
+    trace: RequestTrace | None
+    regions: _RegionMeta | None  # of tensors in the client's shared memory
+
+
+def _request_meta(meta: Any) -> _RequestMeta:
+    name, version, outputs, priority, timeout, correlation_id, start, end, parameters, listed, context, *regions = meta
+    inputs = tuple(_input(*entry) for entry in listed)
+    if not (type(name) is str and type(version) is int and type(priority) is int and type(timeout) is int):
+        raise ValueError("a field of the request has the wrong type")
+    if type(correlation_id) not in (int, str) or not (parameters is None or type(parameters) is dict):
+        raise ValueError("a field of the request has the wrong type")
+    return _RequestMeta(
+        name,
+        version,
+        tuple(map(str, outputs)),
+        priority,
+        timeout,
+        correlation_id,
+        bool(start),
+        bool(end),
+        parameters,
+        inputs,
+        layout_in_frame(inputs),
+        None if context is None else RequestTrace(0, False, *map(str, context)),
+        _regions(*regions, count=len(inputs)) if regions else None,
+    )
+
+
+def _regions(of_inputs: Any, of_outputs: Any, *, count: int) -> _RegionMeta:
+    inputs = tuple(None if region is None else _reference(*region) for region in of_inputs)
+    if len(inputs) != count or type(of_outputs) is not dict:
+        raise ValueError("there are not as many regions as inputs, or regions of outputs without names")
+    return _RegionMeta(inputs, {str(name): _reference(*region) for name, region in of_outputs.items()})
+
+
+def _reference(name: Any, offset: Any, size: Any) -> RegionReference:
+    if not (type(name) is str and type(offset) is int and type(size) is int and offset >= 0 and size >= 0):
+        raise ValueError("a region is not a name and two numbers")
+    return RegionReference(name, offset, size)
+
+
+def _input(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> TensorMeta:
+    # An unknown datatype passes: validation refuses it with Triton's text.
+    if not (type(name) is str and type(datatype) is str and type(is_shared) is bool):
+        raise ValueError("a field of an input has the wrong type")
+    if not (type(size) is int and size >= 0):
+        raise ValueError("the size of an input is not a number")
+    dims = tuple(shape)
+    if not all(type(dim) is int for dim in dims):
+        raise ValueError("the shape of an input is not a list of numbers")
+    return TensorMeta(name, datatype, dims, size, is_shared)
+
+
+class RequestReader:
+    """Makes requests of frames, on one thread. Their inputs are views of the frame or of shared memory."""
+
+    def __init__(self, view_of: ViewOf) -> None:
+        self._view_of = view_of
+        self._blocks = BlockReader(_request_meta)
+
+    def read(self, content: memoryview, shared: int, flags: int = 0) -> InferenceRequest:
+        """Raises BadFrame."""
+        meta, request_id, offsets, at = self._blocks.read(content, shared)
+        end = at + meta.layout.size
+        if end + (_MOMENT.size if flags & TIMED else 0) > len(content):
+            raise BadFrame("a request that is shorter than its inputs")
+        inputs: Inputs
+        if len(meta.layout.entries) == len(meta.inputs) and not shared:
+            inputs = PackedInputs(meta.layout, content[at:end])
+        else:
+            contents = contents_of(meta.inputs, content, at, offsets, self._view_of)
+            inputs = [InputTensor(*i[:3], data) for i, data in zip(meta.inputs, contents, strict=True)]
+        request = InferenceRequest(
+            meta.model_name,
+            inputs,
+            model_version=meta.model_version,
+            id=request_id,
+            outputs=meta.outputs,
+            parameters=None if meta.parameters is None else meta.parameters.copy(),
+            priority=meta.priority,
+            timeout_us=meta.timeout_us,
+            correlation_id=meta.correlation_id,
+            sequence_start=meta.sequence_start,
+            sequence_end=meta.sequence_end,
+        )
+        if flags & TIMED:
+            (request.arrived_ns,) = _MOMENT.unpack_from(content, end)
+        request.trace = meta.trace
+        return request if meta.regions is None else _in_regions(request, meta.regions)
+
+
+def _in_regions(request: InferenceRequest, regions: _RegionMeta) -> RegionRequest:
+    request.inputs = [
+        tensor if region is None else RegionInput(tensor.name, tensor.datatype, tensor.shape, region)
+        for tensor, region in zip(request.inputs, regions.inputs, strict=True)
+    ]
+    return RegionRequest.of(request, regions.outputs)
+
+
+# How many numbers a response has that is traced: that of its trace alone, or after its times.
+_TRACED = (1, 7)
+
+
+class ResponseWriter:
+    """Makes frames of responses. Any thread."""
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        # The meta document that the responses of a batch share, and the head of the block for those without times.
+        self._known: Memo[tuple[object, ...], tuple[bytes, bytes]] = Memo(1024)
+
+    def write(self, response: InferenceResponse, number: int) -> bytes:
+        """The frame. Raises TypeError for a value that JSON cannot hold."""
+        if response.error is not None:
+            return failed_response(response, response.error, number)
+        flags = FINAL if response.final else 0
+        packed = response.outputs
+        if type(packed) is PackedOutputs and packed.layout.size < LARGE and not response.parameters:
+            return frame(RESPONSE, number, (self._packed_head(response, packed.layout), packed.content), flags=flags)
+        tensors: list[Buffer] = []
+        offsets: list[int] = []
+        outputs: list[_Entry] = []
+        for output in response.outputs:
+            content = output.content()
+            is_shared = _put(content, self._share, tensors, offsets)
+            outputs.append((output.name, output.datatype, output.shape, len(content), is_shared))
+        head = block_head(_response_meta(response, outputs), _notes(response), offsets)
+        return frame(RESPONSE, number, (head, *tensors), flags=flags, shared=len(offsets))
+
+    def _packed_head(self, response: InferenceResponse, layout: TensorLayout) -> bytes:
+        key = (layout, response.model_name, response.model_version)
+        known = self._known.get(key)
+        if known is None:
+            meta = _response_meta(response, _packed_entries(layout))
+            self._known[key] = known = (meta, block_head(meta))
+        meta, head = known
+        return head if response.times is None and not response.trace else block_head(meta, _notes(response))
+
+
+def _notes(response: InferenceResponse) -> bytes:
+    times = response.times
+    numbers: tuple[int, ...] = ()
+    if times is not None:
+        numbers = (*times.numbers, -1 if times.close_reason is None else times.close_reason)
+    if response.trace:
+        numbers = (*numbers, response.trace)
+    return b" ".join([b"%d" % number for number in numbers])
+
+
+def _note(response: InferenceResponse, text: str) -> None:
+    """Give `response` what `_notes` made of it. Raises BadFrame."""
+    try:
+        numbers = [int(word) for word in text.split()]
+        if len(numbers) in _TRACED:
+            response.trace = numbers.pop()
+        if numbers:
+            *durations, reason = numbers
+            response.times = InferenceTimes.of(durations, None if reason == -1 else CloseReason(reason))
+    except (ValueError, TypeError):
+        raise BadFrame("a response whose times cannot be read") from None
+
+
+def _response_meta(response: InferenceResponse, outputs: list[_Entry]) -> bytes:
+    return orjson.dumps((response.model_name, response.model_version, response.parameters, outputs))
+
+
+def failed_response(response: InferenceResponse, error: BaseException, number: int) -> bytes:
+    """The frame that carries `error` instead of the outputs of `response`."""
+    meta = orjson.dumps((response.model_name, response.model_version, error_to_plain(error)))
+    flags = FAILED | (FINAL if response.final else 0)
+    return frame(RESPONSE, number, (block_head(meta, _notes(response)),), flags=flags)
+
+
+class _ResponseMeta(NamedTuple):
+    """The decoded meta document, which similar responses have in common."""
+
+    model_name: str
+    model_version: int
+    parameters: dict[str, Parameter] | None
+    outputs: tuple[TensorMeta, ...]
+    error: Any
+    layout: TensorLayout  # of the outputs that are in the frame
+
+
+def _read_response_meta(meta: Any) -> _ResponseMeta:
+    if len(meta) == 3:
+        return _ResponseMeta(meta[0], meta[1], None, (), meta[2], layout_in_frame(()))
+    name, version, parameters, described = meta
+    outputs = tuple(_output(*entry) for entry in described)
+    return _ResponseMeta(name, version, parameters, outputs, None, layout_in_frame(outputs))
+
+
+def _output(name: Any, datatype: Any, shape: Any, size: Any, is_shared: Any) -> TensorMeta:
+    return TensorMeta(name, BY_NAME[datatype].name, tuple(shape), size, is_shared)
+
+
+class ResponseReader:
+    """Makes responses of frames, on one thread. Their outputs are views of the frame or of shared memory."""
+
+    def __init__(self, view_of: ViewOf) -> None:
+        self._view_of = view_of
+        self._blocks = BlockReader(_read_response_meta)
+
+    def read(self, content: memoryview, flags: int, shared: int, request_id: str) -> InferenceResponse:
+        """Raises BadFrame."""
+        meta, times, offsets, at = self._blocks.read(content, shared)
+        end = at + meta.layout.size
+        if end > len(content):
+            raise BadFrame("a response that is shorter than its outputs")
+        outputs: Outputs
+        if len(meta.layout.entries) == len(meta.outputs) and not shared:
+            outputs = PackedOutputs(meta.layout, content[at:end])
+        else:
+            contents = contents_of(meta.outputs, content, at, offsets, self._view_of)
+            outputs = [ReceivedOutput(*o[:3], data) for o, data in zip(meta.outputs, contents, strict=True)]
+        response = InferenceResponse(
+            meta.model_name,
+            meta.model_version,
+            outputs,
+            id=request_id,
+            parameters=meta.parameters.copy() if meta.parameters else None,
+            error=error_of(meta.error) if flags & FAILED else None,
+            final=bool(flags & FINAL),
+        )
+        if times:
+            _note(response, times)
+        return response

@@ -189,29 +189,29 @@ class ModelRequest(NamedTuple):
 
 
 class _Outputs:
-    """A layout that the stub has sent; `judge` makes it one of outputs, as the client sees them.
+    """A layout that the stub has sent; `check` makes it one of outputs, as the client sees them.
 
     `packed` is that of outputs which follow each other in a record; None if some of them are not in the configuration
     and are dropped. `rows` is the number of rows of each; ANY if they need not have that of the batch, otherwise
-    UNEQUAL if they differ. `fault` is why they are refused; "" if they are not.
+    UNEQUAL if they differ. `problem` is why they are refused; "" if they are not.
     """
 
     def __init__(self, tensors: tuple[Description, ...], requested: tuple[str, ...]) -> None:
         self.layout = layout = MessageLayout(tensors, requested)
         self.size = layout.size
         self.sizes = layout.sizes
-        self.is_judged = False
+        self.is_checked = False
         self.tensors: list[tuple[str, str, Shape] | None] = []
         self.packed: TensorLayout | None = None
         self.rows = ANY
-        self.fault = ""
+        self.problem = ""
 
-    def judge(self, spec: ModelSpec, check: OutputCheck) -> None:
-        self.is_judged = True
+    def check(self, spec: ModelSpec, check: OutputCheck) -> None:
+        self.is_checked = True
         has_batch = spec.max_batch_size > 0
         rows: set[int] = set()
         for name, datatype, shape in self.layout.tensors:
-            self.fault = self.fault or check.fault(name, datatype, shape)
+            self.problem = self.problem or check.problem(name, datatype, shape)
             output = spec.outputs.get(name)
             known = None if output is None else (name, datatype, client_shape(output, shape, has_batch))
             self.tensors.append(known)
@@ -220,7 +220,7 @@ class _Outputs:
         if rows:
             self.rows = rows.pop() if len(rows) == 1 else UNEQUAL
         described = [(*each, size) for each, size in zip(self.tensors, self.sizes, strict=True) if each is not None]
-        if self.layout.size >= 0 and len(described) == len(self.tensors) and not self.fault:
+        if self.layout.size >= 0 and len(described) == len(self.tensors) and not self.problem:
             self.packed = layout_of(described)
 
 
@@ -248,8 +248,8 @@ class OutcomeReader:
             _, number, flags, places, text, fields, size = unpack(content, at)
             if flags == FINAL and not (places or text or fields):
                 layout = layouts.get(number)
-                if layout is not None and not layout.is_judged:
-                    layout.judge(self._spec, self._check)
+                if layout is not None and not layout.is_checked:
+                    layout.check(self._spec, self._check)
                 if (
                     layout is not None
                     and layout.packed is not None
@@ -289,22 +289,22 @@ class OutcomeReader:
         if record.flags & EMPTY:
             return Outcome(None, None, None, is_final)
         layout = self._known(record)
-        if not layout.is_judged:
-            layout.judge(self._spec, self._check)
-        fault = layout.fault
-        if not fault and batch_size != ANY and layout.rows not in (ANY, batch_size):
-            fault = self._rows_fault(layout, batch_size)
-        if fault:
-            return Outcome(None, BackendFailed(fault, model=self._model), None, is_final, waits)
+        if not layout.is_checked:
+            layout.check(self._spec, self._check)
+        problem = layout.problem
+        if not problem and batch_size != ANY and layout.rows not in (ANY, batch_size):
+            problem = self._rows_problem(layout, batch_size)
+        if problem:
+            return Outcome(None, BackendFailed(problem, model=self._model), None, is_final, waits)
         parameters = orjson.loads(record.fields) if record.fields else None
         return Outcome(self._outputs(record, layout), None, parameters, is_final, waits)
 
-    def _rows_fault(self, layout: _Outputs, batch_size: int) -> str:
-        fault = ""
+    def _rows_problem(self, layout: _Outputs, batch_size: int) -> str:
+        problem = ""
         for name, _, shape in layout.layout.tensors:
             if name in self._spec.outputs and shape and shape[0] != batch_size:
-                fault = fault or self._check.rows_fault(name, shape[0], batch_size)
-        return fault
+                problem = problem or self._check.rows_problem(name, shape[0], batch_size)
+        return problem
 
     def _outputs(self, record: Record, layout: _Outputs) -> Outputs:
         if not record.places and layout.packed is not None and layout.size == len(record.run):
@@ -341,7 +341,7 @@ _OPTION = "--strict-python-outputs"
 class OutputCheck:
     """Of all processes of one model version. Any thread.
 
-    `strict`: what is wrong is an error of the request. Otherwise it is logged, once for each tensor and kind of fault,
+    `strict`: what is wrong is an error of the request. Otherwise it is logged, once for each tensor and kind,
     and the client gets the output as it is, unless the configuration does not have it.
     """
 
@@ -350,7 +350,7 @@ class OutputCheck:
         self._strict = strict
         self._said: set[tuple[str, str]] = set()
 
-    def fault(self, name: str, datatype: str, shape: Shape) -> str:
+    def problem(self, name: str, datatype: str, shape: Shape) -> str:
         """What the request fails with because of an output as the model made it; "" for nothing."""
         spec = self._spec
         output = spec.outputs.get(name)
@@ -370,7 +370,7 @@ class OutputCheck:
             return self._found(name, "shape", f"has the shape {list(shape)}, but the configuration says {list(dims)}")
         return ""
 
-    def rows_fault(self, name: str, rows: int, batch_size: int) -> str:
+    def rows_problem(self, name: str, rows: int, batch_size: int) -> str:
         """The same for an output with another number of rows than the batch of its request."""
         return self._found(name, "rows", f"has {rows} rows, but its request has a batch of {batch_size}")
 

@@ -24,8 +24,19 @@ from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.remote.calls import EngineGone, to_plain, write_plain
 from trident.core.remote.connection import ENOUGH, LOST, Connection, SharedMemoryFull, ThreadLink, gone
 from trident.core.remote.engine_server import EngineState
-from trident.core.remote.infer_frames import RequestReader, ResponseWriter
-from trident.core.remote.wire import CALL, CANCEL, HELLO, RELEASE, REQUEST, RESULT, STATE, TO_ENGINE, VERSION
+from trident.core.remote.wire import (
+    CALL,
+    CANCEL,
+    HELLO,
+    RELEASE,
+    REQUEST,
+    RESULT,
+    STATE,
+    TO_ENGINE,
+    VERSION,
+    RequestReader,
+    ResponseWriter,
+)
 from trident.core.waiting.waiting import ThreadWaiter
 
 MEMORY = 128 * PAGE

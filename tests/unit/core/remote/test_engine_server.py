@@ -42,8 +42,7 @@ from trident.core.remote.calls import CALLS, decode_result, encode_call, from_pl
 from trident.core.remote.control_log import Change
 from trident.core.remote.engine_client import RemoteEngine
 from trident.core.remote.engine_server import EngineState, engine_down
-from trident.core.remote.infer_frames import RequestWriter
-from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, RESULT, STATE, VERSION, block_head
+from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, RESULT, STATE, VERSION, RequestWriter, block_head
 
 META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
 

@@ -30,7 +30,6 @@ from trident.core.inference.streaming import StreamedRequest
 from trident.core.inference.tensors import Buffer, pack_bytes
 from trident.core.interprocess.frames import LARGE, BadFrame, frame, release_frame
 from trident.core.remote.front_end import FrontEnd
-from trident.core.remote.infer_frames import RequestWriter
 from trident.core.remote.wire import (
     ACK,
     CALL,
@@ -43,6 +42,7 @@ from trident.core.remote.wire import (
     RESPONSE,
     STREAMED,
     VERSION,
+    RequestWriter,
     block_head,
 )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.core.backends.python.test_wire import spec
+from tests.unit.core.backends.python.test_batches import spec
 from tests.waiting import until
 from trident.core.backends.backend import Execution
 from trident.core.backends.python.channel import StubGone

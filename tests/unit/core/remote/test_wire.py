@@ -21,15 +21,22 @@ from trident.core.inference.response import (
 )
 from trident.core.inference.tensors import BY_NAME, Array, Buffer, pack_bytes
 from trident.core.interprocess.frames import ALIGNMENT, HEADER, LARGE, BadFrame, FrameReader, frame
-from trident.core.remote.infer_frames import (
+from trident.core.remote.wire import (
+    FINAL,
+    REQUEST,
+    RESPONSE,
+    TIMED,
+    TO_ENGINE,
+    TO_FRONT_END,
+    BlockReader,
     RequestReader,
     RequestWriter,
     ResponseReader,
     ResponseWriter,
     Share,
+    block_head,
     failed_response,
 )
-from trident.core.remote.wire import FINAL, REQUEST, RESPONSE, TIMED, TO_ENGINE, TO_FRONT_END, BlockReader, block_head
 
 META = b'["m",1]'
 
