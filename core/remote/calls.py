@@ -24,7 +24,7 @@ from functools import cache
 from inspect import Parameter, Signature, signature
 from itertools import repeat
 from types import GenericAlias, NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Concatenate, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import orjson
 
@@ -329,6 +329,23 @@ CALLS: dict[str, Call] = {
     name: Call.of(name, mark) for name, method in vars(Engine).items() if (mark := mark_of(method)) is not None
 }
 
+S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def sent_by(
+    send: Callable[[S, Call, list[Any]], Any], method: Callable[Concatenate[Any, P], R]
+) -> Callable[Concatenate[S, P], R]:
+    """A method with the signature of one of the protocol, which passes the call and its arguments to `send`."""
+    call = CALLS[method.__name__]
+
+    def sent(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        result: R = send(self, call, call.bind(args, kwargs))
+        return result
+
+    return sent
+
 
 def encode_call(name: str, arguments: Sequence[object]) -> bytes:
     """A call with all arguments of the method in order. Raises TypeError if there are more or fewer."""
@@ -370,14 +387,6 @@ def decode_result(call: Call, content: Buffer) -> Any:
         return from_plain(plain, call.result)
     except ValueError as error:
         raise ValueError(f"the result of {call.name}: {error}") from None
-
-
-def decode_failure(content: Buffer) -> ServerError:
-    """The error that `encode_failure` wrote. Raises ValueError for other content."""
-    went_well, plain = _pair(content)
-    if went_well is not False:
-        raise ValueError("a result, not a failure")
-    return error_of(plain)
 
 
 def _pair(content: Buffer) -> tuple[Any, Any]:

@@ -10,7 +10,6 @@ import itertools
 import os
 import selectors
 import socket
-import struct
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,6 +42,7 @@ from trident.core.remote.wire import (
     VERSION,
     RequestWriter,
     ResponseReader,
+    peer_of,
 )
 from trident.core.waiting.waiting import ThreadWaiter, Waiter
 
@@ -144,14 +144,9 @@ class ThreadLink:
                 handler.read()
 
 
-# Source: docs/architecture.md section 5.
-
-
 # This many frames are sent at once, before the end of this iteration of the loop: the engine runs them while the front
 # end reads on. With 64 connections that gave 1.10 to 1.24 times the requests/s.
 ENOUGH = 24
-# The kernel's struct ucred: process, user and group.
-_PEER = struct.Struct("3i")
 
 OnState = Callable[[EngineState], None]
 OnResult = Callable[[object], None]
@@ -212,10 +207,7 @@ class Connection:
     @property
     def process_id(self) -> int:
         """The process that listens at the socket."""
-        found: tuple[int, int, int] = _PEER.unpack(
-            self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        )
-        return found[0]
+        return peer_of(self.sock)[0]
 
     @property
     def wants_to_write(self) -> bool:

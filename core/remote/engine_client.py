@@ -10,7 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine
@@ -22,13 +22,10 @@ from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.log import change_log, log_levels
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
-from trident.core.remote.calls import CALLS, Call, EngineGone, decode_result, encode_call
+from trident.core.remote.calls import Call, EngineGone, decode_result, encode_call, sent_by
 from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
 from trident.core.remote.engine_server import EngineState, engine_down
 from trident.core.waiting.waiting import Waiter
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 _log = logging.getLogger("trident.engine")
 
@@ -40,17 +37,6 @@ _LATEST = -1
 _SOON = "it is being started again; send the request again in a few seconds"
 _NOT_YET = "it has not started yet"
 _STILL_LOADING = frozenset((Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING))
-
-
-def _remote(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[RemoteEngine, P], R]:
-    """The method of the client that sends a call of the protocol and waits for its result. Raises as `_ask` does."""
-    call = CALLS[method.__name__]
-
-    def ask(self: RemoteEngine, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: R = self._ask(call, call.bind(args, kwargs))
-        return answer
-
-    return ask
 
 
 class _WaitsForMemory(NamedTuple):
@@ -111,12 +97,14 @@ class RemoteEngine:
         self._on_change = on_change
         self._link = link
         self._memory_bytes = memory_bytes
-        self._connection: Connection | None = None
+        self.connection: Connection | None = None
+        """The present connection, None while there is no engine."""
         self._state = engine_down(_NOT_YET)
         self._models: dict[tuple[str, int], RemoteModel] = {}
         self._waiting: deque[_WaitsForMemory] = deque()
         self._is_exiting = False
-        self._is_recovering = False
+        self.is_recovering = False
+        """Whether an engine was lost, and the next one has not loaded its models yet."""
         self.trace_gate = TraceGate()
 
     def start(self) -> None:
@@ -135,53 +123,43 @@ class RemoteEngine:
 
     def allocate(self, size: int) -> Array | None:
         """Shared memory for a body of `size` bytes, which the engine reads in place; None if there is no room now."""
-        connection = self._connection
+        connection = self.connection
         return connection.allocate(size) if connection is not None else None
 
     def release_memory(self) -> None:
         """Return to the system the shared memory that no request uses; it takes milliseconds."""
-        connection = self._connection
+        connection = self.connection
         if connection is not None:
             connection.release_memory()
 
     @property
-    def connection(self) -> Connection | None:
-        """The present connection, None while there is no engine."""
-        return self._connection
-
-    @property
     def in_flight(self) -> int:
         """How many requests of this front end the engine has; more than any engine can have while there is none."""
-        connection = self._connection
+        connection = self.connection
         return connection.in_flight if connection is not None else sys.maxsize
 
     def process_ids(self) -> list[int]:
         """The process of the engine; none while it is not there."""
-        connection = self._connection
+        connection = self.connection
         return [connection.process_id] if connection is not None else []
-
-    @property
-    def is_recovering(self) -> bool:
-        """Whether an engine was lost, and the next one has not loaded its models yet."""
-        return self._is_recovering
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
         """Whether `content` lies in the memory that is shared with the engine."""
-        connection = self._connection
+        connection = self.connection
         return connection is not None and connection.has_in_memory(content)
 
     # --- driven by the link
 
     @property
     def sock(self) -> Any:
-        return self._connection.sock if self._connection is not None else None
+        return self.connection.sock if self.connection is not None else None
 
     @property
     def wants_to_write(self) -> bool:
-        return self._connection is not None and self._connection.wants_to_write
+        return self.connection is not None and self.connection.wants_to_write
 
     def read(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         try:
@@ -195,7 +173,7 @@ class RemoteEngine:
             self._submit_waiting()
 
     def flush(self) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             return
         if self._waiting:
@@ -203,14 +181,14 @@ class RemoteEngine:
         connection.flush()
 
     def look(self) -> None:
-        if self._connection is None:
+        if self.connection is None:
             self._connect()
         if self._waiting:
             self._submit_waiting()
 
     def _connect(self) -> None:
         try:
-            self._connection = Connection(self._path, self._memory_bytes, self._learn, self._link.wake)
+            self.connection = Connection(self._path, self._memory_bytes, self._learn, self._link.wake)
         except OSError as error:
             _log.debug("no engine at %s: %s", self._path, error)
         except ServerError as error:
@@ -219,10 +197,10 @@ class RemoteEngine:
                 self._state = engine_down(error.message)
 
     def _lose(self, reason: str) -> None:
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         self._models = {}
         self._state = engine_down(reason)
-        self._is_recovering = True
+        self.is_recovering = True
         if connection is not None:
             if not self._is_exiting:
                 _log.error("the connection to the engine is lost: %s", reason)
@@ -242,7 +220,7 @@ class RemoteEngine:
         self.trace_gate.is_open = state.is_tracing
         self.trace_gate.reads_context = state.reads_trace_context
         if state.phase.name not in _STILL_LOADING:
-            self._is_recovering = False
+            self.is_recovering = False
         if self._on_change is not None:
             self._on_change()
 
@@ -250,7 +228,7 @@ class RemoteEngine:
         """Submit the requests that wait for room, in their order; answer those that have waited too long."""
         while self._waiting:
             until, pending = self._waiting[0]
-            connection = self._connection
+            connection = self.connection
             try:
                 if pending.cancelled:
                     raise RequestCancelled("the client went away")
@@ -280,7 +258,7 @@ class RemoteEngine:
         return self._models.get((name, version))
 
     def _submit(self, pending: PendingRequest) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             pending.on_response(gone(pending.request, self._state.phase.failures.get("engine", _NOT_YET)))
             return
@@ -292,31 +270,35 @@ class RemoteEngine:
         except ServerError as error:
             pending.on_response(InferenceResponse.failed(pending.request, error))
 
-    model_spec = _remote(Engine.model_spec)
-    hold_version = _remote(Engine.hold_version)
-    release_version = _remote(Engine.release_version)
-    server_metadata = _remote(Engine.server_metadata)
-    model_metadata = _remote(Engine.model_metadata)
-    model_config = _remote(Engine.model_config)
-    model_statistics = _remote(Engine.model_statistics)
-    slowest_requests = _remote(Engine.slowest_requests)
-    repository_index = _remote(Engine.repository_index)
-    load_model = _remote(Engine.load_model)
-    load_directory = _remote(Engine.load_directory)
-    unload_model = _remote(Engine.unload_model)
-    is_model_ready = _remote(Engine.is_model_ready)
-    change_log = _remote(Engine.change_log)
-    system_regions = _remote(Engine.system_regions)
-    cuda_regions = _remote(Engine.cuda_regions)
-    register_system_region = _remote(Engine.register_system_region)
-    register_cuda_region = _remote(Engine.register_cuda_region)
-    unregister_regions = _remote(Engine.unregister_regions)
-    trace_settings = _remote(Engine.trace_settings)
-    change_trace = _remote(Engine.change_trace)
-    metrics = _remote(Engine.metrics)
+    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
+        """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
+        return self.begin(call, arguments).result()
+
+    model_spec = sent_by(_ask, Engine.model_spec)
+    hold_version = sent_by(_ask, Engine.hold_version)
+    release_version = sent_by(_ask, Engine.release_version)
+    server_metadata = sent_by(_ask, Engine.server_metadata)
+    model_metadata = sent_by(_ask, Engine.model_metadata)
+    model_config = sent_by(_ask, Engine.model_config)
+    model_statistics = sent_by(_ask, Engine.model_statistics)
+    slowest_requests = sent_by(_ask, Engine.slowest_requests)
+    repository_index = sent_by(_ask, Engine.repository_index)
+    load_model = sent_by(_ask, Engine.load_model)
+    load_directory = sent_by(_ask, Engine.load_directory)
+    unload_model = sent_by(_ask, Engine.unload_model)
+    is_model_ready = sent_by(_ask, Engine.is_model_ready)
+    change_log = sent_by(_ask, Engine.change_log)
+    system_regions = sent_by(_ask, Engine.system_regions)
+    cuda_regions = sent_by(_ask, Engine.cuda_regions)
+    register_system_region = sent_by(_ask, Engine.register_system_region)
+    register_cuda_region = sent_by(_ask, Engine.register_cuda_region)
+    unregister_regions = sent_by(_ask, Engine.unregister_regions)
+    trace_settings = sent_by(_ask, Engine.trace_settings)
+    change_trace = sent_by(_ask, Engine.change_trace)
+    metrics = sent_by(_ask, Engine.metrics)
 
     def trace_answered(self, number: int, ahead: Sequence[TraceEvent], behind: Sequence[TraceEvent]) -> None:
-        connection = self._connection
+        connection = self.connection
         if connection is not None:  # otherwise the trace has ended with its engine
             connection.trace_answered(number, ahead, behind)
 
@@ -331,17 +313,13 @@ class RemoteEngine:
 
     def begin(self, call: Call, arguments: Sequence[object]) -> PendingCall:
         """Send a call. Raises EngineGone if there is no engine."""
-        connection = self._connection
+        connection = self.connection
         if connection is None:
             raise self.no_engine()
-        was_recovering = self._is_recovering
+        was_recovering = self.is_recovering
         waiter = self._link.waiter()
         number = connection.call(encode_call(call.name, arguments), waiter.settle)
         return PendingCall(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
-
-    def _ask(self, call: Call, arguments: Sequence[object]) -> Any:
-        """Send a call and wait for its result. Raises the ServerError that the engine raised, or EngineGone."""
-        return self.begin(call, arguments).result()
 
     def no_engine(self) -> EngineGone:
         """The error of what needs the engine while there is none."""

@@ -10,7 +10,6 @@ import logging
 import os
 import select
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from trident.core.observability.log import LogLevels, log_levels
 from trident.core.remote.calls import Call, decode_call, encode_failure, encode_result, to_plain, write_plain
 from trident.core.remote.control_log import Change
 from trident.core.remote.front_end import FrontEnd
-from trident.core.remote.wire import STATE
+from trident.core.remote.wire import STATE, peer_of
 
 _log = logging.getLogger("trident.engine")
 
@@ -38,7 +37,6 @@ _GREETING_SECONDS = 5.0
 # A front end that cannot start must not keep the others from serving.
 _GATHERING_SECONDS = 10.0
 _PATIENCE_SECONDS = 60.0
-_PEER = struct.Struct("3i")
 
 OnChange = Callable[[Change], None]
 
@@ -171,7 +169,7 @@ class EngineServer:
             _log.error("a front end could not be accepted: %s", error)
             self._poll.modify(self._listener.fileno(), 0)
             return
-        _, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+        _, user = peer_of(sock)
         if user not in (os.getuid(), 0):
             _log.warning("a connection of user %d was refused: front ends run as user %d", user, os.getuid())
             sock.close()
@@ -219,10 +217,10 @@ class EngineServer:
     def _end_silent(self, now: float) -> None:
         """End the connections of front ends that do not greet, or that take nothing of what is sent to them."""
         for front_end in list(self._front_ends.values()):
-            if not front_end.has_greeted and now - front_end.since > self._greeting_s:
+            if not front_end.has_greeted and now - front_end.queue.since > self._greeting_s:
                 _log.error("a front end was disconnected, it did not greet within %g s", self._greeting_s)
                 self._end(front_end)
-            elif front_end.is_blocked and now - front_end.since > self._patience_s:
+            elif front_end.queue.is_blocked and now - front_end.queue.since > self._patience_s:
                 _log.error("a front end was disconnected, it took nothing of what was sent for %g s", self._patience_s)
                 self._end(front_end)
 

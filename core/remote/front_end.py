@@ -62,7 +62,6 @@ class FrontEnd:
     takes no more for now and when it has taken everything; in between the server calls `flush` when it takes more.
     Requests with many strings are submitted `elsewhere`: a million of them is unpacked in half a second, for which all
     front ends would wait.
-    `since` is in monotonic seconds: when it connected, or when it last took a part of what waits for it.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class FrontEnd:
         self._pending: dict[int, PendingRequest] = {}
         self._flush = self.flush  # one object for all requests: a batch calls it once
         self._deferred = Deferred()
-        self._queue = SendQueue(sock, partial(on_blocked, self))
+        self.queue = SendQueue(sock, partial(on_blocked, self))
 
     @property
     def has_greeted(self) -> bool:
@@ -110,7 +109,7 @@ class FrontEnd:
             self._deferred.run()
         if self._memory is None:
             self._check_greeting_size()
-        if self._queue:
+        if self.queue:
             self.flush()
         return True
 
@@ -226,7 +225,7 @@ class FrontEnd:
             if self.is_closed:
                 return  # the memory was closed meanwhile
             content = failed_response(response, error, number)
-        self._queue.append(content)
+        self.queue.append(content)
 
     def _share(self, content: Buffer) -> int | None:
         """Copy a large output into shared memory, unless the model wrote it there. Returns its offset; None without
@@ -266,7 +265,7 @@ class FrontEnd:
 
     def send(self, content: bytes) -> None:
         """Send a frame now, after those that were collected. Any thread."""
-        self._queue.append(content)
+        self.queue.append(content)
         self.flush()
 
     def result(self, number: int, content: bytes) -> None:
@@ -275,21 +274,12 @@ class FrontEnd:
 
     def flush(self) -> None:
         """Send what was collected, as much as the socket takes. Any thread; does not block."""
-        self._queue.flush()
-
-    @property
-    def since(self) -> float:
-        return self._queue.since
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether the socket did not take all that was sent."""
-        return self._queue.is_blocked
+        self.queue.flush()
 
     def close(self) -> None:
         """Cancel its requests, release what it holds, and close its memory and its socket. The server's thread."""
         self.is_closed = True
-        self._queue.close()
+        self.queue.close()
         for pending in list(self._pending.values()):
             pending.cancel()
         self._pending.clear()

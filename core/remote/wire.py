@@ -26,6 +26,7 @@ number of its trace, if it is traced.
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -77,6 +78,16 @@ ViewOf = Callable[[int, int], memoryview]
 _SIZES = struct.Struct("<II")
 _OFFSET = struct.Struct("<Q")
 _LONGEST_REMEMBERED = 4096
+
+
+# The kernel's struct ucred: process, user and group.
+_PEER = struct.Struct("3i")
+
+
+def peer_of(sock: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end of a Unix socket."""
+    process, user, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return process, user
 
 
 def block_head(meta: bytes, text: bytes = b"", offsets: Sequence[int] = ()) -> bytes:

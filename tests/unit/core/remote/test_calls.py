@@ -52,7 +52,6 @@ from trident.core.remote.calls import (
     Call,
     EngineGone,
     decode_call,
-    decode_failure,
     decode_result,
     encode_call,
     encode_failure,
@@ -472,12 +471,6 @@ def test_a_call_raises_what_the_engine_raises(engine: InferenceEngine) -> None:
         ask(engine, "load_model", "none", {})
 
 
-def test_a_failure_is_read_without_its_call() -> None:
-    found = decode_failure(padded(encode_failure(ModelNotFound("no", hint="h", model="m"))))
-    assert type(found) is ModelNotFound
-    assert (found.message, found.hint, found.model) == ("no", "h", "m")
-
-
 def test_an_unexpected_error_arrives_as_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ServerError, match="its log says more") as found:
         decode_result(CALLS["metrics"], encode_failure(KeyError("secret")))
@@ -527,8 +520,6 @@ def test_decoding_refuses_malformed_json(content: bytes) -> None:
         decode_call(content)
     with pytest.raises(ValueError, match=r".+"):
         decode_result(call, content)
-    with pytest.raises(ValueError, match=r".+"):
-        decode_failure(content)
 
 
 @pytest.mark.parametrize(
@@ -545,11 +536,6 @@ def test_decoding_refuses_malformed_json(content: bytes) -> None:
 def test_decoding_refuses_malformed_results(content: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         decode_result(CALLS["model_spec"], orjson.dumps(content))
-
-
-def test_decoding_a_failure_refuses_a_result() -> None:
-    with pytest.raises(ValueError, match="a result, not a failure"):
-        decode_failure(encode_result(CALLS["metrics"], []))
 
 
 def test_encoding_refuses_a_value_that_cannot_be_sent() -> None:

@@ -446,10 +446,10 @@ def test_responses_that_the_socket_does_not_take_are_sent_later_in_order(pair: P
     for number in range(count):
         pair.ask(number, [0])
     assert pair.blocked == [True]
-    assert pair.front_end.is_blocked
+    assert pair.front_end.queue.is_blocked
     received = b""
     pair.hand.sock.setblocking(False)
-    while pair.front_end.is_blocked:
+    while pair.front_end.queue.is_blocked:
         try:
             received += pair.hand.sock.recv(1 << 20)
         except BlockingIOError:
