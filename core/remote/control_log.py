@@ -238,11 +238,11 @@ def _read(path: Path) -> Change:
     return Change(call, arguments)
 
 
-# Source: docs/processes.md "When a process dies".
-
-
 class Restoration:
-    """Used on one thread. Changes that cannot be repeated are logged."""
+    """Repeats the noted changes in an engine that was started again, on one thread.
+
+    Changes that cannot be repeated are logged. Source: docs/processes.md "When a process dies".
+    """
 
     def __init__(self, engine: Engine, control_log: ControlLog) -> None:
         self._engine = engine

@@ -11,8 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import Engine
@@ -85,11 +86,7 @@ class PooledModel:
         self._numbers = [each.number for each in candidates]
         self._turns = itertools.count()
         if is_pinned:
-            self._keep(home_of(f"model {first.spec.name}", self._numbers))
-
-    def _keep(self, position: int) -> None:
-        self._candidates = [self._candidates[position]]
-        self._numbers = [self._candidates[0].number]
+            self._candidates = [self._candidates[home_of(f"model {first.spec.name}", self._numbers)]]
 
     def submit(self, pending: PendingRequest) -> None:
         self._chosen(pending.request).model.submit(pending)
@@ -131,6 +128,9 @@ _LOOK_SECONDS = 0.1
 _PHASES = (Phase.ENGINE_DOWN, Phase.STARTING, Phase.LOADING, Phase.FAILED, Phase.EXITING, Phase.READY)
 _STILL_LOADING = frozenset((Phase.STARTING, Phase.LOADING))
 
+_IN_FLIGHT = attrgetter("in_flight")
+
+T = TypeVar("T")
 MakeLink = Callable[[], Link]
 
 
@@ -201,7 +201,7 @@ class EnginePool:
 
     def allocate(self, size: int) -> Array | None:
         """Memory for a body of `size` bytes that is shared with the least busy engine, which then gets the request."""
-        for engine in sorted(self._engines, key=_busyness):
+        for engine in sorted(self._engines, key=_IN_FLIGHT):
             memory = engine.allocate(size)
             if memory is not None:
                 return memory
@@ -255,13 +255,8 @@ class EnginePool:
         return self._models.get((name, version))
 
     def hold_version(self, name: str, version: int = -1) -> int:
-        errors: list[ServerError] = []
-        for engine in sorted(self._engines, key=_busyness):
-            try:
-                return engine.hold_version(name, version)
-            except ServerError as error:
-                errors.append(error)
-        raise self._most_telling(errors)
+        by_load = sorted(self._engines, key=_IN_FLIGHT)
+        return self._first_answer(by_load, lambda engine: engine.hold_version(name, version))
 
     def release_version(self, name: str, number: int) -> None:
         self._holder_of(number).release_version(name, number)
@@ -277,10 +272,13 @@ class EnginePool:
 
     def _ask_one(self, call: Call, arguments: Sequence[object]) -> Any:
         """The result of the first engine that has one. Raises the most telling error if none has."""
+        return self._first_answer(self._engines, lambda engine: engine.begin(call, arguments).result())
+
+    def _first_answer(self, engines: Sequence[RemoteEngine], ask: Callable[[RemoteEngine], T]) -> T:
         errors: list[ServerError] = []
-        for engine in self._engines:
+        for engine in engines:
             try:
-                return engine.begin(call, arguments).result()
+                return ask(engine)
             except ServerError as error:
                 errors.append(error)
         raise self._most_telling(errors)
@@ -396,10 +394,6 @@ class EnginePool:
             for engine in self._engines
             if not engine.is_ready() and (is_early or engine.phase().name in _STILL_LOADING)
         ]
-
-
-def _busyness(engine: RemoteEngine) -> int:
-    return engine.in_flight
 
 
 def _progress(phase: ServingPhase) -> tuple[int, int]:

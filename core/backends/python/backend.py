@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +28,7 @@ from trident.core.config.parse import parse_config_override
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import ModelSpec
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled, ServerError
+from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, NotInstalled
 from trident.core.repository.layout_mistakes import missing_file_hint
 
 _PLAIN_CLASS = re.compile(rb"^class\s+TritonPythonModel\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
@@ -43,30 +43,6 @@ def may_complete(file: Path) -> bool:
     """
     source = file.read_bytes()
     return _METHOD in source or _PLAIN_CLASS.search(source) is None
-
-
-def complete(config: ModelConfig, launch: Callable[[], ModelProcess]) -> None:
-    """Have the model complete `config`, in place, in a process of its own. Raises a ServerError."""
-    process = launch()
-    try:
-        completed = parse_config_override(process.complete()["config"])
-    except StubGone as gone:
-        how = process.end(reason=str(gone), is_ending=True)
-        raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how, model=config.name) from None
-    finally:
-        process.end()
-    for name in _COMPLETED:
-        config.ClearField(name)
-        value = getattr(completed, name)
-        if isinstance(value, int):
-            setattr(config, name, value)
-        elif name in ("input", "output"):
-            getattr(config, name).extend(value)
-        elif completed.HasField(name):
-            getattr(config, name).CopyFrom(value)
-
-
-# Source: docs/spec/python-backend.md.
 
 
 _log = logging.getLogger("trident.backends.python")
@@ -126,10 +102,30 @@ class PythonBackend:
             try:
                 plan = self._plan(path, config, spec)
             except NotInstalled as error:
-                _log.warning("model '%s' was not asked to complete its configuration: %s", config.name, _said(error))
+                reason = f"{error.message} ({error.hint})"
+                _log.warning("model '%s' was not asked to complete its configuration: %s", config.name, reason)
                 return
-            placement = Placement(config.name, DeviceKind.CPU)
-            complete(config, lambda: ModelProcess(plan, placement, self._watcher, _nothing))
+            self._complete(config, plan)
+
+    def _complete(self, config: ModelConfig, plan: LaunchPlan) -> None:
+        """Have the model complete `config`, in place, in a process of its own."""
+        process = ModelProcess(plan, Placement(config.name, DeviceKind.CPU), self._watcher, _nothing)
+        try:
+            completed = parse_config_override(process.complete()["config"])
+        except StubGone as gone:
+            how = process.end(reason=str(gone), is_ending=True)
+            raise BackendFailed(f"Stub process '{config.name}' is not healthy.", hint=how, model=config.name) from None
+        finally:
+            process.end()
+        for name in _COMPLETED:
+            config.ClearField(name)
+            value = getattr(completed, name)
+            if isinstance(value, int):
+                setattr(config, name, value)
+            elif name in ("input", "output"):
+                getattr(config, name).extend(value)
+            elif completed.HasField(name):
+                getattr(config, name).CopyFrom(value)
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for a file that is not Python code, and for parameters that have no meaning."""
@@ -213,10 +209,6 @@ def _check_parameters(config: ModelConfig) -> None:
             model=config.name,
             field=field_of(_FORCE_CPU),
         )
-
-
-def _said(error: ServerError) -> str:
-    return f"{error.message} ({error.hint})"
 
 
 def _nothing() -> None: ...

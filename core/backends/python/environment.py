@@ -1,4 +1,11 @@
-"""The environment for a `requirements.txt`: made once for each interpreter and content, and kept for the next start."""
+"""The Python environment of a model, made when it is loaded.
+
+    EXECUTION_ENV_PATH   an archive of conda-pack, or a folder: an environment of conda, or a virtual environment
+    requirements.txt     beside config.pbtxt: an environment of its own, installed once for each interpreter and content
+    neither              the server's
+
+Source: docs/spec/python-backend.md section 4.5.
+"""
 
 from __future__ import annotations
 
@@ -184,9 +191,6 @@ def check_interpreter(environment: StubEnvironment) -> None:
         ) from error
 
 
-# Source: docs/spec/python-backend.md section 4.5, EXECUTION_ENV_PATH.
-
-
 _log = logging.getLogger("trident.backends.python")
 
 # What is left free on the disk, so that other programs can go on.
@@ -238,11 +242,11 @@ def _extract(archive: Path, folder: Path, free: Callable[[Path], int]) -> None:
 def _fitting(tar: tarfile.TarFile, disk: Path, free: Callable[[Path], int]) -> Iterator[tarfile.TarInfo]:
     """The members, while the disk has room for the next one."""
     for member in tar:
-        room = free(disk) - _RESERVE
-        if member.size > room:
+        left = free(disk) - _RESERVE
+        if member.size > left:
             raise OSError(
                 f"no space left on the disk of {disk}: '{member.name}' needs {member.size} bytes, "
-                f"{max(0, room)} are free"
+                f"{max(0, left)} are free"
             )
         yield member
 
@@ -329,14 +333,6 @@ def _pip_has_sources() -> bool:
         return False
     names = {line.partition("=")[0].strip(" '").rpartition(".")[2] for line in settings.splitlines()}
     return not names.isdisjoint(_SOURCES)
-
-
-#         EXECUTION_ENV_PATH      an archive of conda-pack, or a folder: an environment of conda, or a virtual
-#     environment
-#         requirements.txt        beside config.pbtxt: an environment of its own, installed once
-#         neither                 the server's
-#
-# Source: docs/spec/python-backend.md section 4.5.
 
 
 PATH_PARAMETER = "EXECUTION_ENV_PATH"

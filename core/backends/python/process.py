@@ -142,7 +142,7 @@ class StubProcess:
         return end_text(code) if has_ended else ""
 
 
-def _nobody(level: int, text: str) -> None: ...
+def _ignore(level: int, text: str) -> None: ...
 
 
 class _Output:
@@ -186,21 +186,18 @@ class _Output:
             pass
         with self._lock:
             self._pipe.close()
-            self._on_line = _nobody  # no cycle: the process has its outputs
+            self._on_line = _ignore  # no cycle: the process has its outputs
 
     def _read_rest(self) -> bool:
         """As `_read`, but false also if nothing is there: a child of the process may hold the other end."""
         return wait_readable(self._pipe.fileno(), 0) and self._read()
 
 
-# Source: docs/spec/python-backend.md section 4.7.
-
-
 LIMIT_S = 5.0
 
 
 class ReadinessCheck:
-    """Over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
+    """Asks over the socket that a stub process has for it alone, so that a long execution does not delay the answer.
 
     Any thread. Those who ask at the same time share one answer, and who asks while the model still thinks about an
     earlier question, whose time is over, gets the answer to that one.

@@ -58,7 +58,7 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
     from .channel import Channel, ServerGone
     from .host import ModelHost
     from .model import ModelFailed
-    from .server_calls import Batches, ServerCalls
+    from .server_calls import ServerCalls
     from .wire import EXECUTE, FAILED, START, STARTED, STOP
 
     channel = Channel(sock, memory)
@@ -95,14 +95,13 @@ def _serve(sock: socket.socket, memory: int, readiness: socket.socket) -> None:
             return
         threading.Thread(target=_answer_readiness, args=(readiness, host), daemon=True).start()
         channel.send(STARTED, 0, b"{}")
-        batches = Batches(channel, calls, host)
         while True:
             channel.wait(lambda: bool(frames))
             kind, number, content = frames.popleft()
             if kind == STOP:
                 host.finalize()
                 return
-            batches.execute(number, content)
+            calls.execute(host, number, content)
     except ServerGone:
         return
 

@@ -50,47 +50,6 @@ from .wire import (
     write_record,
 )
 
-
-class Batches:
-    """Executes the batches that the server sends. The main thread only."""
-
-    def __init__(self, channel: Channel, calls: ServerCalls, host: ModelHost) -> None:
-        self._channel = channel
-        self._calls = calls
-        self._host = host
-
-    def execute(self, number: int, content: memoryview) -> None:
-        """Execute batch `number` and send the outcomes. Raises ServerGone and BadFrame."""
-        requests = self._read(content)
-        responses = self._host.execute(requests)
-        calls, is_rescheduled = self._calls, self._host.is_rescheduled
-
-        def write(records: list[Any], numbers: SentLayouts) -> None:
-            for request, response in zip(requests, responses):
-                if response is not None:
-                    calls.close(request._number)
-                    calls.write(records, numbers, request._number, response, FINAL)
-                elif is_rescheduled(request):
-                    calls.close(request._number)
-                    write_mark(records, request._number, AGAIN)
-                else:
-                    write_mark(records, request._number, LATER)
-
-        self._channel.send_records(RESULT, number, len(requests), write)
-
-    def _read(self, content: memoryview) -> list[InferenceRequest]:
-        count, at = self._channel.layouts.read_head(content)
-        layouts, calls, arrived = self._channel.layouts.layouts, self._calls, InferenceRequest._arrived
-        requests: list[InferenceRequest] = []
-        for _ in range(count):
-            record, at = read_record(content, at)
-            layout = layouts[record.layout]
-            calls.open(record.number)
-            tensors = calls.tensors(layout, record)
-            requests.append(arrived(record.number, tensors, layout.requested, record.fields))
-        return requests
-
-
 # Takes the size of a response in bytes, and returns flags for its record.
 Count = Callable[[int], int]
 
@@ -148,10 +107,38 @@ class ServerCalls:
             REPLY: self._replied,
         }
 
-    # --- requests and their responses
+    # --- batches
 
-    def open(self, number: int) -> None:
-        self._open[number] = None
+    def execute(self, host: ModelHost, number: int, content: memoryview) -> None:
+        """Execute batch `number` and send the outcomes. The main thread only. Raises ServerGone and BadFrame."""
+        requests = self._read(content)
+        responses = host.execute(requests)
+
+        def write(records: list[Any], numbers: SentLayouts) -> None:
+            for request, response in zip(requests, responses):
+                if response is not None:
+                    self.close(request._number)
+                    self.write(records, numbers, request._number, response, FINAL)
+                elif host.is_rescheduled(request):
+                    self.close(request._number)
+                    write_mark(records, request._number, AGAIN)
+                else:
+                    write_mark(records, request._number, LATER)
+
+        self._channel.send_records(RESULT, number, len(requests), write)
+
+    def _read(self, content: memoryview) -> list[InferenceRequest]:
+        count, at = self._channel.layouts.read_head(content)
+        layouts, arrived = self._channel.layouts.layouts, InferenceRequest._arrived
+        requests: list[InferenceRequest] = []
+        for _ in range(count):
+            record, at = read_record(content, at)
+            layout = layouts[record.layout]
+            self._open[record.number] = None
+            requests.append(arrived(record.number, self.tensors(layout, record), layout.requested, record.fields))
+        return requests
+
+    # --- requests and their responses
 
     def close(self, number: int) -> None:
         self._open.pop(number, None)
