@@ -34,7 +34,7 @@ from trident.core.remote.changes import Broadcast, ModelAssignment
 from trident.core.remote.connection import Link
 from trident.core.remote.control_log import Change
 from trident.core.remote.engine_client import RemoteEngine, RemoteModel
-from trident.core.remote.merged import merged_index, merged_metrics, merged_version_statistics
+from trident.core.remote.merged import merged, merged_index, merged_version_statistics
 
 
 def least_busy(in_flight: Sequence[int], turn: int) -> int:
@@ -309,7 +309,8 @@ class EnginePool:
         return [entry for entry in index if times[entry.name, entry.version] == len(answers)]
 
     def metrics(self) -> MetricsSnapshot:
-        return merged_metrics(self._ask_all(CALLS["metrics"], []))
+        snapshots: list[MetricsSnapshot] = self._ask_all(CALLS["metrics"], [])
+        return merged(snapshots)
 
     def is_model_ready(self, name: str, version: int = -1) -> bool:
         answers, errors = self._answers(CALLS["is_model_ready"], [name, version], but_recovering=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
@@ -35,7 +37,7 @@ from trident.core.observability.statistics import (
     VersionStatistics,
 )
 from trident.core.observability.tracing.trace import Loss, TraceMetrics
-from trident.core.remote.merged import merged_index, merged_metrics, merged_statistics, merged_version_statistics
+from trident.core.remote.merged import _KEYS, _RULES, merged, merged_index, merged_version_statistics
 
 READY = IndexEntry(name="m", version=1, state=ModelState.READY)
 
@@ -83,26 +85,26 @@ def batch(size: int, count: int) -> BatchStatistics:
 
 
 def test_every_number_is_a_sum_but_the_last_inference_and_the_oldest_execution() -> None:
-    merged = merged_statistics([counted(3), counted(4)])
+    total = merged([counted(3), counted(4)])
     latest = {"last_inference_ms": 4, "oldest_execution_ns": 4}
-    assert merged == replace(merged_statistics([counted(7)]), **latest, batch_closes=merged.batch_closes)
-    assert merged.request_success == 7
+    assert total == replace(merged([counted(7)]), **latest, batch_closes=total.batch_closes)
+    assert total.request_success == 7
 
 
 def test_counts_by_reason_are_added() -> None:
     one = replace(EMPTY, request_failures={FailureReason.OTHER: 2}, request_cancellations={CancelCause.CLIENT: 1})
     other = replace(EMPTY, request_failures={FailureReason.OTHER: 3, FailureReason.BACKEND: 0})
-    merged = merged_statistics([one, other])
-    assert merged.request_failures == {FailureReason.OTHER: 5, FailureReason.BACKEND: 0}
-    assert merged.request_cancellations[CancelCause.CLIENT] == 1
+    total = merged([one, other])
+    assert total.request_failures == {FailureReason.OTHER: 5, FailureReason.BACKEND: 0}
+    assert total.request_cancellations[CancelCause.CLIENT] == 1
 
 
 def test_batches_are_added_by_size() -> None:
-    merged = merged_statistics(
+    total = merged(
         [replace(EMPTY, batches=(batch(1, 5), batch(4, 1))), replace(EMPTY, batches=(batch(2, 1), batch(4, 2)))]
     )
-    assert [(each.batch_size, each.execution_count) for each in merged.batches] == [(1, 5), (2, 1), (4, 3)]
-    assert merged.batches[2].compute_output_ns == 6
+    assert [(each.batch_size, each.execution_count) for each in total.batches] == [(1, 5), (2, 1), (4, 3)]
+    assert total.batches[2].compute_output_ns == 6
 
 
 def test_buckets_and_responses_are_added_by_what_they_are_counted_for() -> None:
@@ -110,22 +112,22 @@ def test_buckets_and_responses_are_added_by_what_they_are_counted_for() -> None:
     response = ResponseStatistics(index=0, counts=(1, 0, 0, 0), durations_ns=(5, 0, 0, 0))
     later = ResponseStatistics(index=1, counts=(1, 1, 0, 0), durations_ns=(5, 7, 0, 0))
     one = replace(EMPTY, buckets=(bucket,), responses=(response,))
-    merged = merged_statistics([one, replace(one, responses=(response, later))])
-    assert merged.buckets == (replace(bucket, execution_count=2, element_count=20, padding_count=4),)
-    assert merged.responses == (replace(response, counts=(2, 0, 0, 0), durations_ns=(10, 0, 0, 0)), later)
+    total = merged([one, replace(one, responses=(response, later))])
+    assert total.buckets == (replace(bucket, execution_count=2, element_count=20, padding_count=4),)
+    assert total.responses == (replace(response, counts=(2, 0, 0, 0), durations_ns=(10, 0, 0, 0)), later)
 
 
 def test_the_largest_limits_of_the_batchers_are_shown() -> None:
     one = replace(EMPTY, tuning=BatchTuning(target_p99_ns=9, delay_ns=1, max_size=4))
     other = replace(EMPTY, tuning=BatchTuning(target_p99_ns=9, delay_ns=2, max_size=3))
-    assert merged_statistics([one, other, EMPTY]).tuning == BatchTuning(target_p99_ns=9, delay_ns=2, max_size=4)
+    assert merged([one, other, EMPTY]).tuning == BatchTuning(target_p99_ns=9, delay_ns=2, max_size=4)
 
 
 def test_versions_that_only_one_engine_has_are_kept() -> None:
     one = VersionStatistics(name="a", version=1, statistics=counted(1), memory_bytes=5)
     two = VersionStatistics(name="a", version=2, statistics=counted(1))
-    merged = merged_version_statistics([[one], [one, two]])
-    assert [(each.version, each.statistics.request_success, each.memory_bytes) for each in merged] == [
+    total = merged_version_statistics([[one], [one, two]])
+    assert [(each.version, each.statistics.request_success, each.memory_bytes) for each in total] == [
         (1, 2, 10),
         (2, 1, 0),
     ]
@@ -141,27 +143,27 @@ MODEL = ModelMetrics(
 
 
 def twice(part: MetricsSnapshot) -> MetricsSnapshot:
-    return merged_metrics([part, part])
+    return merged([part, part])
 
 
 def test_one_engine_is_shown_as_it_is() -> None:
     part = MetricsSnapshot(models=(MODEL,))
-    assert merged_metrics([part]) is part
+    assert merged([part]) is part
 
 
 def test_a_model_is_one_series_with_sums() -> None:
     other = replace(MODEL, load_duration_secs=2.0, namespace="n")
     slow = replace(MODEL, load_duration_secs=4.0)
-    merged = merged_metrics([MetricsSnapshot(models=(MODEL, other)), MetricsSnapshot(models=(slow,))])
-    assert [(each.namespace, each.statistics.request_success) for each in merged.models] == [(None, 6), ("n", 3)]
-    assert merged.models[0].load_duration_secs == 4.0
-    assert merged.models[0].processes == (ModelProcessMetrics(instance="m_0", resident_bytes=20, restarts=2),)
+    total = merged([MetricsSnapshot(models=(MODEL, other)), MetricsSnapshot(models=(slow,))])
+    assert [(each.namespace, each.statistics.request_success) for each in total.models] == [(None, 6), ("n", 3)]
+    assert total.models[0].load_duration_secs == 4.0
+    assert total.models[0].processes == (ModelProcessMetrics(instance="m_0", resident_bytes=20, restarts=2),)
 
 
 def test_the_worst_state_is_shown() -> None:
     ready = VersionStateMetrics(model="m", version="1", state="READY")
     loading = replace(ready, state="LOADING")
-    assert merged_metrics([MetricsSnapshot(states=(ready,)), MetricsSnapshot(states=(loading,))]).states == (loading,)
+    assert merged([MetricsSnapshot(states=(ready,)), MetricsSnapshot(states=(loading,))]).states == (loading,)
 
 
 def test_counts_of_the_server_are_sums() -> None:
@@ -172,19 +174,19 @@ def test_counts_of_the_server_are_sums() -> None:
         resources=(ResourceMetrics(resource="r", device="", limit=4, held=1, waiting=0),),
         traces=TraceMetrics(written=3, lost={Loss.QUEUE_FULL: 1}),
     )
-    merged = twice(part)
-    assert merged.loads[0].count == 4
-    assert merged.downloads == DownloadMetrics(bytes=10, seconds=1.0)
-    assert merged.response_cache == ResponseCacheMetrics(size=200, used=20, entries=2, evictions=4)
-    assert merged.resources[0].limit == 8
-    assert merged.traces == TraceMetrics(written=6, lost={Loss.QUEUE_FULL: 2})
-    assert merged_metrics([part, MetricsSnapshot()]).downloads == part.downloads
+    total = twice(part)
+    assert total.loads[0].count == 4
+    assert total.downloads == DownloadMetrics(bytes=10, seconds=1.0)
+    assert total.response_cache == ResponseCacheMetrics(size=200, used=20, entries=2, evictions=4)
+    assert total.resources[0].limit == 8
+    assert total.traces == TraceMetrics(written=6, lost={Loss.QUEUE_FULL: 2})
+    assert merged([part, MetricsSnapshot()]).downloads == part.downloads
 
 
 def test_a_remote_cache_is_up_if_all_engines_reach_it() -> None:
     up, down = (RemoteCacheMetrics(is_up=is_up, faults={"timeout": 1}) for is_up in (True, False))
-    merged = merged_metrics([MetricsSnapshot(remote_cache=up), MetricsSnapshot(remote_cache=down)])
-    assert merged.remote_cache == RemoteCacheMetrics(is_up=False, faults={"timeout": 2})
+    total = merged([MetricsSnapshot(remote_cache=up), MetricsSnapshot(remote_cache=down)])
+    assert total.remote_cache == RemoteCacheMetrics(is_up=False, faults={"timeout": 2})
 
 
 def test_the_machine_is_shown_once() -> None:
@@ -200,8 +202,8 @@ def test_histograms_are_added_with_the_latest_exemplars() -> None:
     parts = [
         MetricsSnapshot(models=(replace(MODEL, latencies=LatencyMetrics(histograms=(each,))),)) for each in (one, other)
     ]
-    (merged,) = merged_metrics(parts).models[0].latencies.histograms
-    assert merged == replace(one, counts=(2, 4), sum=6.0, exemplars=(late, None))
+    (total,) = merged(parts).models[0].latencies.histograms
+    assert total == replace(one, counts=(2, 4), sum=6.0, exemplars=(late, None))
 
 
 def test_a_quantile_is_the_largest_of_the_engines() -> None:
@@ -211,9 +213,9 @@ def test_a_quantile_is_the_largest_of_the_engines() -> None:
     parts = [
         MetricsSnapshot(models=(replace(MODEL, latencies=LatencyMetrics(summaries=(each,))),)) for each in summaries
     ]
-    (merged,) = merged_metrics(parts).models[0].latencies.summaries
-    assert (merged.quantiles[0], merged.sum, merged.count) == ((0.5, 5.0), 20, 4)
-    assert math.isnan(merged.quantiles[1][1])
+    (total,) = merged(parts).models[0].latencies.summaries
+    assert (total.quantiles[0], total.sum, total.count) == ((0.5, 5.0), 20, 4)
+    assert math.isnan(total.quantiles[1][1])
 
 
 def test_the_metrics_of_models_are_added_by_their_labels() -> None:
@@ -226,5 +228,25 @@ def test_the_metrics_of_models_are_added_by_their_labels() -> None:
             CustomSeriesMetrics(labels={"x": "2"}, value=1.0, bounds=(1.0,), counts=(1, 0)),
         ),
     )
-    (merged,) = twice(MetricsSnapshot(custom=(counter,))).custom
-    assert [(each.value, each.counts) for each in merged.series] == [(4.0, ()), (2.0, (2, 0))]
+    (total,) = twice(MetricsSnapshot(custom=(counter,))).custom
+    assert [(each.value, each.counts) for each in total.series] == [(4.0, ()), (2.0, (2, 0))]
+
+
+def listed_classes(kind: Any) -> Iterator[type[Any]]:
+    """The dataclasses that lie in tuples of `kind`, and of all that it has, unless a rule merges them."""
+    hints = get_type_hints(kind)
+    for field in fields(kind):
+        if (kind, field.name) in _RULES:
+            continue
+        hint = hints[field.name]
+        for each in (hint, *get_args(hint)):
+            if is_dataclass(each):
+                if get_origin(hint) is tuple:
+                    yield each  # type: ignore[misc]
+                yield from listed_classes(each)
+
+
+def test_everything_that_is_listed_is_found_by_a_key() -> None:
+    classes = {VersionStatistics, *listed_classes(VersionStatistics), *listed_classes(MetricsSnapshot)}
+    assert len(classes) > 10
+    assert classes == set(_KEYS)
