@@ -97,17 +97,18 @@ class ControlLog:
                 change = Change(change.call, [change.arguments[0], {**earlier, **change.arguments[1]}])
             if change.call.name != _UNREGISTER and not self._write(change):
                 return
-            for path in before:
-                path.unlink(missing_ok=True)
-                self._subjects.pop(path.name, None)
+            self._remove(before)
 
     def forget(self, subject: Subject) -> None:
         """Remove what was noted of a subject, and what was begun with it by a process that is no more."""
         with self._lock:
-            for path in [path for path in self._paths() if self._subject_of(path) == subject]:
-                path.unlink(missing_ok=True)
-                self._subjects.pop(path.name, None)
+            self._remove([path for path in self._paths() if self._subject_of(path) == subject])
             self._begun(subject).unlink(missing_ok=True)
+
+    def _remove(self, paths: Iterable[Path]) -> None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+            self._subjects.pop(path.name, None)
 
     def loaded(self) -> frozenset[str]:
         """The models whose last change was a load, and those that are being loaded."""

@@ -246,7 +246,7 @@ def test_a_request_waits_for_room(remote: RemoteEngine) -> None:
 def test_a_request_that_waits_too_long_for_room_is_answered_with_an_error(
     remote: RemoteEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_client, "_ROOM_SECONDS", 0.05)
+    monkeypatch.setattr(engine_client, "_MEMORY_SECONDS", 0.05)
     memory = remote.allocate(HALF)
     error = ask(remote, numbers(filled(LARGE))).get().error
     assert isinstance(error, QueueFull)

@@ -90,10 +90,16 @@ class Pair:
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    pair = Pair()
-    yield pair
-    pair.close()
+def stranger() -> Iterator[Pair]:
+    """A front end that has not greeted."""
+    stranger = Pair()
+    yield stranger
+    stranger.close()
+
+
+@pytest.fixture
+def pair(stranger: Pair) -> Pair:
+    return stranger.greet()
 
 
 def large(value: int, size: int = LARGE) -> OutputTensor:
@@ -121,86 +127,84 @@ def large(value: int, size: int = LARGE) -> OutputTensor:
         (None, [SHARED], fcntl.F_SEAL_SHRINK),
     ],
 )
-def test_an_invalid_greeting_is_refused(pair: Pair, fields: object, sizes: list[int], seals: int) -> None:
+def test_an_invalid_greeting_is_refused(stranger: Pair, fields: object, sizes: list[int], seals: int) -> None:
     before = descriptors()
-    pair.hand.send_hello(fields, [sealed_memory(size, seals) for size in sizes])
+    stranger.hand.send_hello(fields, [sealed_memory(size, seals) for size in sizes])
     with pytest.raises(BadFrame):
-        pair.front_end.read()
-    assert not pair.front_end.has_greeted
-    pair.front_end.close()
+        stranger.front_end.read()
+    assert not stranger.front_end.has_greeted
+    stranger.front_end.close()
     assert descriptors() == before - 1  # its own socket
 
 
-def test_a_greeting_that_is_not_json_is_refused(pair: Pair) -> None:
-    socket.send_fds(pair.hand.sock, [frame(HELLO, 1, (b"[1,",))], [pair.hand.sock.fileno()])
+def test_a_greeting_that_is_not_json_is_refused(stranger: Pair) -> None:
+    socket.send_fds(stranger.hand.sock, [frame(HELLO, 1, (b"[1,",))], [stranger.hand.sock.fileno()])
     with pytest.raises(BadFrame):
-        pair.front_end.read()
+        stranger.front_end.read()
 
 
-def test_a_greeting_with_another_file_is_refused(pair: Pair) -> None:
-    pair.hand.send_hello(descriptors=[os.open(__file__, os.O_RDONLY)])
+def test_a_greeting_with_another_file_is_refused(stranger: Pair) -> None:
+    stranger.hand.send_hello(descriptors=[os.open(__file__, os.O_RDONLY)])
     with pytest.raises(BadFrame):
-        pair.front_end.read()
+        stranger.front_end.read()
 
 
 def test_a_second_greeting_is_refused(pair: Pair) -> None:
-    pair.greet()
     pair.hand.send_hello()
     with pytest.raises(BadFrame):
         pair.front_end.read()
 
 
 @pytest.mark.parametrize("kind", [REQUEST, CANCEL, CALL, RELEASE])
-def test_a_frame_before_the_greeting_is_refused(pair: Pair, kind: int) -> None:
-    pair.hand.send(frame(kind, 1))
+def test_a_frame_before_the_greeting_is_refused(stranger: Pair, kind: int) -> None:
+    stranger.hand.send(frame(kind, 1))
     with pytest.raises(BadFrame):
-        pair.front_end.read()
-    assert pair.calls == []
+        stranger.front_end.read()
+    assert stranger.calls == []
 
 
-def test_a_greeting_without_end_is_refused(pair: Pair) -> None:
+def test_a_greeting_without_end_is_refused(stranger: Pair) -> None:
     start = frame(HELLO, 1, (b"x" * 100_000,))
     for at in range(0, 4000, 100):
-        pair.give(start[at : at + 100])
-    pair.hand.send(start[4000:4200])
+        stranger.give(start[at : at + 100])
+    stranger.hand.send(start[4000:4200])
     with pytest.raises(BadFrame):
-        pair.front_end.read()
+        stranger.front_end.read()
 
 
-def test_descriptors_without_a_greeting_are_refused(pair: Pair) -> None:
+def test_descriptors_without_a_greeting_are_refused(stranger: Pair) -> None:
     before = descriptors()
     start = frame(HELLO, 1, (b"[",))
 
     def hand_over(at: int) -> None:
         memory = sealed_memory()
-        socket.send_fds(pair.hand.sock, [start[at : at + 1]], [memory])
+        socket.send_fds(stranger.hand.sock, [start[at : at + 1]], [memory])
         os.close(memory)
 
     hand_over(0)
-    assert pair.front_end.read()
+    assert stranger.front_end.read()
     hand_over(1)
     with pytest.raises(BadFrame):
-        pair.front_end.read()
-    pair.front_end.close()
+        stranger.front_end.read()
+    stranger.front_end.close()
     assert descriptors() == before - 1
 
 
-def test_a_greeting_may_arrive_in_pieces(pair: Pair) -> None:
+def test_a_greeting_may_arrive_in_pieces(stranger: Pair) -> None:
     whole = frame(HELLO, 1, (orjson.dumps([VERSION]),))
-    pair.give(whole[:5])
+    stranger.give(whole[:5])
     memory = sealed_memory()
-    socket.send_fds(pair.hand.sock, [whole[5:20]], [memory])
+    socket.send_fds(stranger.hand.sock, [whole[5:20]], [memory])
     os.close(memory)
-    assert pair.front_end.read()
-    pair.give(whole[20:])
-    assert pair.front_end.has_greeted
+    assert stranger.front_end.read()
+    stranger.give(whole[20:])
+    assert stranger.front_end.has_greeted
 
 
 # --- requests
 
 
 def test_a_request_is_answered(pair: Pair) -> None:
-    pair.greet()
     pair.ask(5, [1, 2, 3])
     kind, flags, shared, number, content = pair.hand.next()
     assert (kind, flags, shared, number) == (RESPONSE, FINAL, 0, 5)
@@ -208,7 +212,6 @@ def test_a_request_is_answered(pair: Pair) -> None:
 
 
 def test_a_large_response_is_in_the_half_for_responses(pair: Pair) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
     pair.ask(1, [0])
     *_, shared, _, content = pair.hand.next()
@@ -240,7 +243,6 @@ def ask_shared(pair: Pair, number: int) -> None:
 
 
 def test_an_output_that_was_written_into_the_shared_memory_is_not_copied(pair: Pair) -> None:
-    pair.greet()
     model = Writing(pair)
     ask_shared(pair, 1)
     offset = int.from_bytes(pair.hand.next()[4][8:16], "little")
@@ -258,7 +260,6 @@ def test_an_output_that_was_written_into_the_shared_memory_is_not_copied(pair: P
 
 
 def test_memory_of_an_output_that_is_not_sent_is_free_again(pair: Pair) -> None:
-    pair.greet()
     model = Writing(pair)
 
     def fail(request: InferenceRequest) -> InferenceResponse:
@@ -275,7 +276,6 @@ def test_memory_of_an_output_that_is_not_sent_is_free_again(pair: Pair) -> None:
 
 
 def test_responses_go_through_the_socket_when_their_half_is_full(pair: Pair) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
     room = SHARED // 2 // LARGE
     for number in range(room + 1):
@@ -288,7 +288,6 @@ def test_responses_go_through_the_socket_when_their_half_is_full(pair: Pair) -> 
 
 
 def test_a_request_may_have_many_responses(pair: Pair) -> None:
-    pair.greet()
 
     def respond(request: InferenceRequest) -> InferenceResponse:
         for _ in range(3):
@@ -302,7 +301,6 @@ def test_a_request_may_have_many_responses(pair: Pair) -> None:
 
 
 def test_an_output_that_cannot_be_sent_becomes_an_error(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [], parameters={"p": object()})  # type: ignore[dict-item]
     pair.ask(1, [0])
     assert pair.hand.next()[1] == FINAL | FAILED
@@ -310,7 +308,6 @@ def test_an_output_that_cannot_be_sent_becomes_an_error(pair: Pair, caplog: pyte
 
 
 def test_responses_are_collected_until_the_flush(pair: Pair) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: None
     pair.ask(1, [0])
     pair.front_end._respond(1, InferenceResponse("m", 1, []))
@@ -339,7 +336,6 @@ def test_a_request_with_many_strings_lets_the_others_pass() -> None:
 
 
 def test_cancel_reaches_the_engine(pair: Pair) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: None
     pair.ask(1, [0])
     pair.give(frame(CANCEL, 2))  # already answered, or never submitted: no error
@@ -356,7 +352,6 @@ def test_acknowledgements_reach_the_request(pair: Pair) -> None:
         assert isinstance(pending, StreamedRequest)
         pending.on_take = lambda request, count: taken.append(count)
 
-    pair.greet()
     pair.engine.submit = submit  # type: ignore[method-assign]
     pair.give(RequestWriter().write(numbers(SMALL), 1, lambda content: None, STREAMED))
     pair.give(frame(ACK, 2, (b"1",)))  # already answered: no error
@@ -366,7 +361,6 @@ def test_acknowledgements_reach_the_request(pair: Pair) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"x", b"0", b"-1", b"1"])
 def test_a_bad_acknowledgement_is_refused(pair: Pair, content: bytes) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: None
     flags = 0 if content == b"1" else STREAMED
     pair.give(RequestWriter().write(numbers(SMALL), 1, lambda content: None, flags))
@@ -376,13 +370,11 @@ def test_a_bad_acknowledgement_is_refused(pair: Pair, content: bytes) -> None:
 
 
 def test_calls_reach_the_server(pair: Pair) -> None:
-    pair.greet()
     pair.give(frame(CALL, 3, (b"[]",)))
     assert pair.calls == [(3, b"[]")]
 
 
 def test_a_request_number_in_use_is_refused(pair: Pair) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: None
     pair.ask(1, [0])
     with pytest.raises(BadFrame, match="second request"):
@@ -390,7 +382,6 @@ def test_a_request_number_in_use_is_refused(pair: Pair) -> None:
 
 
 def test_deferred_calls_are_made_after_all_requests_of_a_read_even_if_it_fails(pair: Pair) -> None:
-    pair.greet()
     events: list[str] = []
 
     def submit(pending: PendingRequest) -> None:
@@ -411,13 +402,11 @@ def test_deferred_calls_are_made_after_all_requests_of_a_read_even_if_it_fails(p
 
 @pytest.mark.parametrize("offset", [0, PAGE, SHARED // 2, SHARED, 2**64 - 1])
 def test_a_release_of_unused_memory_is_refused(pair: Pair, offset: int) -> None:
-    pair.greet()
     with pytest.raises(BadFrame):
         pair.give(release_frame(RELEASE, [offset]))
 
 
 def test_a_second_release_is_refused(pair: Pair) -> None:
-    pair.greet()
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(7)])
     pair.ask(1, [0])
     offset = int.from_bytes(pair.hand.next()[4][8:16], "little")
@@ -430,7 +419,6 @@ def test_a_second_release_is_refused(pair: Pair) -> None:
     ("offset", "size"), [(SHARED, 4), (SHARED - 4, 8), (2**64 - 1, 4), (0, 2**62), (2**63, 2**63 - 1)]
 )
 def test_a_tensor_outside_the_shared_memory_is_refused(pair: Pair, offset: int, size: int) -> None:
-    pair.greet()
     meta = orjson.dumps(["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [1], size, True]]])
     with pytest.raises(BadFrame):
         pair.give(frame(REQUEST, 1, (block_head(meta, b"", (offset,)),), shared=1))
@@ -440,7 +428,6 @@ def test_a_tensor_outside_the_shared_memory_is_refused(pair: Pair, offset: int, 
 
 
 def test_responses_that_the_socket_does_not_take_are_sent_later_in_order(pair: Pair) -> None:
-    pair.greet()
     count, size = 200, 20_000
     pair.engine.respond = lambda request: InferenceResponse("m", 1, [large(3, size)])
     for number in range(count):
@@ -467,15 +454,13 @@ def test_responses_that_the_socket_does_not_take_are_sent_later_in_order(pair: P
 
 
 def test_read_notices_the_end_of_the_connection(pair: Pair) -> None:
-    pair.greet()
     pair.hand.sock.close()
     assert not pair.front_end.read()
 
 
 def test_close_cancels_requests_and_frees_memory() -> None:
     before = descriptors()
-    pair = Pair()
-    pair.greet()
+    pair = Pair().greet()
     pair.engine.respond = lambda request: None
     for number in range(3):
         pair.ask(number, [0])
@@ -485,8 +470,7 @@ def test_close_cancels_requests_and_frees_memory() -> None:
 
 
 def test_a_response_after_the_end_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
-    pair = Pair()
-    pair.greet()
+    pair = Pair().greet()
     pair.engine.respond = lambda request: None
     pair.ask(1, [0])
     request = pair.front_end._pending[1]

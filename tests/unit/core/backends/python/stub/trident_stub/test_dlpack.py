@@ -28,7 +28,7 @@ STRIDED = "DLPack tensor is not contiguous. Only contiguous DLPack tensors that 
 def _nothing_is_left() -> Any:
     yield
     gc.collect()
-    assert not dlpack._given
+    assert not dlpack._exported
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY_DTYPES))
@@ -70,9 +70,9 @@ def test_the_memory_lives_as_long_as_its_users() -> None:
 
 def test_a_capsule_that_nobody_takes_frees_its_memory() -> None:
     capsule = Tensor("T", np.zeros(3)).to_dlpack()
-    assert len(dlpack._given) == 1
+    assert len(dlpack._exported) == 1
     del capsule
-    assert not dlpack._given
+    assert not dlpack._exported
 
 
 def test_bfloat16() -> None:
