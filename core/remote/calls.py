@@ -33,6 +33,8 @@ from trident.core.config.problem import InvalidModelConfig, Problem
 from trident.core.engine.protocol import CallMark, Engine, mark_of
 from trident.core.errors import ErrorCode, ServerError
 from trident.core.inference.tensors import BY_NAME, Buffer, Datatype
+from trident.core.lifecycle.state import Phase, ServingPhase
+from trident.core.observability.log import LogLevels
 
 _Read = Callable[[Any], Any]
 
@@ -359,7 +361,7 @@ def decode_call(content: Buffer) -> tuple[Call, list[Any]]:
     name, plain = _pair(content)
     call = CALLS.get(name) if type(name) is str else None
     if call is None:
-        raise ValueError(f"there is no call {str(name)[:_SHOWN]!r}")
+        raise ValueError(f"unknown call {str(name)[:_SHOWN]!r}")
     try:
         return call, list(from_plain(plain, GenericAlias(tuple, call.parameters)))
     except ValueError as error:
@@ -396,6 +398,32 @@ def _pair(content: Buffer) -> tuple[Any, Any]:
     return plain[0], plain[1]
 
 
+# --- the state of the engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """`generation` changes whenever another set of model versions serves. `log` is None if nothing is known
+    of it. `is_tracing` and `reads_trace_context` are the flags of TraceGate.
+    """
+
+    live: bool
+    ready: bool
+    generation: int
+    phase: ServingPhase
+    log: LogLevels | None = None
+    is_tracing: bool = False
+    reads_trace_context: bool = False
+
+
+def engine_down(reason: str) -> EngineState:
+    """The state without an engine: live, because it is being restarted, but not ready."""
+    phase = ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": reason})
+    return EngineState(live=True, ready=False, generation=-1, phase=phase)
+
+
+# --- errors
+#
 #     EngineGone    UNAVAILABLE    the engine ended while it had the request, or does not run
 #
 # The front end raises EngineGone itself; all other errors are sent by the engine. An unknown class becomes a plain

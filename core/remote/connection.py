@@ -26,8 +26,7 @@ from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import BadFrame, FrameReader, SendQueue, frame
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.observability.tracing.trace import TraceEvent
-from trident.core.remote.calls import EngineGone, from_plain, read_plain
-from trident.core.remote.engine_server import EngineState
+from trident.core.remote.calls import EngineGone, EngineState, from_plain, read_plain
 from trident.core.remote.wire import (
     ACK,
     CALL,

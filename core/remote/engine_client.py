@@ -22,9 +22,8 @@ from trident.core.lifecycle.state import Phase, ServingPhase
 from trident.core.observability.log import change_log, log_levels
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
-from trident.core.remote.calls import Call, EngineGone, decode_result, encode_call, sent_by
+from trident.core.remote.calls import Call, EngineGone, EngineState, decode_result, encode_call, engine_down, sent_by
 from trident.core.remote.connection import ENOUGH, LOST, Connection, Link, SharedMemoryFull, gone
-from trident.core.remote.engine_server import EngineState, engine_down
 from trident.core.waiting.waiting import Waiter
 
 _log = logging.getLogger("trident.engine")

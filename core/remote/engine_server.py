@@ -14,15 +14,23 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from trident.core.engine.in_process import InferenceEngine
 from trident.core.engine.protocol import HoldChange
 from trident.core.interprocess.frames import BadFrame, frame
-from trident.core.lifecycle.state import Phase, ServingPhase
-from trident.core.observability.log import LogLevels, log_levels
-from trident.core.remote.calls import Call, decode_call, encode_failure, encode_result, to_plain, write_plain
+from trident.core.lifecycle.state import Phase
+from trident.core.observability.log import log_levels
+from trident.core.remote.calls import (
+    Call,
+    EngineState,
+    decode_call,
+    encode_failure,
+    encode_result,
+    to_plain,
+    write_plain,
+)
 from trident.core.remote.control_log import Change
 from trident.core.remote.front_end import FrontEnd
 from trident.core.remote.wire import STATE, peer_of
@@ -266,24 +274,3 @@ class EngineServer:
 
 def _state_frame(state: EngineState) -> bytes:
     return frame(STATE, 0, (write_plain(to_plain(state)),))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineState:
-    """`generation` changes whenever another set of model versions serves. `log` is None if nothing is known
-    of it. `is_tracing` and `reads_trace_context` are the flags of TraceGate.
-    """
-
-    live: bool
-    ready: bool
-    generation: int
-    phase: ServingPhase
-    log: LogLevels | None = None
-    is_tracing: bool = False
-    reads_trace_context: bool = False
-
-
-def engine_down(reason: str) -> EngineState:
-    """The state without an engine: live, because it is being restarted, but not ready."""
-    phase = ServingPhase(name=Phase.ENGINE_DOWN, failures={"engine": reason})
-    return EngineState(live=True, ready=False, generation=-1, phase=phase)

@@ -60,7 +60,7 @@ from trident.core.inference.response import InferenceResponse
 from trident.core.observability.hardware import MemoryState
 from trident.core.observability.latency_options import parse_quantiles
 from trident.core.observability.log import LogFile, LogOptions, close_log, configure_logging
-from trident.core.remote.engine_server import engine_down
+from trident.core.remote.calls import engine_down
 from trident.core.repository.cache import ModelCache
 from trident.core.repository.location import parse_location
 from trident.core.repository.repositories import Repositories

@@ -21,9 +21,8 @@ from trident.core.inference.tensors import Array
 from trident.core.interprocess.frames import LARGE, BadFrame, Frame, FrameReader, frame, released_offsets
 from trident.core.interprocess.shared_memory import SharedMemory
 from trident.core.lifecycle.state import Phase, ServingPhase
-from trident.core.remote.calls import EngineGone, to_plain, write_plain
+from trident.core.remote.calls import EngineGone, EngineState, to_plain, write_plain
 from trident.core.remote.connection import ENOUGH, LOST, Connection, SharedMemoryFull, ThreadLink, gone
-from trident.core.remote.engine_server import EngineState
 from trident.core.remote.wire import (
     CALL,
     CANCEL,

@@ -38,10 +38,19 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.interprocess.frames import HEADER, LARGEST, Frame, frame, release_frame
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, ModelState, Phase, ServingPhase
 from trident.core.remote import engine_server as engine_server
-from trident.core.remote.calls import CALLS, decode_result, encode_call, from_plain, read_plain, to_plain, write_plain
+from trident.core.remote.calls import (
+    CALLS,
+    EngineState,
+    decode_result,
+    encode_call,
+    engine_down,
+    from_plain,
+    read_plain,
+    to_plain,
+    write_plain,
+)
 from trident.core.remote.control_log import Change
 from trident.core.remote.engine_client import RemoteEngine
-from trident.core.remote.engine_server import EngineState, engine_down
 from trident.core.remote.wire import CALL, HELLO, RELEASE, REQUEST, RESULT, STATE, VERSION, RequestWriter, block_head
 
 META: list[Any] = ["simple", -1, [], 0, 0, 0, False, False, None, [["IN", "INT32", [4], 16, False]]]
