@@ -142,7 +142,7 @@ class SendQueue:
         self._is_closed = False
 
     def __len__(self) -> int:
-        """How many frames no `flush` has taken yet."""
+        """Number of frames that no `flush` has taken yet."""
         return len(self._frames)
 
     @property

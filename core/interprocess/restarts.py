@@ -53,7 +53,7 @@ class Restarts:
 
 
 def end_text(code: int) -> str:
-    """How a process ended, for the log: `code` is its exit status, or the negative number of a signal."""
+    """Describe how a process ended, for the log: `code` is its exit status, or the negative number of a signal."""
     if code >= 0:
         return f"ended with status {code}"
     try:

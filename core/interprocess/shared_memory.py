@@ -102,7 +102,7 @@ class SharedMemory:
     def share(self, content: Buffer) -> int | None:
         """Copy the bytes of a tensor to where the other process reads them, until it releases them.
 
-        Returns their offset, or None if there is no room. Raises ValueError after `close`.
+        Returns their offset, or None if the half is full. Raises ValueError after `close`.
         """
         size = len(content)
         offset = self.pages.allocate(size)
@@ -111,7 +111,7 @@ class SharedMemory:
         return offset
 
     def allocate(self, size: int) -> Bytes | None:
-        """Memory that is free again when the array and its views are gone. None without room, and after `close`."""
+        """Memory that is free again when the array and its views are gone. None if none is free, and after `close`."""
         offset = self.pages.allocate(size)
         if offset is None:
             return None
@@ -140,7 +140,7 @@ class SharedMemory:
     # --- the other process's half
 
     def received(self, offset: int, size: int) -> memoryview:
-        """What the other process shares there. It is released when the last view of it is gone. Raises BadFrame."""
+        """Return what the other process shares there, and release it when its last view is gone. Raises BadFrame."""
         try:
             return self.borrow(offset, size, partial(self._is_unused, offset)).data
         except ValueError as error:
@@ -242,7 +242,7 @@ def _mapping_of(descriptor: int, maximum: int) -> mmap.mmap:
 
 
 def _address_of(buffer: Buffer | Array) -> int:
-    """The address of any buffer, read-only ones too, but slower. -1 if it has none."""
+    """Return the address of any buffer, read-only ones too, but slower. -1 if it has none."""
     if isinstance(buffer, bytes):
         return -1
     array = np.asarray(buffer)
@@ -312,7 +312,7 @@ class PageAllocator:
         self._try_to_settle()
 
     def holds(self, offset: int) -> bool:
-        """Whether an allocation begins at this offset."""
+        """Return whether an allocation begins at this offset."""
         return offset in self._in_use
 
     def _take(self, wanted: int) -> int | None:

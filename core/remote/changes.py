@@ -75,7 +75,7 @@ class ModelAssignment:
                     log.forget(change.subject)
 
     def _home(self, subject: Subject) -> int | None:
-        """The number of the engine that has the model, None for a model that none has."""
+        """Return the number of the engine that has the model, or None."""
         for number, log in enumerate(self._logs):
             last = log.last(subject)
             if last is not None and last.call.mark.change is ModelChange.LOAD:

@@ -49,7 +49,7 @@ _LOOK_SECONDS = 0.05
 
 
 class LinkHandler(Protocol):
-    """What a link drives, always on the link's thread."""
+    """The owner of a connection, whose methods a link calls on its own thread."""
 
     @property
     def sock(self) -> socket.socket | None:
@@ -158,14 +158,14 @@ _Pending = tuple[PendingRequest, list[Array]]
 
 
 class SharedMemoryFull(Exception):
-    """The shared memory has no room for an input now."""
+    """The shared memory has no space for an input now."""
 
 
 class Connection:
     """The link's thread calls `read` and `lose`; any thread calls the other methods."""
 
     def __init__(self, path: str, memory_bytes: int, on_state: OnState, wake: Callable[[], None]) -> None:
-        """Connect to the engine's socket at `path`. Raises OSError if nobody listens there."""
+        """Connect to the engine's socket at `path`. Raises OSError if no process listens there."""
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.setblocking(False)  # already for the connect, which blocks while many others connect
         try:
@@ -214,20 +214,20 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """How many requests the engine has not answered."""
+        """Number of requests that the engine has not answered."""
         return len(self._pending)
 
     # --- memory
 
     def allocate(self, size: int) -> Array | None:
-        """Shared memory for `size` bytes of a request; None if there is no room now.
+        """Shared memory for `size` bytes of a request; None if none is free now.
 
         It is free again when the array and its views are gone.
         """
         return self._memory.allocate(size)
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
-        """Whether `content` lies in the shared memory."""
+        """Return whether `content` lies in the shared memory."""
         return self._memory.offset_of(content) is not None
 
     def release_memory(self) -> None:

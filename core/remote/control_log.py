@@ -32,7 +32,7 @@ REGISTER = {"register_system_region": RegionKind.SYSTEM, "register_cuda_region":
 _SETTINGS = {"change_log": 0, _TRACE: 1}
 
 Subject = tuple[str, ...]
-"""What a change is about: the last change of the same thing replaces the one before."""
+"""Names the thing that a change is about. A later change of the same thing replaces the earlier one."""
 
 Pause = Callable[[float], object]
 """Waits for some seconds, without holding up the hub if it is called there."""
@@ -130,7 +130,7 @@ class ControlLog:
             return next(_readable([path for path in self._paths() if self._subject_of(path) == subject]), None)
 
     def subjects(self) -> list[Subject]:
-        """What was changed, in the order of the last changes."""
+        """Return the changed things, in the order of their last changes."""
         with self._lock:
             return [subject for path in self._paths() if (subject := self._subject_of(path))]
 
@@ -148,7 +148,7 @@ class ControlLog:
 
     @contextmanager
     def begun(self, change: Change) -> Iterator[None]:
-        """Record inside that a change was begun: of a process that dies meanwhile the record stays. Under its lock."""
+        """Record that a change has begun. The record stays if the process dies meanwhile. The caller holds its lock."""
         path = self._begun(change.subject)
         try:
             path.write_bytes(encode_call(change.call.name, change.arguments))
@@ -194,7 +194,7 @@ class ControlLog:
             return []
 
     def _subject_of(self, path: Path) -> Subject:
-        """What a file is about; () if that cannot be read."""
+        """Return the subject of a file, or () if it cannot be read."""
         if path.name not in self._subjects:
             self._subjects[path.name] = next((change.subject for change in _readable([path])), ())
         return self._subjects[path.name]
@@ -224,7 +224,7 @@ def _readable(paths: Iterable[Path]) -> Iterator[Change]:
 
 
 def _is_replaced(earlier: Subject, by: Change) -> bool:
-    """Whether `by` makes a change of `earlier` void. Removing regions without a name removes all of their kind."""
+    """Return whether `by` replaces a change of `earlier`. Removing regions without a name removes all of their kind."""
     subject = by.subject
     if by.call.name == _UNREGISTER and not by.arguments[1]:
         return earlier[:2] == subject[:2]

@@ -121,7 +121,7 @@ class RemoteEngine:
         self._lose("this server stops")
 
     def allocate(self, size: int) -> Array | None:
-        """Shared memory for a body of `size` bytes, which the engine reads in place; None if there is no room now."""
+        """Shared memory for a body of `size` bytes, which the engine reads in place; None if none is free now."""
         connection = self.connection
         return connection.allocate(size) if connection is not None else None
 
@@ -133,17 +133,17 @@ class RemoteEngine:
 
     @property
     def in_flight(self) -> int:
-        """How many requests of this front end the engine has; more than any engine can have while there is none."""
+        """Number of requests that the engine has; without an engine, more than any can have."""
         connection = self.connection
         return connection.in_flight if connection is not None else sys.maxsize
 
     def process_ids(self) -> list[int]:
-        """The process of the engine; none while it is not there."""
+        """Return the engine's process, if it is connected."""
         connection = self.connection
         return [connection.process_id] if connection is not None else []
 
     def has_in_memory(self, content: Buffer | Array) -> bool:
-        """Whether `content` lies in the memory that is shared with the engine."""
+        """Return whether `content` lies in the memory shared with the engine."""
         connection = self.connection
         return connection is not None and connection.has_in_memory(content)
 
@@ -224,7 +224,7 @@ class RemoteEngine:
             self._on_change()
 
     def _submit_waiting(self) -> None:
-        """Submit the requests that wait for room, in their order; answer those that have waited too long."""
+        """Submit the requests that wait for memory, in their order; fail those that have waited too long."""
         while self._waiting:
             until, pending = self._waiting[0]
             connection = self.connection
@@ -321,7 +321,7 @@ class RemoteEngine:
         return PendingCall(call, arguments[0] if arguments else "", connection, number, waiter, was_recovering)
 
     def no_engine(self) -> EngineGone:
-        """The error of what needs the engine while there is none."""
+        """Return the error for a call or request without an engine."""
         reason = self._state.phase.failures.get("engine", _NOT_YET)
         return EngineGone(f"the engine is not there: {reason}", hint=_SOON)
 

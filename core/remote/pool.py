@@ -38,7 +38,7 @@ from trident.core.remote.merged import merged, merged_index, merged_version_stat
 
 
 def least_busy(in_flight: Sequence[int], turn: int) -> int:
-    """The index of the less busy of two: with two engines of both, with more of a pair that changes with `turn`.
+    """Return the index of the less busy of two engines; of more than two, a pair that changes with `turn` is compared.
 
     Comparing two is enough (the load of the fullest grows with the logarithm of the logarithm of their number), and
     costs the same for any number. Equally busy engines take turns.
@@ -135,12 +135,11 @@ MakeLink = Callable[[], Link]
 
 
 class EnginePool:
-    """The engines that listen at `paths`. Any thread may call any method; a call blocks only its own thread or
-    greenlet.
+    """The engines that listen at `paths`. Any thread may call any method; a call blocks only its thread or greenlet.
 
-    Requests go to the engines that have their model ready; the loss of one concerns nobody but those whose requests it
-    has. Changes are made by all engines, or, `by_model`, those of a model by the one engine that has it. `folder` is
-    what the processes of the server share for that.
+    Requests go to the engines that have their model ready; the loss of one fails only the requests that it has. Changes
+    are made by all engines, or, `by_model`, those of a model by the one engine that has it. The processes of the server
+    share `folder` for that.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class EnginePool:
         return None
 
     def process_ids(self) -> list[int]:
-        """The processes of the engines that are there."""
+        """Return the processes of the connected engines."""
         return [number for engine in self._engines for number in engine.process_ids()]
 
     def release_memory(self) -> None:
@@ -271,7 +270,7 @@ class EnginePool:
     # --- what one engine knows as well as all
 
     def _ask_one(self, call: Call, arguments: Sequence[object]) -> Any:
-        """The result of the first engine that has one. Raises the most telling error if none has."""
+        """Return the first engine's result that is no error. Raises the most telling error if all fail."""
         return self._first_answer(self._engines, lambda engine: engine.begin(call, arguments).result())
 
     def _first_answer(self, engines: Sequence[RemoteEngine], ask: Callable[[RemoteEngine], T]) -> T:
@@ -319,7 +318,7 @@ class EnginePool:
         return all(answers) and not [error for error in errors if not isinstance(error, (EngineGone, self._dull))]
 
     def _ask_all(self, call: Call, arguments: Sequence[object], *, but_recovering: bool = False) -> list[Any]:
-        """The results of the engines that have one. Raises the most telling error if none has."""
+        """Return the results of the engines that did not fail. Raises the most telling error if all fail."""
         answers, errors = self._answers(call, arguments, but_recovering=but_recovering)
         if not answers:
             raise self._most_telling(errors)

@@ -91,7 +91,7 @@ def peer_of(sock: socket.socket) -> tuple[int, int]:
 
 
 def block_head(meta: bytes, text: bytes = b"", offsets: Sequence[int] = ()) -> bytes:
-    """All that stands before the tensors, padded."""
+    """Return everything before the tensors, padded."""
     parts = [_SIZES.pack(len(meta), len(text)), *map(_OFFSET.pack, offsets), meta, text]
     parts.append(PADDING[sum(map(len, parts)) & 15])
     return b"".join(parts)
@@ -108,14 +108,14 @@ class TensorMeta(NamedTuple):
 
 
 def layout_in_frame(tensors: Iterable[TensorMeta]) -> TensorLayout:
-    """The layout of the tensors that are in the frame."""
+    """Return the layout of the tensors in the frame."""
     return layout_of([tensor[:4] for tensor in tensors if not tensor.is_shared])
 
 
 def contents_of(
     tensors: Sequence[TensorMeta], content: memoryview, at: int, offsets: Sequence[int], view_of: ViewOf
 ) -> list[memoryview]:
-    """The bytes of each tensor: from the frame's `content`, beginning at `at`, or `view_of(offset, size)`.
+    """Return the bytes of each tensor: from the frame's `content`, beginning at `at`, or `view_of(offset, size)`.
 
     Raises BadFrame.
     """
@@ -140,7 +140,7 @@ class BlockReader(Generic[T]):
         self._known: Memo[bytes, T] = Memo(1024)
 
     def read(self, content: memoryview, shared: int) -> tuple[T, str, tuple[int, ...], int]:
-        """What `parse` returned, the text, the offsets, and where the tensors begin. Raises BadFrame."""
+        """Return the parsed document, the text, the offsets, and where the tensors begin. Raises BadFrame."""
         if len(content) < 8:
             raise BadFrame("a block without its sizes")
         meta_size, text_size = _SIZES.unpack_from(content)
@@ -207,7 +207,7 @@ class RequestWriter:
 
 
 def _is_plain(request: InferenceRequest) -> bool:
-    """Whether only its id and its tensors differ from other requests of its kind."""
+    """Return whether only the id and the tensors differ from other requests of its kind."""
     if type(request) is not InferenceRequest:
         return False
     return not (

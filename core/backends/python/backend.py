@@ -37,7 +37,7 @@ _COMPLETED = ("max_batch_size", "input", "output", "dynamic_batching", "model_tr
 
 
 def may_complete(file: Path) -> bool:
-    """Whether the model in `file` may have the method: a process for nothing would double the time of a load.
+    """Return whether the model in `file` may have the method: a needless process would double the time of a load.
 
     A class with a base class may inherit it. Raises OSError.
     """

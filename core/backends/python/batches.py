@@ -61,7 +61,7 @@ _SEQUENCE_START, _SEQUENCE_END = 1, 2
 
 
 class RequestWriter:
-    """Makes the frame of a batch. Under the lock under which frames get their order.
+    """Makes the frame of a batch. The caller holds the lock that orders the frames.
 
     Inputs have the shapes that the model sees, and their bytes as they arrived.
     """
@@ -73,7 +73,7 @@ class RequestWriter:
         self._reshaped = frozenset(name for name, tensor in spec.inputs.items() if tensor.model_dims is not None)
 
     def write(self, batch: int, first: int, requests: Sequence[InferenceRequest]) -> bytes:
-        """The frame of batch number `batch`, whose requests are numbered from `first` on."""
+        """Return the frame of batch number `batch`, whose requests are numbered from `first` on."""
         records: list[Any] = []
         find, packs = self._numbers.find, not self._reshaped
         for number, request in enumerate(requests, first):
@@ -171,7 +171,7 @@ UNEQUAL: Final = -2
 
 
 class Outcome(NamedTuple):
-    """What a record says of a request: outputs, an error, or neither. `waits`: its sender waits for credit."""
+    """Outcome of a request: outputs, an error, or neither. `waits`: its sender waits for credit."""
 
     outputs: Outputs | None
     error: ServerError | None
@@ -235,7 +235,7 @@ class OutcomeReader:
         self._table = KnownLayouts(_Outputs)
 
     def result(self, content: memoryview, batch_sizes: Sequence[int]) -> list[Outcome | DeferredOutcome]:
-        """The outcome of each request of a batch, of which these are the sizes. Raises BadFrame."""
+        """Return the outcome of each request of a batch with these sizes. Raises BadFrame."""
         records, at = self._table.read_head(content)
         if records != len(batch_sizes):
             raise BadFrame(f"{records} outcomes for {len(batch_sizes)} requests")
@@ -351,7 +351,7 @@ class OutputCheck:
         self._said: set[tuple[str, str]] = set()
 
     def problem(self, name: str, datatype: str, shape: Shape) -> str:
-        """What the request fails with because of an output as the model made it; "" for nothing."""
+        """Return why an output of the model fails its request, or ""."""
         spec = self._spec
         output = spec.outputs.get(name)
         if output is None:
@@ -371,7 +371,7 @@ class OutputCheck:
         return ""
 
     def rows_problem(self, name: str, rows: int, batch_size: int) -> str:
-        """The same for an output with another number of rows than the batch of its request."""
+        """As `problem`, for an output with another number of rows than the batch of its request."""
         return self._found(name, "rows", f"has {rows} rows, but its request has a batch of {batch_size}")
 
     def _found(self, name: str, kind: str, text: str, what: str = "clients get it as it is") -> str:

@@ -52,7 +52,7 @@ from trident.core.interprocess.frames import (
 )
 from trident.core.interprocess.shared_memory import SharedMemory
 
-# A sender gets new credit after so many responses, or when its client, who was slow, has room again.
+# A sender gets new credit after so many responses, or when its client, which was slow, takes responses again.
 _CREDIT_PORTION = 64
 _COLLECTED_FLUSHES = CollectedFlushes()
 
@@ -206,7 +206,7 @@ class StubChannel:
     # --- open requests
 
     def _find(self, number: int) -> _OpenSender | None:
-        """The request of this number; None if it has its final response. On the reading thread."""
+        """Return the request with this number, or None if it has its final response. On the reading thread."""
         found = self._open.get(number)
         if found is None and 0 <= number - self._first < len(self._senders) and number not in self._finished:
             found = self._open_now(number, self._senders[number - self._first])
@@ -257,7 +257,7 @@ class StubChannel:
                 self._give_credit(number, opened)
 
     def read_model_request(self, content: memoryview) -> ModelRequest:
-        """The request of the model in a frame. On the thread that reads. Raises BadFrame."""
+        """Return the model's request in a frame. On the reading thread. Raises BadFrame."""
         return self._outcomes.model_request(content)
 
     def _watch(self, flags: int, number: int, content: memoryview) -> None:

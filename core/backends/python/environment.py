@@ -131,7 +131,7 @@ def is_virtual_environment(folder: Path) -> bool:
 
 
 def virtual_environment_variables(folder: Path) -> dict[str, str]:
-    """What `bin/activate` of a virtual environment sets."""
+    """Return the variables that `bin/activate` of a virtual environment sets."""
     path = os.pathsep.join([str(folder / "bin"), *os.get_exec_path()])
     return {"VIRTUAL_ENV": str(folder), "PATH": path, "PYTHONHOME": ""}
 
@@ -167,7 +167,7 @@ import numpy
 
 
 def interpreter_of(folder: Path) -> str:
-    """The path of the interpreter in an environment. Raises ModelLoadFailed."""
+    """Return the path of the interpreter in an environment. Raises ModelLoadFailed."""
     for name in _NAMES:
         path = folder / "bin" / name
         if os.access(path, os.X_OK):
@@ -240,7 +240,7 @@ def _extract(archive: Path, folder: Path, free: Callable[[Path], int]) -> None:
 
 
 def _fitting(tar: tarfile.TarFile, disk: Path, free: Callable[[Path], int]) -> Iterator[tarfile.TarInfo]:
-    """The members, while the disk has room for the next one."""
+    """Yield the members, as long as the next one fits on the disk."""
     for member in tar:
         left = free(disk) - _RESERVE
         if member.size > left:
@@ -284,7 +284,7 @@ def installed(requirements: Path, cache: Path, *, uv: str | None = None) -> Path
 
 
 def is_installed(requirements: Path, cache: Path) -> bool:
-    """Whether `installed` has nothing left to do. Raises ModelLoadFailed."""
+    """Return whether the packages are installed already. Raises ModelLoadFailed."""
     try:
         return (_folder_of(requirements, cache) / _COMPLETE).exists()
     except OSError as error:
@@ -326,7 +326,7 @@ def _install(requirements: Path, folder: Path, uv: str | None, lock: int) -> Non
 
 
 def _pip_has_sources() -> bool:
-    """Whether a variable or a file of pip says where packages come from."""
+    """Return whether a variable or a file of pip says where packages come from."""
     try:
         settings = run_tool([sys.executable, "-m", "pip", "config", "list"]).decode(errors="replace")
     except ToolFailed:  # the server's environment has no pip
@@ -342,7 +342,7 @@ _YES_NO = {"yes": True, "no": False}
 
 
 def prepare(model_directory: Path, parameters: Mapping[str, str], settings: EnvironmentSettings) -> StubEnvironment:
-    """The environment of the model in `model_directory` with these `parameters`.
+    """Return the environment of the model in `model_directory` with these `parameters`.
 
     Blocks, for minutes while it extracts or installs. Call it when a model is loaded, never for a request. Raises
     ModelLoadFailed, ConfigInvalid, RepositoryUnavailable.

@@ -66,7 +66,7 @@ class PythonModel:
 
     @property
     def trouble(self) -> str:
-        """The trouble of the first instance that does not serve. Any thread."""
+        """Why the first instance that does not serve does not; "" if all serve. Any thread."""
         return next((instance.trouble for instance in self._instances if instance.trouble), "")
 
     def check_ready(self) -> None:
@@ -92,7 +92,7 @@ class PythonModel:
             self._instances = [instance for instance in self._instances if not instance.is_closed]
 
     def close(self) -> None:
-        """End the instances that were started and not asked for, and let go of the others."""
+        """Close instances that were started but never requested, and forget the others."""
         with self._lock:
             starts, self._starts = list(self._starts.values()), {}
             # No cycle: instances tell the model of changes, and the model tells the scheduler, which has the instances.

@@ -146,7 +146,7 @@ def _ignore(level: int, text: str) -> None: ...
 
 
 class _Output:
-    """What a process prints on one of its files, as lines."""
+    """Reads what a process prints to one of its pipes, as lines."""
 
     def __init__(self, pipe: IO[bytes], level: int, on_line: OnLine, watcher: FileWatcher) -> None:
         self._pipe = pipe
@@ -238,7 +238,7 @@ class ReadinessCheck:
         unhealthy = f"Stub process '{self._instance}' is not healthy."
         end = time.monotonic() + self._limit_s
         try:
-            self._receive(0)  # an answer that came when nobody waited says nothing about now
+            self._receive(0)  # an answer that no call waited for says nothing about now
             if not self._is_open:
                 self._is_open = True
                 self._sock.send(b"?")
@@ -273,7 +273,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What the processes of one model version are started with.
+    """Arguments with which the processes of one model version are started.
 
     `file` is the model's file, `config` the configuration as JSON. `finalize_limit_s` is how long the model may take to
     finalize, in seconds. `models` are those that it may ask, `metrics` those of the whole server.
@@ -384,7 +384,7 @@ class ModelProcess:
 
     @property
     def resident_bytes(self) -> int:
-        """The memory of the process without what it shares with the server; 0 if it has ended."""
+        """Resident memory of the process without what it shares with the server; 0 if it has ended."""
         try:
             fields = Path(f"/proc/{self._process.pid}/statm").read_text().split()
             return (int(fields[1]) - int(fields[2])) * _PAGE

@@ -90,12 +90,12 @@ _SIZES = {
 Description = tuple[str, str, tuple[int, ...]]
 # Shared memory by its offset and its size in bytes.
 ViewOf = Callable[[int, int], memoryview]
-# Puts the bytes of a large tensor into shared memory and returns their offset; None if there is no room.
+# Puts the bytes of a large tensor into shared memory and returns their offset; None if none is free.
 Share = Callable[[Any], Optional[int]]
 
 
 class MessageLayout:
-    """What similar requests or responses have in common. `sizes` are in bytes, -1 for BYTES.
+    """The tensors that similar requests or responses have in common. `sizes` are in bytes, -1 for BYTES.
 
     `starts` are the places of the tensors in a run without gaps. `size` is that of the run; -1 with BYTES.
     """
