@@ -36,7 +36,8 @@ from trident.core.http.front_end import HttpOptions
 from trident.core.lifecycle.options import EngineOptions
 
 CASES = {case.key: case for case in (ADD_SUB, ADD_SUB_JSON)}
-PARTS = tuple(f"{ROOT / name}/" for name in ("core", "adapters", "app"))
+# Modules are imported through the links in the package `trident`.
+PARTS = tuple(f"{ROOT / 'trident' / name}/" for name in ("core", "adapters", "app"))
 WARM_REQUESTS = 200
 
 
@@ -120,9 +121,10 @@ def main() -> None:
     arguments = parser.parse_args()
     case = CASES[arguments.case]
     calls = record(case).calls
+    assert calls, f"no function below {PARTS} was called"
     if arguments.list:
         for code, count in calls.items():
-            print(f"{count:4}  {Path(code.co_filename).relative_to(ROOT)}  {code.co_qualname}")
+            print(f"{count:4}  {Path(code.co_filename).relative_to(ROOT / 'trident')}  {code.co_qualname}")
     files = {code.co_filename for code in calls}
     print(f"{case.key}: {len(files)} files, {len(calls)} functions, {calls.total()} calls")
 
