@@ -134,7 +134,7 @@ def test_gather_returns_one_response_or_an_error(given: list[InferenceResponse],
 
 
 @pytest.mark.parametrize("patched", [True, False])
-def test_patched_threading_is_refused_with_a_hint(patched: bool) -> None:
+def test_patched_threading_is_rejected_with_a_hint(patched: bool) -> None:
     monkey = SimpleNamespace(is_module_patched=lambda name: patched and name == "threading")
     modules = {"gevent.monkey": cast(ModuleType, monkey)}
     if not patched:
@@ -144,7 +144,7 @@ def test_patched_threading_is_refused_with_a_hint(patched: bool) -> None:
         ThreadBridge(modules)
 
 
-def test_it_gives_way_once_it_has_taken_its_time() -> None:
+def test_a_time_slice_gives_way_after_its_time() -> None:
     clock = [0.0]
     gave_way: list[float] = []
 

@@ -39,7 +39,7 @@ def on_a_hub(test: Callable[[GeventBridge], None]) -> None:
     run_on_hub(run)
 
 
-def test_between_two_steps_of_work_that_gives_way_go_greenlets_and_ready_sockets() -> None:
+def test_give_way_lets_greenlets_and_ready_sockets_run() -> None:
     def test(bridge: GeventBridge) -> None:
         order: list[str] = []
         left, right = gevent.socket.socketpair()
@@ -515,7 +515,7 @@ def test_a_response_of_the_hubs_own_thread_does_not_overtake_those_of_others() -
     run_on_hub(test)
 
 
-def test_those_that_arrive_during_the_delivery_come_after_io() -> None:
+def test_responses_that_arrive_during_delivery_wait_for_io() -> None:
     def test(hub: Any) -> None:
         seen: list[int] = []
         responses = HubResponses(hub)

@@ -108,7 +108,7 @@ def test_a_connected_client_gets_its_responses() -> None:
     assert len(infer_many(engine, requests(2), lambda: False)) == 2
 
 
-def test_requests_are_made_only_when_there_is_room_for_them() -> None:
+def test_requests_are_made_only_when_they_can_be_submitted() -> None:
     made: list[int] = []
 
     def make() -> Iterator[InferenceRequest]:

@@ -16,7 +16,7 @@ def test_version_number_reads_versions(text: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["abc", "-1", "1.0", "²", str(2**63), "9" * 100_000])
-def test_texts_other_than_versions_are_refused(text: str) -> None:
+def test_invalid_versions_are_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_number(text)
     assert refused.value.message == (
@@ -26,7 +26,7 @@ def test_texts_other_than_versions_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "000"])
-def test_version_zero_is_refused(text: str) -> None:
+def test_version_zero_is_rejected(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         version_number(text)
     assert refused.value.message == (
@@ -34,7 +34,7 @@ def test_version_zero_is_refused(text: str) -> None:
     )
 
 
-def test_case_does_not_matter() -> None:
+def test_header_patterns_ignore_case() -> None:
     pattern = header_pattern("http-header-forward-pattern", "^x-team")
     assert pattern is not None
     assert pattern.matches("X-Team-Name")
@@ -44,34 +44,34 @@ def test_case_does_not_matter() -> None:
     ("pattern", "matching", "other"),
     [("(?-i)^X-", "X-a", "x-a"), (r"^\pL+\z", "team", "x-team"), (r"\Qa.b\E", "A.B", "aXb"), (r"^a\C$", "ab", "a")],
 )
-def test_the_syntax_is_that_of_re2(pattern: str, matching: str, other: str) -> None:
+def test_header_patterns_have_the_syntax_of_re2(pattern: str, matching: str, other: str) -> None:
     found = header_pattern("http-header-forward-pattern", pattern)
     assert found is not None
     assert (found.matches(matching), found.matches(other), found.matches(matching)) == (True, False, True)
 
 
-def test_a_long_name_takes_no_long_time() -> None:
+def test_header_patterns_match_long_names_in_linear_time() -> None:
     found = header_pattern("http-header-forward-pattern", "^(a|aa)+$")
     assert found is not None
     assert not found.matches("a" * 10_000 + "!")
 
 
 @pytest.mark.parametrize("pattern", ["(?=a)", r"(a)\1"])
-def test_what_re2_does_not_have_is_refused(pattern: str) -> None:
+def test_header_patterns_outside_re2_are_rejected(pattern: str) -> None:
     with pytest.raises(ConfigInvalid, match="is not a regular expression"):
         header_pattern("grpc-header-forward-pattern", pattern)
 
 
-def test_an_empty_option_forwards_nothing() -> None:
+def test_an_empty_header_pattern_forwards_nothing() -> None:
     assert header_pattern("http-header-forward-pattern", "") is None
 
 
-def test_a_broken_pattern_names_its_option() -> None:
+def test_an_invalid_header_pattern_names_its_option() -> None:
     with pytest.raises(ConfigInvalid, match="--grpc-header-forward-pattern is not a regular expression: '\\(': "):
         header_pattern("grpc-header-forward-pattern", "(")
 
 
-def test_the_token_is_not_forwarded_where_it_is_asked_for() -> None:
+def test_the_token_header_is_never_forwarded_when_tokens_are_required() -> None:
     for hides_token in (True, False):
         pattern = header_pattern("http-header-forward-pattern", ".*", hides_token=hides_token)
         assert pattern is not None

@@ -67,7 +67,7 @@ def test_the_health_of_a_server(state: bool) -> None:
 
 
 @pytest.mark.parametrize("method", ["ServerLive", "ServerReady", CHECK])
-def test_an_exiting_server_says_so(method: str) -> None:
+def test_health_calls_fail_while_the_server_exits(method: str) -> None:
     engine = FakeEngine()
     engine.serving = ServingPhase(name=Phase.EXITING)
     assert refused(engine, method, b"") == (UNAVAILABLE, "Server exiting")
@@ -99,7 +99,7 @@ def test_an_unknown_model_and_a_bad_version(method: str) -> None:
 
 
 @pytest.mark.parametrize("lookup_error", [ModelNotFound, ModelNotReady, ModelLoading, InvalidRequest])
-def test_a_model_that_is_unknown_failed_loading_or_ambiguous_is_not_ready(lookup_error: type[ServerError]) -> None:
+def test_models_that_cannot_be_found_are_not_ready(lookup_error: type[ServerError]) -> None:
     class Engine(FakeEngine):
         def is_model_ready(self, name: str, version: int = -1) -> bool:
             raise lookup_error("no")
@@ -301,7 +301,7 @@ def test_trace_settings_are_changed_by_the_engine() -> None:
         st.lists(st.sampled_from(["0", "1", "-2", "99999999999", "OFF", "TIMESTAMPS", "x", ""]), max_size=3),
     )
 )
-def test_no_trace_settings_are_an_error_of_the_server(settings: dict[str, list[str]]) -> None:
+def test_invalid_trace_settings_are_never_a_server_error(settings: dict[str, list[str]]) -> None:
     change = pb.TraceSettingRequest(settings={name: {"value": values} for name, values in settings.items()})
     assert refused(FakeEngine(), "TraceSetting", change)[0] in (0, INVALID_ARGUMENT, UNIMPLEMENTED)
 
@@ -325,7 +325,7 @@ def test_log_settings_are_changed_by_the_engine() -> None:
     assert engine.calls == [("change_log", LogLevels(info=False))]
 
 
-def test_a_message_of_another_kind_is_refused() -> None:
+def test_malformed_messages_are_rejected() -> None:
     assert refused(FakeEngine(), "ModelReady", b"\xff\xff") == (INTERNAL, "Unable to parse request")
 
 
@@ -334,7 +334,7 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 
 
 @pytest.mark.slow
-def test_each_change_of_the_readiness_is_told_until_the_server_stops() -> None:
+def test_watchers_get_each_readiness_change_until_the_server_stops() -> None:
     engine = FakeEngine()
     engine.ready = False
 
@@ -352,7 +352,7 @@ def test_each_change_of_the_readiness_is_told_until_the_server_stops() -> None:
     with_client(engine, test)
 
 
-def test_nobody_looks_any_more_when_the_last_watcher_has_gone() -> None:
+def test_readiness_is_no_longer_polled_after_the_last_watcher_leaves() -> None:
     def test(client: Client) -> None:
         watch = client.send(WATCH)
         assert watch.receiver is not None
@@ -365,7 +365,7 @@ def test_nobody_looks_any_more_when_the_last_watcher_has_gone() -> None:
     with_client(FakeEngine(), test)
 
 
-def test_a_client_that_does_not_read_is_told_the_latest_state_only() -> None:
+def test_a_watcher_that_does_not_read_gets_only_the_latest_state() -> None:
     engine = FakeEngine()
 
     def test(client: Client) -> None:

@@ -32,7 +32,7 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE = 12, 13, 14
         ({"content-type": "application/grpcx"}, "415"),
     ],
 )
-def test_what_is_no_call_is_refused_in_words_of_http(fields: dict[str, str], status: str) -> None:
+def test_requests_that_are_not_grpc_get_an_http_error(fields: dict[str, str], status: str) -> None:
     def test(client: Client) -> None:
         stream = client.begin("ServerLive", fields)
         assert stream.receiver is not None
@@ -49,7 +49,7 @@ def test_what_is_no_call_is_refused_in_words_of_http(fields: dict[str, str], sta
 
 
 @pytest.mark.parametrize("content_type", ["application/grpc", "application/grpc+proto", "application/grpc;x=y"])
-def test_the_content_types_of_grpc_are_taken(content_type: str) -> None:
+def test_grpc_content_types_are_accepted(content_type: str) -> None:
     def test(client: Client) -> None:
         assert client.call("ServerLive", b"", {"content-type": content_type}).status == 0
 
@@ -66,7 +66,7 @@ def test_the_content_types_of_grpc_are_taken(content_type: str) -> None:
         ("ServerLive", {"grpc-timeout": "123456789S"}, INTERNAL, "invalid grpc-timeout '123456789S'"),
     ],
 )
-def test_a_call_may_be_refused_by_its_head(method: str, metadata: dict[str, str], status: int, text: str) -> None:
+def test_calls_with_invalid_headers_are_rejected(method: str, metadata: dict[str, str], status: int, text: str) -> None:
     def test(client: Client) -> None:
         stream = client.begin(method, metadata)
         assert (stream.status, stream.message) == (status, text)
@@ -77,7 +77,7 @@ def test_a_call_may_be_refused_by_its_head(method: str, metadata: dict[str, str]
     with_client(FakeEngine(), test)
 
 
-def test_restricted_groups_need_their_metadata() -> None:
+def test_restricted_protocols_require_their_metadata() -> None:
     restricted = parse_restricted(["health,inference:Key=secret"], GRPC)
     infer = infer_request()
 
@@ -95,7 +95,7 @@ def test_restricted_groups_need_their_metadata() -> None:
     with_client(FakeEngine(echo), test, GrpcOptions(restricted=restricted))
 
 
-def test_a_head_serves_all_calls_but_for_its_volatile_fields() -> None:
+def test_calls_share_a_parsed_head_except_for_volatile_fields() -> None:
     def test(client: Client) -> None:
         application = client.application
         fields = ((b":method", b"POST"), (b":path", b"/inference.GRPCInferenceService/ModelInfer"))
@@ -110,7 +110,7 @@ def test_a_head_serves_all_calls_but_for_its_volatile_fields() -> None:
 
 
 @pytest.mark.parametrize("log_calls", [True, False])
-def test_a_line_for_each_call_is_in_the_log_if_it_is_wanted(log_calls: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_verbose_log_has_a_line_for_each_call(log_calls: bool, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(1, "trident.grpc")
 
     def test(client: Client) -> None:
@@ -154,7 +154,7 @@ def lines(caplog: pytest.LogCaptureFixture, scope: str) -> list[str]:
     return [re.sub(r"duration_ms=[0-9.]+", "", record.getMessage()) for record in records]
 
 
-def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+def test_access_log_has_a_line_for_each_call(caplog: pytest.LogCaptureFixture) -> None:
     assert lines(caplog, "false") == []
     written = lines(caplog, "true")
     first = f"received_bytes={5 + len(infer_request('r 1'))} sent_bytes={5 + RESPONSE_SIZE}"
@@ -167,7 +167,7 @@ def test_a_line_for_each_call_is_written_if_it_is_wanted(caplog: pytest.LogCaptu
     ]
 
 
-def test_health_calls_are_logged_if_all_are_wanted(caplog: pytest.LogCaptureFixture) -> None:
+def test_access_log_of_all_calls_has_health_calls(caplog: pytest.LogCaptureFixture) -> None:
     written = lines(caplog, "all")
     assert f'127.0.0.1 "gRPC {PATH}ServerLive" OK  received_bytes=5 sent_bytes=7' in written
 

@@ -44,7 +44,7 @@ def test_a_request_is_answered() -> None:
     with_client(FakeEngine(echo), test)
 
 
-def test_a_model_that_another_process_has_to_tell_is_asked_for_in_a_greenlet() -> None:
+def test_unknown_models_are_looked_up_in_a_greenlet() -> None:
     engine = FakeEngine(echo)
     engine.knows_models = False
     asked: list[tuple[str, int]] = []
@@ -223,7 +223,7 @@ def test_several_responses_are_an_error() -> None:
     with_client(Chatty(), test)
 
 
-def test_an_unexpected_error_says_nothing_about_itself() -> None:
+def test_unexpected_errors_reveal_nothing_to_clients() -> None:
     def respond(request: InferenceRequest) -> InferenceResponse:
         response = echo(request)
         response.outputs = [None]  # type: ignore[list-item]
@@ -401,7 +401,7 @@ def test_a_request_whose_deadline_has_passed_on_arrival_does_not_run(timeout: st
     with_client(FakeEngine(respond), test)
 
 
-def test_an_answer_after_the_deadline_is_none() -> None:
+def test_answers_after_the_deadline_are_dropped() -> None:
     """Also within the 20 ms in which deadlines are looked at together."""
 
     def respond(request: InferenceRequest) -> InferenceResponse:
@@ -418,7 +418,7 @@ def test_an_answer_after_the_deadline_is_none() -> None:
     with_client(FakeEngine(respond), test)
 
 
-def test_a_deadline_also_ends_a_call_whose_message_never_comes() -> None:
+def test_a_deadline_ends_a_call_without_a_message() -> None:
     def test(client: Client) -> None:
         stream = client.begin("ModelInfer", {"grpc-timeout": "1m"})
         until(lambda: stream.releases)
@@ -444,7 +444,7 @@ def test_forwarded_metadata_become_parameters() -> None:
     with_client(FakeEngine(respond), test, GrpcOptions(header_forward_pattern="MY"))
 
 
-def test_an_exiting_server_answers_calls_that_were_on_their_way() -> None:
+def test_an_exiting_server_answers_calls_in_flight() -> None:
     def test(client: Client) -> None:
         client.application.begin_exit()
         assert client.call("ModelInfer", infer_request()).status == 0
@@ -453,7 +453,7 @@ def test_an_exiting_server_answers_calls_that_were_on_their_way() -> None:
 
 
 @pytest.mark.parametrize("way", ["answered", "failed", "cancelled", "expired", "refused"])
-def test_nothing_of_a_call_waits_for_the_garbage_collector(way: str) -> None:
+def test_a_finished_call_is_freed_without_the_garbage_collector(way: str) -> None:
     """Its message may be in shared memory, which others need."""
     memory: list[weakref.ref[Any]] = []
 

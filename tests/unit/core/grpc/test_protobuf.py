@@ -51,7 +51,7 @@ def test_a_message_is_read_from_any_buffer() -> None:
         assert parse("ModelReadyRequest", content).name == "m"
 
 
-def test_what_is_no_message_is_an_internal_error_as_in_grpc() -> None:
+def test_invalid_bytes_are_an_internal_error_as_in_grpc() -> None:
     with pytest.raises(MalformedMessage, match="Unable to parse request") as refusal:
         parse("ModelReadyRequest", b"\x0a\x05m")
     assert refusal.value.code is ErrorCode.INTERNAL

@@ -19,7 +19,7 @@ from trident.core.waiting.waiting import Deadlines
 SIZE = 100_000
 
 
-def test_a_message_that_comes_slowly_leaves_the_memory_that_others_need() -> None:
+def test_a_slow_message_is_moved_out_of_shared_memory() -> None:
     given: list[Any] = []
 
     def allocate(size: int) -> Any:
@@ -61,7 +61,7 @@ def test_half_a_message_and_then_silence_ends_the_call(method: str, size: int) -
     with_client(FakeEngine(echo), test)
 
 
-def test_between_two_messages_a_client_may_wait() -> None:
+def test_a_client_may_pause_between_messages() -> None:
     def test(client: Client) -> None:
         unfinished = client.application.front_end.unfinished
         stream = client.feed(client.begin("ModelStreamInfer"), MESSAGE[:100], MESSAGE[100:])
@@ -78,7 +78,7 @@ def test_between_two_messages_a_client_may_wait() -> None:
     with_client(FakeEngine(echo), test)
 
 
-def test_a_client_that_the_server_keeps_waiting_is_not_late() -> None:
+def test_a_client_held_back_by_the_server_does_not_time_out() -> None:
     def test(client: Client) -> None:
         unfinished = client.application.front_end.unfinished
         stream = client.begin("ModelStreamInfer", window=0)
@@ -165,7 +165,7 @@ def test_one_message_alone_may_have_any_size() -> None:
 
 
 @pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
-def test_calls_are_refused_when_unfinished_messages_have_too_much_and_others_go_on(method: str) -> None:
+def test_calls_are_rejected_when_unfinished_messages_exceed_the_limit(method: str) -> None:
     def test(client: Client) -> None:
         first = client.feed(client.begin(method), MESSAGE[:3000])
         second = client.feed(client.begin(method), MESSAGE[:2000])

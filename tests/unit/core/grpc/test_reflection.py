@@ -58,7 +58,7 @@ def test_a_client_learns_all_services_and_their_messages(version: str) -> None:
     assert pool.FindMessageTypeByName("inference.ModelConfig").fields_by_name["name"].number == 1
 
 
-def test_the_own_files_are_those_of_grpc() -> None:
+def test_the_descriptors_equal_those_of_grpcs_packages() -> None:
     health_pb2 = pytest.importorskip("grpc_health.v1.health_pb2")
     for symbol, module in (
         ("grpc.health.v1.HealthCheckResponse.ServingStatus", health_pb2),
@@ -72,7 +72,7 @@ def test_the_own_files_are_those_of_grpc() -> None:
         assert list(ours.service) == list(theirs.service)
 
 
-def test_what_is_not_known_is_told_in_an_answer() -> None:
+def test_unknown_names_are_answered_with_an_error_response() -> None:
     unknown, named, extension, numbers, nothing = asked(
         "v1",
         {"file_containing_symbol": "no.Such"},
@@ -88,7 +88,7 @@ def test_what_is_not_known_is_told_in_an_answer() -> None:
     assert nothing.error_response.error_code == 3
 
 
-def test_it_can_be_switched_off() -> None:
+def test_reflection_can_be_disabled() -> None:
     def test(client: Client) -> None:
         assert client.begin(PATH.format("v1")).status == UNIMPLEMENTED
 

@@ -276,7 +276,7 @@ def test_a_great_many_surplus_tensors_are_ignored() -> None:
 @pytest.mark.parametrize(
     "content", [b"\xff", b"\x0a\x7f", b"\x0a\x02\xff\xfe", infer_message().SerializeToString()[:-1]]
 )
-def test_what_is_no_message_is_malformed(content: bytes) -> None:
+def test_invalid_bytes_are_malformed(content: bytes) -> None:
     with pytest.raises(MalformedMessage, match="Unable to parse request"):
         decode(content)
 

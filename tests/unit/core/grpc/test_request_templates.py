@@ -32,12 +32,12 @@ def test_a_message_without_tensors_is_all_head() -> None:
     "message",
     [b"\x0a", b"\x0a\x05m", b"\x08\x01", b"\x42\x00", b"\xba\x00\x00", b"\x1a\x01a\x1a\x01b", b"\x0a" + b"\x80" * 9],
 )
-def test_what_protobuf_must_judge_has_no_head(message: bytes) -> None:
+def test_messages_that_only_protobuf_can_read_have_no_head(message: bytes) -> None:
     assert head_of(message) is None
 
 
 @pytest.mark.parametrize("rest", [b"\x3a", b"\x3a\x05abc", b"\x3a\x01a\x0a\x01m", b"\x3a" + b"\x80" * 9])
-def test_what_protobuf_must_judge_has_no_tensors(rest: bytes) -> None:
+def test_tensors_that_only_protobuf_can_read_are_not_cut(rest: bytes) -> None:
     assert tensors_from(rest, 0) is None
 
 
@@ -98,7 +98,7 @@ def test_a_request_with_an_id_that_is_no_text_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 2048])
-def test_a_request_without_tensors_and_one_with_a_long_head_are_not_remembered(size: int) -> None:
+def test_requests_without_tensors_or_with_long_heads_are_not_remembered(size: int) -> None:
     decoder = RequestDecoder(FakeEngine().model)
     message = infer_message()
     if size:

@@ -105,7 +105,7 @@ def test_responses_come_in_the_order_of_the_requests() -> None:
     with_client(engine, test)
 
 
-def test_a_bad_request_is_answered_in_its_turn_and_the_others_go_on() -> None:
+def test_a_bad_request_is_answered_in_order_and_the_others_continue() -> None:
     engine = SlowEngine()
 
     def test(client: Client) -> None:
@@ -136,7 +136,7 @@ def failing(error: Exception) -> Any:
     return respond
 
 
-def test_a_request_that_failed_as_it_ran_is_told_with_its_model() -> None:
+def test_a_failed_execution_is_reported_with_its_model() -> None:
     def test(client: Client) -> None:
         stream = client.begin("ModelStreamInfer")
         client.feed(stream, frame(infer_request("bad", model_version="3")))
@@ -152,7 +152,7 @@ def test_a_request_that_failed_as_it_ran_is_told_with_its_model() -> None:
     with_client(FakeEngine(failing(BackendFailed("no"))), test)
 
 
-def test_a_request_that_the_model_refused_is_told_with_its_id_alone() -> None:
+def test_a_rejected_request_is_reported_with_its_id_only() -> None:
     def test(client: Client) -> None:
         stream = client.begin("ModelStreamInfer", {"triton_grpc_error": "true"})
         send(client, stream, "bad")
@@ -258,7 +258,7 @@ def test_an_exiting_server_answers_with_an_error_message() -> None:
 
 
 @pytest.mark.slow
-def test_streams_whose_client_waits_end_with_the_server() -> None:
+def test_idle_streams_end_when_the_server_stops() -> None:
     engine = SlowEngine()
 
     def test(client: Client) -> None:
@@ -287,7 +287,7 @@ def decoupled_answer(pending: PendingRequest, count: int, *, final: bool) -> Non
     pending.on_response(response)
 
 
-def test_a_decoupled_model_answers_as_it_likes() -> None:
+def test_a_decoupled_model_sends_any_number_of_responses() -> None:
     engine = DecoupledEngine()
 
     def test(client: Client) -> None:
@@ -363,7 +363,7 @@ def test_the_end_of_a_stream_cancels_the_requests_of_decoupled_models() -> None:
     with_client(engine, test)
 
 
-def test_requests_wait_behind_one_whose_model_is_asked_for() -> None:
+def test_requests_wait_behind_one_whose_model_is_looked_up() -> None:
     engine = FakeEngine(echo)
     engine.knows_models = False
 
@@ -381,7 +381,7 @@ def test_requests_wait_behind_one_whose_model_is_asked_for() -> None:
     with_client(engine, test)
 
 
-def test_a_stream_with_too_many_requests_in_flight_is_read_no_further() -> None:
+def test_a_stream_with_too_many_requests_in_flight_is_paused() -> None:
     engine = SlowEngine()
 
     def test(client: Client) -> None:
@@ -405,7 +405,7 @@ def test_a_stream_with_too_many_requests_in_flight_is_read_no_further() -> None:
     with_client(engine, test, GrpcOptions(stream_requests=2))
 
 
-def test_a_client_that_does_not_take_its_answers_is_read_no_further() -> None:
+def test_a_stream_whose_client_does_not_read_is_paused() -> None:
     def test(client: Client) -> None:
         stream = client.begin("ModelStreamInfer", window=100)
         for number in range(5):
@@ -454,7 +454,7 @@ def test_broken_compression_ends_the_call() -> None:
     with_client(FakeEngine(echo), test)
 
 
-def test_a_message_that_is_none_ends_the_call() -> None:
+def test_a_malformed_message_ends_the_stream() -> None:
     def test(client: Client) -> None:
         stream = client.begin("ModelStreamInfer")
         client.feed(stream, frame(b"\xff\xff"))
@@ -464,7 +464,7 @@ def test_a_message_that_is_none_ends_the_call() -> None:
     with_client(FakeEngine(echo), test)
 
 
-def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
+def test_a_finished_stream_request_is_freed_without_the_garbage_collector() -> None:
     memory: list[weakref.ref[Any]] = []
 
     def allocate(size: int) -> Any:
