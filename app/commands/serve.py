@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from trident.app.process.environment import announce_metrics_directory
 from trident.app.settings.server import GRPC, METRICS, ServerSettings, Service
 from trident.app.sites.credentials import Credentials
-from trident.app.supervisor.configuration import ServerConfiguration
 from trident.app.supervisor.engine_child import EngineChild
 from trident.app.supervisor.private_directory import PrivateDirectory
+from trident.app.supervisor.server import ServerConfiguration
 from trident.app.supervisor.server import serve as run_server
 from trident.app.supervisor.start import FailureNote, Topology, choose_topology
 from trident.app.worker.listening_sockets import Bind
@@ -86,7 +86,7 @@ def _make_site(
     begun: EngineStart | None,
 ) -> Site:
     # The imports are here because a front end does not need the engine's modules, and the main process needs neither.
-    from trident.app.sites.bridges import make_hub_bridge, make_thread_bridge
+    from trident.app.sites.applications import make_hub_bridge, make_thread_bridge
 
     make_bridge = make_thread_bridge if worker is None else make_hub_bridge
     if directory is None:

@@ -15,7 +15,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from trident.adapters.common.platform import Host, Platform, PlatformSettings
 from trident.app.settings.server import GRPC as GRPC_SERVICE
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.bridges import MakeBridge
 from trident.app.sites.credentials import Credentials
 from trident.app.sites.site import Http2Port
 from trident.app.worker.http2.frames import Http2Limits
@@ -23,7 +22,7 @@ from trident.core.engine.protocol import Engine
 from trident.core.errors import ErrorHints
 from trident.core.frontend.access import GRPC, AuthTokens, parse_restricted
 from trident.core.frontend.body import Allocate
-from trident.core.frontend.bridge import TimeSlice
+from trident.core.frontend.bridge import Bridge, ThreadBridge, TimeSlice
 from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
@@ -35,6 +34,20 @@ from trident.core.observability.metrics.snapshot import MetricsOptions
 if TYPE_CHECKING:
     from trident.core.backends.registry import BackendRegistry
     from trident.core.grpc.front_end import GrpcOptions
+
+
+# Makes a bridge, given the number of threads for blocking calls.
+MakeBridge = Callable[[int], Bridge]
+
+
+def make_hub_bridge(threads: int) -> Bridge:
+    """For this project's worker: requests wait on the hub."""
+    return GeventBridge(gevent.get_hub(), threads)
+
+
+def make_thread_bridge(threads: int) -> Bridge:
+    """For a stock worker, whose requests have their own threads and may block them."""
+    return ThreadBridge()
 
 
 class Applications:

@@ -7,8 +7,7 @@ from functools import partial
 from wsgiref.types import WSGIApplication
 
 from trident.app.settings.server import ServerSettings
-from trident.app.sites.applications import Applications, grpc_ports
-from trident.app.sites.bridges import MakeBridge
+from trident.app.sites.applications import Applications, MakeBridge, grpc_ports
 from trident.app.sites.credentials import Credentials, http_tls
 from trident.app.sites.engine_start import EngineStart
 from trident.app.sites.site import Http2Port

@@ -131,7 +131,7 @@ class TridentArbiter(Arbiter):  # type: ignore[misc]
     def spawn_worker(self) -> Any:
         started = self._restarts.started()
         arbiter_pid = os.getpid()
-        hold_stop_signals()  # a worker releases them after its boot (app/supervisor/application.py)
+        hold_stop_signals()  # a worker releases them after its boot (app/supervisor/server.py)
         self._next_output = captured = capture_output()
         try:
             pid: int = super().spawn_worker()

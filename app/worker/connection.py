@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import gevent
 
-from trident.app.worker.io import BufferedReadWatch, CoarseClock, ReadWatch, SendBatching, drop_sent
+from trident.app.worker.io import CoarseClock, ReadWatch, SendBatching, drop_sent
 from trident.app.worker.limits import ConnectionLimits
 from trident.app.worker.tls import TlsSocket
 from trident.core.frontend.body import RequestBody
@@ -57,6 +57,23 @@ _WRITE: Final = 2
 # 16 KiB, 1.7 more at 64 KiB).
 _MAX_JOINED: Final = 16384
 _IOV_MAX: Final = 1024
+
+
+class TlsReadWatch(ReadWatch):
+    """A ReadWatch that also knows of the bytes that TLS has already taken from the kernel."""
+
+    __slots__ = ("_tls",)
+
+    def __init__(self, hub: Any, sock: TlsSocket) -> None:
+        super().__init__(hub, sock.fileno())
+        self._tls = sock
+
+    def wait(self) -> None:
+        if self._tls.pending():
+            with self._hub.loop.timer(0) as turn:
+                self._hub.wait(turn)
+        else:
+            super().wait()
 
 
 class Connection:
@@ -106,7 +123,7 @@ class Connection:
         self._loop = self._hub.loop
         if isinstance(sock, TlsSocket):
             self.phase = Phase.HANDSHAKE
-            self._readable: ReadWatch = BufferedReadWatch(self._hub, sock)
+            self._readable: ReadWatch = TlsReadWatch(self._hub, sock)
         else:
             self.phase = Phase.NEW
             self._readable = ReadWatch(self._hub, sock.fileno())

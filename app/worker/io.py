@@ -1,11 +1,11 @@
-"""Waits until a socket is readable."""
+"""What connections of every protocol share: buffers, waiting for a socket, sending together, and the coarse clock."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from email.utils import formatdate
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from greenlet import getcurrent
 
@@ -66,33 +66,6 @@ class ReadWatch:
     def close(self) -> None:
         self._watcher.stop()
         self._watcher.close()
-
-
-class Buffered(Protocol):
-    """A socket that may have received bytes of which the kernel does not tell again."""
-
-    def fileno(self) -> int:
-        """The descriptor of the socket below."""
-
-    def pending(self) -> int:
-        """How many they are."""
-
-
-class BufferedReadWatch(ReadWatch):
-    """A ReadWatch that also knows of the bytes which the socket has already received."""
-
-    __slots__ = ("_socket",)
-
-    def __init__(self, hub: Any, socket: Buffered) -> None:
-        super().__init__(hub, socket.fileno())
-        self._socket = socket
-
-    def wait(self) -> None:
-        if self._socket.pending():
-            with self._hub.loop.timer(0) as turn:
-                self._hub.wait(turn)
-        else:
-            super().wait()
 
 
 class SendBatching:

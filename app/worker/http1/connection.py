@@ -8,9 +8,13 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final
 from wsgiref.types import WSGIApplication
+
+import gevent
+from gunicorn.http.wsgi import base_environ
 
 from trident.app.worker.access_log import log_answered, log_refused
 from trident.app.worker.body_input import BodyInput
@@ -26,7 +30,7 @@ from trident.app.worker.http1.request_head import (
     RequestHeadParser,
 )
 from trident.app.worker.http1.response import Response, ResponseHeads
-from trident.app.worker.listener_service import ListenerService
+from trident.app.worker.io import SendBatching
 from trident.app.worker.tls import ServerTls, TlsSocket, is_plain_http
 from trident.core.frontend.body import Allocate, RequestBody
 from trident.core.frontend.trace_events import NOT_NOTED, Span
@@ -35,6 +39,7 @@ from trident.core.http.front_end import RECEIVED_KEY, TRACES_KEY
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
 from trident.core.inference.request import Caller
 from trident.core.observability.switches import SWITCHES
+from trident.core.observability.tracing.trace_gate import TraceGate
 
 log = logging.getLogger("trident.http")
 
@@ -276,8 +281,21 @@ class Http1Connection(Connection):
             log.debug("refusal to %s was not received: %s", self._peer, error)
 
 
-class Http1Service(ListenerService):
-    """A listener's service with the parser of request heads and the response heads that it remembers."""
+_SHUT = TraceGate()
+# Every request sets these. The template already has them, so that a copy of it does not grow.
+_REQUEST_KEYS: dict[str, Any] = dict.fromkeys(
+    ("REMOTE_ADDR", "REMOTE_PORT", "wsgi.input", BODY_KEY, CLIENT_GONE_KEY, ARRIVED_KEY)
+)
+
+
+class Http1Service:
+    """One application on one listening address. Hub thread only.
+
+    `binary_offset(environ)` is the application's estimate, before the body is received, of the offset in bytes at which
+    the tensors begin in it; 0 if unknown. The body is received so that they lie at a multiple of 64.
+    While `trace_gate` is open, the times at which requests arrive are noted in their environ; `end_traces(environ,
+    sent)` is called when the response to one that was traced has left.
+    """
 
     def __init__(
         self,
@@ -288,7 +306,21 @@ class Http1Service(ListenerService):
         allocate: Allocate | None = None,
         tls: ServerTls | None = None,
     ) -> None:
-        super().__init__(application, address, cfg, connections, allocate, tls)
+        """`allocate` allocates large bodies in memory that is shared with the engine; None without such memory.
+        `tls`: None for plain text."""
+        self.application = application
+        self.address = address
+        self.cfg = cfg
+        self.connections = connections
+        self.send_batching = SendBatching(gevent.get_hub())
+        self.tls = tls
+        self.scheme = "http" if tls is None else "https"
+        self.clock = connections.clock
+        self.limits = connections.limits
+        self.allocate = allocate
+        self.binary_offset: Callable[[dict[str, Any]], int] = getattr(application, "binary_offset", _unknown)
+        self.trace_gate: TraceGate = getattr(application, "trace_gate", _SHUT)
+        self.end_traces: Callable[[dict[str, Any], Span], None] = getattr(application, "end_traces", _nothing)
         self.response_heads = ResponseHeads()
         self.heads = RequestHeadParser(
             self.base_environ(),
@@ -297,3 +329,24 @@ class Http1Service(ListenerService):
             max_fields=cfg.limit_request_fields,
             max_field=cfg.limit_request_field_size or 8190,
         )
+
+    def base_environ(self) -> dict[str, Any]:
+        """The part of the WSGI environment that all requests have in common."""
+        name, port = self.address[:2] if isinstance(self.address, tuple) else (str(self.address), "")
+        return {
+            **base_environ(self.cfg),
+            **_REQUEST_KEYS,
+            "SCRIPT_NAME": "",
+            "SERVER_NAME": name,
+            "SERVER_PORT": str(port),
+            "wsgi.multithread": True,
+            "wsgi.url_scheme": self.scheme,
+        }
+
+
+def _nothing(environ: dict[str, Any], sent: Span) -> None:
+    """The application traces nothing."""
+
+
+def _unknown(environ: dict[str, Any]) -> int:
+    return 0

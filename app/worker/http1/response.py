@@ -84,7 +84,7 @@ _TURN_NS: Final = 5_000_000
 _BODY_KEYS: Final = (BODY_KEY, "wsgi.input")
 
 
-class Outlet(Protocol):
+class Transport(Protocol):
     """The connection, as a response sees it."""
 
     def is_closing(self) -> bool:
@@ -114,7 +114,7 @@ class Response:
         "_is_http_1_0",
         "_left",
         "_omits_body",
-        "_outlet",
+        "_transport",
         "began_ns",
         "keep_alive",
         "size",
@@ -125,8 +125,8 @@ class Response:
     _head: ResponseHead
     _headers: Headers
 
-    def __init__(self, outlet: Outlet, head: RequestHead, heads: ResponseHeads, clock: CoarseClock) -> None:
-        self._outlet = outlet
+    def __init__(self, transport: Transport, head: RequestHead, heads: ResponseHeads, clock: CoarseClock) -> None:
+        self._transport = transport
         self._heads = heads
         self._clock = clock
         self._is_http_1_0 = not head.minor_version
@@ -147,12 +147,12 @@ class Response:
         if isinstance(parts, (list, tuple)) and not self.started:
             whole, size = self._whole(parts)
             # The parts and the request's body may lie in shared memory, and the client may be slow. So no reference may
-            # remain here, except in `whole`, which the outlet takes over.
+            # remain here, except in `whole`, which the transport takes over.
             del parts
             for name in _BODY_KEYS:
                 environ.pop(name, None)
             self.size = size
-            self._outlet.send(whole, size)
+            self._transport.send(whole, size)
             return
         try:
             turn_ns = perf_counter_ns()
@@ -160,7 +160,7 @@ class Response:
                 self.write(part)
                 if perf_counter_ns() - turn_ns > _TURN_NS:
                     # Parts that are always ready, and a client that always reads them, would stop the hub.
-                    self._outlet.take_turn()
+                    self._transport.take_turn()
                     turn_ns = perf_counter_ns()
             self._finish()
         finally:
@@ -211,7 +211,7 @@ class Response:
     def _send(self, parts: list[Buffer]) -> None:
         size = sum(map(size_of, parts))
         self.size += size
-        self._outlet.send(parts, size)
+        self._transport.send(parts, size)
 
     def _whole(self, parts: Iterable[Buffer]) -> tuple[list[Buffer], int]:
         """The whole response, and its size in bytes."""
@@ -248,7 +248,7 @@ class Response:
                 framing = b"Transfer-Encoding: chunked\r\n"
             else:
                 self.keep_alive = False
-        if head.closes or self._outlet.is_closing():
+        if head.closes or self._transport.is_closing():
             self.keep_alive = False
         if not self.keep_alive:
             framing += b"Connection: close\r\n"

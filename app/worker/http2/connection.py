@@ -18,7 +18,7 @@ import gevent
 from trident.app.sites.site import Http2Port
 from trident.app.worker.connection import Phase
 from trident.app.worker.http2.connections import Http2Connections
-from trident.app.worker.http2.frames import ConnectionFault, ErrorCode
+from trident.app.worker.http2.frames import ErrorCode, ProtocolError
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.app.worker.http2.streams import Outbox, UnsentTotal, copy_of
 from trident.app.worker.io import drop_sent
@@ -110,7 +110,7 @@ class Http2Connection:
             return
         except OSError as error:
             self._lost(error)
-        except ConnectionFault as fault:
+        except ProtocolError as fault:
             log.info("the connection of %s ends: %s", self._protocol.peer, fault)
             self._finish()
         except Exception:  # the request boundary: no exception of an application may end in the hub
@@ -140,7 +140,7 @@ class Http2Connection:
     # Receiving
 
     def _read(self) -> None:
-        """Receive once. Raises BlockingIOError, OSError, and ConnectionFault."""
+        """Receive once. Raises BlockingIOError, OSError, and ProtocolError."""
         tls, sock, protocol = self._tls, self._sock, self._protocol
         if tls is not None and self.phase is Phase.NEW:
             self._shake_hands(tls)

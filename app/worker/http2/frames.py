@@ -28,7 +28,7 @@ class ErrorCode(IntEnum):
     HTTP_1_1_REQUIRED = 13
 
 
-class ConnectionFault(Exception):
+class ProtocolError(Exception):
     """The connection must end: the two sides no longer agree on its state, or the client does not behave.
 
     The text is for the log and for the client's GOAWAY. Source: RFC 9113 section 5.4.1.
@@ -39,7 +39,7 @@ class ConnectionFault(Exception):
         self.code = code
 
 
-class StreamFault(Exception):
+class StreamError(Exception):
     """One stream must end, and the connection goes on. Source: RFC 9113 section 5.4.2."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
@@ -180,17 +180,17 @@ class Http2Limits:
 
 
 def read_settings(content: bytes) -> dict[int, int]:
-    """The latest value of each setting, of unknown ones too. Raises ConnectionFault. Source: RFC 9113 section 6.5.2."""
+    """The latest value of each setting, of unknown ones too. Raises ProtocolError. Source: RFC 9113 section 6.5.2."""
     if len(content) % 6:
-        raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS must have six bytes for each setting")
+        raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "SETTINGS must have six bytes for each setting")
     values: dict[int, int] = {}
     for key, value in setting_pairs(content):
         if key == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1")
+            raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS_INITIAL_WINDOW_SIZE exceeds 2^31-1")
         if key == MAX_FRAME_SIZE and not DEFAULT_FRAME <= value <= LARGEST_FRAME:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 and 2^24-1")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "SETTINGS_MAX_FRAME_SIZE is not within 2^14 and 2^24-1")
         if key == ENABLE_PUSH and value > 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "SETTINGS_ENABLE_PUSH is neither 0 nor 1")
         values[key] = value
     return values
 
@@ -213,7 +213,7 @@ class FloodGuard:
         self._answers = 0
 
     def spend(self, what: str, now: float, answers: int, cost: float = 1.0) -> None:
-        """Count one frame. `now` is in seconds, `answers` their number so far. Raises ConnectionFault."""
+        """Count one frame. `now` is in seconds, `answers` their number so far. Raises ProtocolError."""
         self.left -= cost
         if self.left >= 0:
             return
@@ -221,7 +221,7 @@ class FloodGuard:
         self._at, self._answers = now, answers
         self.left = min(self.left + gained, self._burst)
         if self.left < 0:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"too many {what}")
 
 
 class PingStrikes:
@@ -241,7 +241,7 @@ class PingStrikes:
     def count(self, now: float, answers: int, *, idle: bool) -> None:
         """A ping came at `now`, in seconds. `answers` is their number so far, `idle` that no stream is open.
 
-        Raises ConnectionFault, with the text by which gRPC's clients know that they must ping less.
+        Raises ProtocolError, with the text by which gRPC's clients know that they must ping less.
         """
         if answers != self._answers:
             self._answers, self._strikes, self._latest = answers, 0, None
@@ -250,7 +250,7 @@ class PingStrikes:
         if self._latest is not None and now - self._latest < interval:
             self._strikes += 1
             if limits.ping_strikes and self._strikes > limits.ping_strikes:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+                raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
         self._latest = now
 
 

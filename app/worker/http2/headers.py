@@ -20,10 +20,10 @@ from trident.app.worker.http2.frames import (
     LARGEST_WINDOW,
     PADDED,
     PRIORITIZED,
-    ConnectionFault,
     ErrorCode,
     Http2Limits,
-    StreamFault,
+    ProtocolError,
+    StreamError,
 )
 from trident.core.grpc.transport import Application, Fields, HeaderFields
 from trident.core.memo import Memo
@@ -61,7 +61,7 @@ class HeaderDecoder:
     def decode(self, block: bytes) -> Fields:
         """The fields of `block`.
 
-        Raises ConnectionFault if it cannot be decoded, or has too many fields for that, and StreamFault if the fields
+        Raises ProtocolError if it cannot be decoded, or has too many fields for that, and StreamError if the fields
         exceed the limit: the table is as the client thinks it is then, so other streams go on.
         """
         self.changed = False
@@ -90,11 +90,11 @@ class HeaderDecoder:
                 else:
                     raise _fault("index 0, or a table size update after a field")
             if at < end:
-                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"more than {self._most_fields} header fields")
+                raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"more than {self._most_fields} header fields")
         except IndexError:
             raise _fault("the header block is cut off, or refers to an entry that the table does not have") from None
         if sum(map(len, chain.from_iterable(fields))) + ENTRY_OVERHEAD * len(fields) > self._list_limit:
-            raise StreamFault(ErrorCode.ENHANCE_YOUR_CALM, f"the header fields exceed {self._list_limit} bytes")
+            raise StreamError(ErrorCode.ENHANCE_YOUR_CALM, f"the header fields exceed {self._list_limit} bytes")
         return tuple(fields)
 
     def _resize(self, block: bytes, end: int) -> int:
@@ -141,8 +141,8 @@ class HeaderDecoder:
             self._size -= len(name) + len(value) + ENTRY_OVERHEAD
 
 
-def _fault(text: str) -> ConnectionFault:
-    return ConnectionFault(ErrorCode.COMPRESSION_ERROR, text)
+def _fault(text: str) -> ProtocolError:
+    return ProtocolError(ErrorCode.COMPRESSION_ERROR, text)
 
 
 def _integer(block: bytes, at: int, number: int) -> tuple[int, int]:
@@ -250,13 +250,13 @@ class HeaderSections:
         self.stream = self.ends = 0
 
     def begin(self, stream: int, flags: int, content: bytes) -> bytes | None:
-        """Take a HEADERS frame: the whole block, or None if CONTINUATION follows. Raises ConnectionFault."""
+        """Take a HEADERS frame: the whole block, or None if CONTINUATION follows. Raises ProtocolError."""
         if flags & (PADDED | PRIORITIZED):
             content = _unpadded(stream, flags, content)
         if flags & END_HEADERS:
             return content
         if not stream:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client must not begin stream 0")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a client must not begin stream 0")
         self.stream, self.ends = stream, flags & END_STREAM
         self._add(content)
         return None
@@ -264,7 +264,7 @@ class HeaderSections:
     def go_on(self, flags: int, content: bytes) -> bytes | None:
         """Take a CONTINUATION frame. As `begin`."""
         if not self.stream:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
         self._add(content)
         if not flags & END_HEADERS:
             return None
@@ -276,7 +276,7 @@ class HeaderSections:
         self._parts.append(part)
         self._size += len(part)
         if len(self._parts) > self._limits.header_frames or self._size > self._limits.header_list:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "the header section has too many bytes or frames")
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "the header section has too many bytes or frames")
 
 
 def _unpadded(id: int, flags: int, content: bytes) -> bytes:
@@ -284,22 +284,22 @@ def _unpadded(id: int, flags: int, content: bytes) -> bytes:
     start, end = 0, len(content)
     if flags & PADDED:
         if not content:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its padding")
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its padding")
         start, end = 1, end - content[0]
     if flags & PRIORITIZED:
         if len(content) < start + 5:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its priority")
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "the frame is too short for its priority")
         check_dependency(id, content[start:])
         start += 5
     if start > end:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
+        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
     return content[start:end]
 
 
 def check_dependency(id: int, priority: bytes) -> None:
     """The one rule of priorities that counts; the rest of them is ignored. Source: RFC 7540 section 5.3.1."""
     if int.from_bytes(priority[:4], "big") & LARGEST_WINDOW == id:
-        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"stream {id} depends on itself")
+        raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {id} depends on itself")
 
 
 # Source: RFC 9113 section 8.
@@ -337,12 +337,12 @@ class RequestHeads:
     def read(self, block: bytes) -> RequestHead:
         """The head in a block that is not among the known ones.
 
-        Raises StreamFault if the section is malformed or too large, ConnectionFault if it cannot be decoded.
+        Raises StreamError if the section is malformed or too large, ProtocolError if it cannot be decoded.
         """
         fields = self.decode(block)
         try:
             return self._read(block, fields)
-        except StreamFault:
+        except StreamError:
             stripped = _stripped(fields)
             if stripped == fields:
                 raise
@@ -367,7 +367,7 @@ class RequestHeads:
         return head
 
     def read_trailers(self, block: bytes) -> None:
-        """Check a section that ends a request. Raises StreamFault and ConnectionFault as `read`."""
+        """Check a section that ends a request. Raises StreamError and ProtocolError as `read`."""
         check_fields(_stripped(self.decode(block)))
 
     def decode(self, block: bytes) -> Fields:
@@ -405,7 +405,7 @@ def _stripped(fields: Fields) -> Fields:
 
 
 def check_request(fields: Fields) -> int | None:
-    """The length of the content in bytes, if the section has it. Raises StreamFault if it is malformed."""
+    """The length of the content in bytes, if the section has it. Raises StreamError if it is malformed."""
     regular = 0
     while regular < len(fields) and fields[regular][0][:1] == b":":
         regular += 1
@@ -435,7 +435,7 @@ def _check_host(authority: bytes | None, fields: Fields) -> None:
 def check_fields(fields: Fields) -> int | None:
     """Check fields that are no pseudo-header fields; the length of the content in bytes, if they have it.
 
-    Raises StreamFault.
+    Raises StreamError.
     """
     length = None
     for name, value in fields:
@@ -456,5 +456,5 @@ def _size(fields: Fields) -> int:
     return sum([len(name) + len(value) for name, value in fields])
 
 
-def _malformed(text: str) -> StreamFault:
-    return StreamFault(ErrorCode.PROTOCOL_ERROR, text)
+def _malformed(text: str) -> StreamError:
+    return StreamError(ErrorCode.PROTOCOL_ERROR, text)

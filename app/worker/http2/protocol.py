@@ -17,14 +17,14 @@ from trident.app.worker.http2.frames import (
     MARK,
     PADDED,
     WINDOW_UPDATE,
-    ConnectionFault,
     Drain,
     DrainState,
     ErrorCode,
     Http2Limits,
     Keepalive,
     PingStrikes,
-    StreamFault,
+    ProtocolError,
+    StreamError,
     read_settings,
 )
 from trident.app.worker.http2.headers import HeaderSections, RequestHeads, check_dependency
@@ -167,7 +167,7 @@ class Http2Protocol:
     def receive(self, received: bytes) -> None:
         """Take what the socket received.
 
-        Raises ConnectionFault if the connection must end; the GOAWAY that tells the client is in `out`. Afterwards
+        Raises ProtocolError if the connection must end; the GOAWAY that tells the client is in `out`. Afterwards
         nothing is taken any more.
         """
         if self.is_closed:
@@ -178,7 +178,7 @@ class Http2Protocol:
             self._rest = b""
         try:
             self._take_frames(received)
-        except ConnectionFault as fault:
+        except ProtocolError as fault:
             self.close(fault.code, str(fault))
             raise
 
@@ -239,7 +239,7 @@ class Http2Protocol:
             end = start + length
             id &= LARGEST_WINDOW
             if sections.stream and (kind != CONTINUATION or id != sections.stream):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION must follow an unfinished header section")
             if kind == DATA:
                 if flags & PADDED and start == size and length:
                     break
@@ -269,12 +269,12 @@ class Http2Protocol:
         """The offset after the preface; 0 if it is not whole yet. Source: RFC 9113 section 3.4."""
         preface = frames.PREFACE
         if received[: len(preface)] != preface[: len(received)]:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the client does not speak HTTP/2: it sent no preface")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the client does not speak HTTP/2: it sent no preface")
         if len(received) < len(preface) + HEAD_SIZE:
             return 0
         head, flags, _ = _read_head(received, len(preface))
         if head & 0xFF != frames.SETTINGS or flags & frames.ACK:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "SETTINGS must follow the preface")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "SETTINGS must follow the preface")
         self._has_begun = True
         return len(preface)
 
@@ -284,7 +284,7 @@ class Http2Protocol:
             raise _too_large(kind, length)
         self._table.spend("GOAWAYs and frames of unknown types")
         if kind == GOAWAY and id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"GOAWAY must not be on stream {id}")
         self._data = IncomingData(None, length, 0, ends=False)
 
     # DATA
@@ -297,7 +297,7 @@ class Http2Protocol:
         if flags & PADDED:
             padding = received[start] if length else 0
             if padding >= length:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "the padding exceeds the frame")
             start += 1
             size = length - 1 - padding
         ends = flags & END_STREAM
@@ -345,9 +345,9 @@ class Http2Protocol:
         try:
             head, expected = self._heads.known.get(block) or self._heads.read(block)
             if self._refuses:
-                raise StreamFault(ErrorCode.REFUSED_STREAM, "the server ends")
+                raise StreamError(ErrorCode.REFUSED_STREAM, "the server ends")
             stream = table.begin(id, expected)
-        except StreamFault as fault:
+        except StreamError as fault:
             table.refuse(id, fault.code)
             return
         receiver = self._application.open(stream, head)
@@ -358,13 +358,13 @@ class Http2Protocol:
 
     def _take_trailers(self, id: int, block: bytes, ends: int) -> None:
         if id > self._table.last or not id:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a client must not begin stream {id}")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"a client must not begin stream {id}")
         stream = self.streams.get(id)
         try:
             self._heads.read_trailers(block)
             if not ends:
-                raise StreamFault(ErrorCode.PROTOCOL_ERROR, "trailers that do not end their stream")
-        except StreamFault as fault:
+                raise StreamError(ErrorCode.PROTOCOL_ERROR, "trailers that do not end their stream")
+        except StreamError as fault:
             if stream is not None and stream.state is _OPEN:
                 self._table.fail(stream, fault.code)
                 return
@@ -377,11 +377,11 @@ class Http2Protocol:
 
     def _take_control(self, kind: int, flags: int, id: int, content: bytes) -> None:
         if kind in _SIZES and len(content) != _SIZES[kind]:
-            raise ConnectionFault(
+            raise ProtocolError(
                 ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} has {_SIZES[kind]} bytes, not {len(content)}"
             )
         if (id != 0) is (kind in _OF_CONNECTIONS):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"a frame of type {kind} must not be on stream {id}")
         if kind == CONTINUATION:
             block = self._sections.go_on(flags, content)
             if block is not None:
@@ -399,7 +399,7 @@ class Http2Protocol:
     def _take_settings(self, flags: int, content: bytes) -> None:
         if flags & frames.ACK:
             if content:
-                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no content")
+                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, "an acknowledgement of SETTINGS has no content")
             self._table.spend("SETTINGS")
             return
         values = read_settings(content)
@@ -411,7 +411,7 @@ class Http2Protocol:
         if frames.INITIAL_WINDOW_SIZE in values:
             outbox.set_stream_window(values[frames.INITIAL_WINDOW_SIZE], self.streams.values())
             if any(stream.window > LARGEST_WINDOW for stream in self.streams.values()):
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
+                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "SETTINGS make the window of a stream too large")
         outbox.put(frames.frame(frames.SETTINGS, frames.ACK, 0))
         outbox.pump()
 
@@ -427,7 +427,7 @@ class Http2Protocol:
 
     def _take_window_update(self, id: int, content: bytes) -> None:
         if len(content) != 4:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
+            raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"WINDOW_UPDATE has 4 bytes, not {len(content)}")
         (size,) = _read_uint32(content, 0)
         size &= LARGEST_WINDOW
         self._table.spend_little()
@@ -436,12 +436,12 @@ class Http2Protocol:
             self._table.widen(stream, size)
         elif not id:
             if not size:
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE must not be 0")
             if size > LARGEST_WINDOW - self.outbox.window:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
+                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "the connection's window exceeds 2^31-1")
             self.outbox.widen(size)
         elif id > self._table.last or not id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"WINDOW_UPDATE on stream {id}, which has not begun")
 
     def _refuse_streams(self) -> None:
         self._put(self._drain.refuse(self._table.last))
@@ -452,10 +452,10 @@ class Http2Protocol:
             self.outbox.put(content)
 
 
-def _too_large(kind: int, length: int) -> ConnectionFault:
+def _too_large(kind: int, length: int) -> ProtocolError:
     """Source: RFC 9113 sections 4.2 and 10.5.1."""
     if kind == frames.PUSH_PROMISE:
-        return ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a client must not push")
+        return ProtocolError(ErrorCode.PROTOCOL_ERROR, "a client must not push")
     if kind in (HEADERS, CONTINUATION):
-        return ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, f"the header section has too many bytes: {length}")
-    return ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")
+        return ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, f"the header section has too many bytes: {length}")
+    return ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of type {kind} must not have {length} bytes")

@@ -13,12 +13,12 @@ from trident.app.worker.http2.frames import (
     END_HEADERS,
     END_STREAM,
     HEADERS,
-    ConnectionFault,
     ErrorCode,
     FloodGuard,
     Http2Limits,
+    ProtocolError,
     ResetStreams,
-    StreamFault,
+    StreamError,
 )
 from trident.app.worker.http2.headers import block_of
 from trident.core.grpc.transport import HeaderFields, Receiver, Stream
@@ -442,16 +442,16 @@ class Streams:
         outbox.put(frames.window_update(0, self._credit - frames.DEFAULT_WINDOW))
 
     def begin(self, id: int, expected: int | None) -> Http2Stream:
-        """A new stream, without a receiver. Raises StreamFault if there is no place for it."""
+        """A new stream, without a receiver. Raises StreamError if there is no place for it."""
         limits, outbox = self._limits, self.outbox
         if self.places_taken >= limits.streams or (outbox.unsent and outbox.is_burdened()):
-            raise StreamFault(ErrorCode.REFUSED_STREAM, "no place for another stream")
+            raise StreamError(ErrorCode.REFUSED_STREAM, "no place for another stream")
         stream = self.open[id] = Http2Stream(self, id, limits.window, outbox.stream_window, expected)
         self.places_taken += 1
         return stream
 
     def refuse(self, id: int, code: int) -> None:
-        """Refuse a stream that has not begun here. Raises ConnectionFault if that happens too often."""
+        """Refuse a stream that has not begun here. Raises ProtocolError if that happens too often."""
         self._reset.add(id)
         self.outbox.put(frames.rst_stream(id, code))
         self.spend("streams that are refused")
@@ -459,12 +459,12 @@ class Streams:
     def count_data(self, id: int, length: int, size: int, ends: int) -> Http2Stream | None:
         """Count a DATA frame of `length` bytes with `size` bytes of content against the windows. Not zero: it `ends`.
 
-        The stream, or None if its content is to be thrown away. Raises ConnectionFault.
+        The stream, or None if its content is to be thrown away. Raises ProtocolError.
         """
         self._credit -= length
         if self._credit < self._low:
             if self._credit < 0:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
+                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, "the client exceeds the connection's window")
             self._grant()
         if not size and not ends:
             self.spend("empty DATA frames")
@@ -475,7 +475,7 @@ class Streams:
         stream.credit -= length
         if stream.credit < self._low:
             if stream.credit < 0:
-                raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {id}")
+                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"the client exceeds the window of stream {id}")
             if not ends:
                 self._grant_stream(stream)
         if stream.expected is not None:
@@ -495,11 +495,11 @@ class Streams:
         stream.receiver.end()
 
     def judge_late(self, id: int, what: str) -> None:
-        """A frame came for a stream that takes none. Raises ConnectionFault if the client must know that."""
+        """A frame came for a stream that takes none. Raises ProtocolError if the client must know that."""
         if id > self.last or not id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {id}, which has not begun")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"{what} on stream {id}, which has not begun")
         if id not in self._reset:
-            raise ConnectionFault(ErrorCode.STREAM_CLOSED, f"{what} on stream {id}, which its client has ended")
+            raise ProtocolError(ErrorCode.STREAM_CLOSED, f"{what} on stream {id}, which its client has ended")
         self.spend("frames on streams that were reset", 0.1)
 
     def widen(self, stream: Http2Stream, size: int) -> None:
@@ -515,7 +515,7 @@ class Streams:
     def cancel(self, id: int) -> None:
         """The client has reset a stream."""
         if id > self.last or not id & 1:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {id}, which has not begun")
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {id}, which has not begun")
         stream = self.open.get(id)
         if stream is not None:
             receiver = stream.receiver
@@ -539,7 +539,7 @@ class Streams:
                 self._drop(stream, ErrorCode.CANCEL)
 
     def spend(self, what: str, cost: float = 1.0) -> None:
-        """Count a frame that brings nothing forward. Raises ConnectionFault if there were too many."""
+        """Count a frame that brings nothing forward. Raises ProtocolError if there were too many."""
         self._guard.spend(what, self.now, self.outbox.answers, cost)
 
     def spend_little(self) -> None:
@@ -550,7 +550,7 @@ class Streams:
             self.spend("WINDOW_UPDATE frames", 0)
 
     def fail(self, stream: Http2Stream, code: int) -> None:
-        """Reset a stream because of what its client sent. Raises ConnectionFault if that happens too often."""
+        """Reset a stream because of what its client sent. Raises ProtocolError if that happens too often."""
         self._drop(stream, code)
         self.spend("streams that fail")
 

@@ -178,8 +178,7 @@ def _second(environ: dict[str, Any], start: Any) -> Iterable[bytes]:
 
 
 def main() -> int:
-    from trident.app.supervisor.configuration import ServerConfiguration
-    from trident.app.supervisor.server import serve
+    from trident.app.supervisor.server import ServerConfiguration, serve
     from trident.app.worker.listening_sockets import Bind
 
     # Not to descriptor 2, which workers capture: what they wrote there would be logged as a native line, for ever.

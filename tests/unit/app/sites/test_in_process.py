@@ -54,7 +54,7 @@ FOR_GRPC = {"trident.app.worker.http2.connection", "trident.core.grpc.applicatio
 SERVE_ONE_MODEL = """
 import sys
 from trident.app.settings.reading import read_settings
-from trident.app.sites.bridges import make_hub_bridge
+from trident.app.sites.applications import make_hub_bridge
 from trident.app.sites.credentials import Credentials
 from trident.app.sites.engine_start import EngineStart
 from trident.app.sites.in_process import InProcessSite

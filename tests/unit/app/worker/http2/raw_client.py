@@ -10,7 +10,7 @@ import hpack
 import pytest
 
 from trident.app.worker.http2 import frames
-from trident.app.worker.http2.frames import ConnectionFault, ErrorCode, Http2Limits
+from trident.app.worker.http2.frames import ErrorCode, Http2Limits, ProtocolError
 from trident.app.worker.http2.headers import encode_fields
 from trident.app.worker.http2.protocol import Http2Protocol
 from trident.core.grpc.transport import Fields, HeaderFields, Stream
@@ -163,7 +163,7 @@ class RawClient:
 
     def refused(self, *parts: bytes) -> tuple[ErrorCode, str]:
         """Send bytes for which the connection ends; the code and the text of its GOAWAY."""
-        with pytest.raises(ConnectionFault) as caught:
+        with pytest.raises(ProtocolError) as caught:
             self.protocol.receive(b"".join(parts))
         last = self.taken()[-1]
         assert last.kind == frames.GOAWAY

@@ -32,9 +32,9 @@ from trident.app.worker.http2.frames import (
     PING,
     PRIORITY,
     SETTINGS,
-    ConnectionFault,
     ErrorCode,
     Http2Limits,
+    ProtocolError,
     frame,
 )
 from trident.app.worker.http2.headers import encode_fields
@@ -70,7 +70,7 @@ def bounded(size: int) -> Iterator[None]:
     assert most < size
 
 
-def flood(client: RawClient, parts: bytes | Iterable[bytes]) -> tuple[int, ConnectionFault]:
+def flood(client: RawClient, parts: bytes | Iterable[bytes]) -> tuple[int, ProtocolError]:
     """Send a part again and again, or each of many, until the connection ends; how many it took, and why it ended.
 
     The socket takes what comes back.
@@ -78,7 +78,7 @@ def flood(client: RawClient, parts: bytes | Iterable[bytes]) -> tuple[int, Conne
     for taken, part in enumerate(repeat(parts, 4 * BURST) if isinstance(parts, bytes) else parts):
         try:
             client.protocol.receive(part)
-        except ConnectionFault as fault:
+        except ProtocolError as fault:
             assert client.protocol.is_closed
             assert not client.protocol.streams
             return taken, fault

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from trident.app.worker.http2.frames import (
-    ConnectionFault,
     ErrorCode,
     FloodGuard,
     Http2Limits,
     PingStrikes,
+    ProtocolError,
     ResetStreams,
 )
 from trident.app.worker.http2.streams import Unsent
@@ -21,7 +21,7 @@ def exhausted() -> FloodGuard:
 
 
 def test_more_than_the_burst_ends_the_connection():
-    with pytest.raises(ConnectionFault, match="too many tests") as caught:
+    with pytest.raises(ProtocolError, match="too many tests") as caught:
         exhausted().spend("tests", 100.0, 0)
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
 
@@ -30,7 +30,7 @@ def test_time_gives_the_rate_back_and_no_more_than_the_burst():
     guard = exhausted()
     for _ in range(5):
         guard.spend("tests", 101.0, 0)
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(ProtocolError):
         guard.spend("tests", 101.0, 0)
     guard = exhausted()
     guard.spend("tests", 1000.0, 0)
@@ -41,7 +41,7 @@ def test_each_answer_counts_once():
     guard = exhausted()
     for _ in range(3):
         guard.spend("tests", 100.0, 3)
-    with pytest.raises(ConnectionFault):
+    with pytest.raises(ProtocolError):
         guard.spend("tests", 100.0, 3)
 
 
@@ -54,7 +54,7 @@ def test_pings_that_keep_their_distance():
         pings.count(300.0 * number, 0, idle=False)
     for number in (10, 11):  # the distance is longer while nothing is open
         pings.count(300.0 * number, 0, idle=True)
-    with pytest.raises(ConnectionFault, match="too_many_pings"):
+    with pytest.raises(ProtocolError, match="too_many_pings"):
         pings.count(300.0 * 12, 0, idle=True)
 
 
@@ -63,7 +63,7 @@ def test_an_answer_forgets_the_strikes():
     for answers in range(10):
         for _ in range(3):
             pings.count(1.0, answers, idle=False)
-    with pytest.raises(ConnectionFault, match="too_many_pings"):
+    with pytest.raises(ProtocolError, match="too_many_pings"):
         pings.count(1.0, 9, idle=False)
 
 

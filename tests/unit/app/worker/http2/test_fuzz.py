@@ -1,4 +1,4 @@
-"""Whatever a client, the application, the socket and the clock do, in any order: no exception but ConnectionFault, no
+"""Whatever a client, the application, the socket and the clock do, in any order: no exception but ProtocolError, no
 window exceeded, nothing kept.
 """
 
@@ -32,9 +32,9 @@ from trident.app.worker.http2.frames import (
     END_STREAM,
     HEADERS,
     RST_STREAM,
-    ConnectionFault,
     ErrorCode,
     Http2Limits,
+    ProtocolError,
     frame,
 )
 from trident.app.worker.http2.headers import encode_fields
@@ -128,7 +128,7 @@ class Walk:
         for start, end in zip([0, *cuts], [*cuts, size], strict=True):
             try:
                 receive(self.protocol, content[start:end])
-            except ConnectionFault:
+            except ProtocolError:
                 assert self.rude
                 assert self.protocol.is_closed
         return not self.protocol.is_closed
@@ -347,7 +347,7 @@ def test_recorded_connections_with_faults(seed: int):
             for at in range(0, len(content), size):
                 receive(client.protocol, content[at : at + size])
                 client.taken()
-        except ConnectionFault:
+        except ProtocolError:
             assert client.protocol.is_closed
             client.taken()
         client.protocol.close(ErrorCode.NO_ERROR)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.app.worker.http2.raw_client import REQUEST, RecordingApplication
-from trident.app.worker.http2.frames import ConnectionFault, ErrorCode, StreamFault
+from trident.app.worker.http2.frames import ErrorCode, ProtocolError, StreamError
 from trident.app.worker.http2.headers import HeaderDecoder, RequestHeads, block_of, encode_fields
 from trident.core.grpc.transport import Fields, HeaderFields
 
@@ -80,14 +80,14 @@ def test_a_block_says_whether_it_changed_the_table(block: bytes, changes: bool):
     ],
 )
 def test_what_cannot_be_decoded_ends_the_connection(block: bytes, text: str):
-    with pytest.raises(ConnectionFault, match=text) as caught:
+    with pytest.raises(ProtocolError, match=text) as caught:
         HeaderDecoder(16384).decode(block)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
 def test_fields_over_the_limit_leave_the_table_as_the_client_thinks_it_is():
     decoder = HeaderDecoder(100)
-    with pytest.raises(StreamFault) as caught:
+    with pytest.raises(StreamError) as caught:
         decoder.decode(b"\x40\x01a\x32" + b"x" * 50 + b"\x40\x01b\x01y" + b"\x40\x01c\x01z")
     assert caught.value.code is ErrorCode.ENHANCE_YOUR_CALM
     assert decoder.decode(b"\xbe\xbf") == ((b"c", b"z"), (b"b", b"y"))
@@ -97,7 +97,7 @@ def test_an_entry_larger_than_the_table_empties_it():
     decoder = HeaderDecoder(16384)
     decoder.decode(b"\x40\x01a\x01b")
     assert decoder.decode(b"\x40\x01c\x7f\x81\x1f" + b"x" * 4096) == ((b"c", b"x" * 4096),)
-    with pytest.raises(ConnectionFault, match="refers to an entry"):
+    with pytest.raises(ProtocolError, match="refers to an entry"):
         decoder.decode(b"\xbe")
 
 
@@ -105,7 +105,7 @@ def test_a_smaller_table_drops_the_oldest_entries():
     decoder = HeaderDecoder(16384)
     decoder.decode(b"\x40\x01a\x01b\x40\x01c\x01d")
     assert decoder.decode(b"\x3f\x03\xbe") == ((b"c", b"d"),)  # 34 bytes: one entry
-    with pytest.raises(ConnectionFault, match="refers to an entry"):
+    with pytest.raises(ProtocolError, match="refers to an entry"):
         decoder.decode(b"\xbf")
 
 
@@ -137,7 +137,7 @@ def test_it_agrees_with_another_decoder_about_any_bytes(blocks: list[bytes]):
     for block in blocks:
         try:
             fields = ours.decode(block)
-        except ConnectionFault:
+        except ProtocolError:
             return
         assert fields == tuple((bytes(name), bytes(value)) for name, value in theirs.decode(block, raw=True))
 
@@ -201,12 +201,12 @@ def test_blanks_around_a_value_are_dropped():
     sent = (*REQUEST, (b"grpc-timeout", b" 1S"), (b"a", b"\t b c "))
     for _ in range(2):
         assert heads.read(encode_fields(sent))[0] == (*REQUEST, (b"a", b"b c"), (b"grpc-timeout", b"1S"))
-    with pytest.raises(StreamFault):
+    with pytest.raises(StreamError):
         heads.read(encode_fields((REQUEST[0], (b":path", b" /x"), *REQUEST[2:])))
 
 
 def test_trailers_have_no_pseudo_headers():
-    with pytest.raises(StreamFault):
+    with pytest.raises(StreamError):
         RequestHeads(RecordingApplication(), 16384).read_trailers(b"\x82")
 
 

@@ -5,9 +5,9 @@ from typing import Any
 from gunicorn.config import Config
 
 from trident.app.worker.connection import Connections
+from trident.app.worker.http1.connection import Http1Service
 from trident.app.worker.io import CoarseClock
 from trident.app.worker.limits import ConnectionLimits
-from trident.app.worker.listener_service import ListenerService
 
 
 class Application:
@@ -18,9 +18,9 @@ class Application:
         return 12
 
 
-def service(application: Any, address: Any) -> ListenerService:
+def service(application: Any, address: Any) -> Http1Service:
     connections = Connections(CoarseClock(), ConnectionLimits(), 10)
-    return ListenerService(application, address, Config(), connections)
+    return Http1Service(application, address, Config(), connections)
 
 
 def test_the_base_environ_names_the_address_and_keeps_room_for_the_request() -> None:
