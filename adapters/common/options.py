@@ -148,7 +148,7 @@ FOLDER = Kind("string", _text, paths=Paths.FOLDERS)
 REPOSITORY = Kind("string", _text, ("s3://", "gs://"), Paths.FOLDERS)
 BOOLEAN = Kind("true|false", _boolean, ("true", "false"))
 # An option without a value on the command line; its variable takes a boolean.
-FLAG = Kind("", _boolean)
+SWITCH = Kind("", _boolean)
 # A switch that only 0 turns off, as Triton reads this variable.
 NOT_ZERO = Kind("0|1", lambda text: text != "0")
 # A verbose level: an integer, or true for 1 and false for 0.
@@ -203,7 +203,7 @@ class Option:
 
     @property
     def takes_value(self) -> bool:
-        return self.kind is not FLAG
+        return self.kind is not SWITCH
 
     @property
     def names(self) -> tuple[str, ...]:

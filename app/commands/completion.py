@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import shtab
 
-from trident.adapters.common.options import FILE, FLAG, REPOSITORY, TEXT, BadOption, Kind, Option, Paths
+from trident.adapters.common.options import FILE, REPOSITORY, SWITCH, TEXT, BadOption, Kind, Option, Paths
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
 from trident.app.commands import trace as trace_command
@@ -73,8 +73,8 @@ def _printed(flag: str, kind: Kind[str] | Kind[bool], help: str) -> Option:
     return Option(flag=flag, kind=kind, help=help, own=True)
 
 
-_HELP = _printed("help", FLAG, "Print the usage.")
-_VERSION = _printed("version", FLAG, "Print the version.")
+_HELP = _printed("help", SWITCH, "Print the usage.")
+_VERSION = _printed("version", SWITCH, "Print the version.")
 _SERVE = (
     *(each for each in (*SERVER_OPTIONS.values(), *UNUSED_OPTIONS) if each.flag),
     _printed("help", HELP_TOPIC, "Print the common options, or a group."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from trident.adapters.common.options import FLAG, PORT, BadOption
+from trident.adapters.common.options import PORT, SWITCH, BadOption
 from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
@@ -28,7 +28,7 @@ _EXAMPLE = """\
                         aws_access_key_id="any", aws_secret_access_key="any")
   client.invoke_endpoint(EndpointName="any", Body=…)"""
 ACCEPTED = (
-    own_option("multi-model", FLAG, False, "A multi-model endpoint: MODEL is the folder of its archives."),
+    own_option("multi-model", SWITCH, False, "A multi-model endpoint: MODEL is the folder of its archives."),
     own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
     own_option("env", VARIABLE, (), "A variable of the model's environment."),
     *CACHE_OPTIONS,

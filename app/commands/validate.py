@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from trident.adapters.common.options import FLAG, BadOption, BadValue, Option, choice, integer
+from trident.adapters.common.options import SWITCH, BadOption, BadValue, Option, choice, integer
 from trident.app.commands.graph import DRAWINGS, layout_graph
 from trident.app.process.environment import disable_telemetry, process_environment
 from trident.app.settings.groups import split_backend_settings
@@ -143,7 +143,7 @@ _GRAPH = Option(
 )
 _RUN = Option(
     flag="run",
-    kind=FLAG,
+    kind=SWITCH,
     help="Also run the initialize and finalize of models in Python, each in a process of its own; without it, they are "
     "only imported.",
     default=False,

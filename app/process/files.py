@@ -13,8 +13,8 @@ from typing import Protocol
 from trident.core.errors import ErrorCode, ServerError
 
 _RESERVED_FILES = 512
-_MIN_PLACES = 64
-_MAX_PLACES = 100_000
+_MIN_CONNECTIONS = 64
+_MAX_CONNECTIONS = 100_000
 
 
 def raise_file_limit() -> int:
@@ -22,14 +22,14 @@ def raise_file_limit() -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return connection_places(hard)
+    return max_connections(hard)
 
 
-def connection_places(limit: int) -> int:
+def max_connections(limit: int) -> int:
     """The number of connections that may be open with this limit of open files."""
     if limit == resource.RLIM_INFINITY:
-        return _MAX_PLACES
-    return max(_MIN_PLACES, min(_MAX_PLACES, limit - _RESERVED_FILES))
+        return _MAX_CONNECTIONS
+    return max(_MIN_CONNECTIONS, min(_MAX_CONNECTIONS, limit - _RESERVED_FILES))
 
 
 # A container with a read-only root and no volume at /tmp has only the latter.

@@ -17,7 +17,6 @@ from trident.adapters.common.options import (
     ADDRESS,
     BOOLEAN,
     FILE,
-    FLAG,
     FOLDER,
     INT64_MAX,
     INTEGER,
@@ -26,6 +25,7 @@ from trident.adapters.common.options import (
     NOT_ZERO,
     PORT,
     REPOSITORY,
+    SWITCH,
     TEXT,
     BadValue,
     Kind,
@@ -235,7 +235,7 @@ class RepositorySettings:
     cloud_credential_path: str = option("", FILE,
         "File with credentials for cloud storage, by path; without it the credentials of each platform's own tools are "
         "used.", variable="TRITON_CLOUD_CREDENTIAL_PATH")
-    disable_auto_complete_config: bool = option(False, FLAG,
+    disable_auto_complete_config: bool = option(False, SWITCH,
         "Take each model configuration as written, instead of completing it from the model file.")
     strict_model_config: bool = option(False, BOOLEAN, "Deprecated: true means --disable-auto-complete-config.")
     model_config_name: str = option("", TEXT,
@@ -451,7 +451,7 @@ class BackendSettings:
         "A setting of one backend, or of all backends without the name of one.")
     backend_directory: str = option("/opt/tritonserver/backends", FOLDER,
         "Folder of the backends that are written in Python, NAME/model.py each.")
-    strict_python_outputs: bool = option(False, FLAG,
+    strict_python_outputs: bool = option(False, SWITCH,
         "Fail a request to a Python model whose outputs have a name, datatype, shape or number of rows that the "
         "configuration does not have; without it, the log warns once.", own=True)
     min_supported_compute_capability: float = option(6.0, number(0),

@@ -94,11 +94,11 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
     """`TridentWorker` reads `limits`, `stop_times`, `last_ports` and `failure_note`, and calls
     `make_site`."""
 
-    def __init__(self, configuration: ServerConfiguration, listeners: list[socket], places: int) -> None:
-        """Takes over the sockets of `listeners`. `places` is the number of connections that may be open at once."""
+    def __init__(self, configuration: ServerConfiguration, listeners: list[socket], max_connections: int) -> None:
+        """Takes over the sockets of `listeners`. `max_connections` may be open at once."""
         self._configuration = configuration
         self._descriptors = [listener.detach() for listener in listeners]
-        self._places = places
+        self._max_connections = max_connections
         self._stock_site: Site | None = None
         self._begun: EngineStart | None = None
         self.engines = configuration.engines
@@ -121,7 +121,7 @@ class TridentApplication(BaseApplication):  # type: ignore[misc]
             "bind": [f"fd://{descriptor}" for descriptor in self._descriptors],
             "workers": configuration.workers,
             "worker_class": configuration.worker_class,
-            "worker_connections": self._places,
+            "worker_connections": self._max_connections,
             "threads": 1 if configuration.worker_class == WORKER_CLASS else configuration.stock_threads,
             "preload_app": False,
             "timeout": _HEARTBEAT_TIMEOUT_S,
@@ -188,7 +188,7 @@ def serve(configuration: ServerConfiguration) -> int:
     The last line of the log is then the reason.
     Call it on the main thread, before any other thread exists.
     """
-    places = raise_file_limit()
+    max_connections = raise_file_limit()
     try:
         listeners = open_listeners(configuration.addresses)
     except BindFailed as error:
@@ -197,7 +197,7 @@ def serve(configuration: ServerConfiguration) -> int:
             engine.stop(0)
         return 1
     try:
-        TridentApplication(configuration, listeners, places).run()
+        TridentApplication(configuration, listeners, max_connections).run()
     except SystemExit as ending:
         if reason := configuration.failure_note.read():
             log_failure(reason)

@@ -1,1 +1,1 @@
-"""The gunicorn worker: connections on a gevent hub, for every protocol; each protocol has its own room."""
+"""The gunicorn worker: connections on a gevent hub, for every protocol; each protocol has its own package."""

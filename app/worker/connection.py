@@ -284,7 +284,7 @@ _HANDSHAKE_S: Final = 20.0
 _NO_REQUEST: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.LINGER, Phase.ENDED)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
 _SHARED_S: Final = 2.0
-# Above this share of the places the connections that have been idle longest make room for new ones.
+# Above this share of the most connections, those that have been idle longest end to make room for new ones.
 CROWDED: Final = 0.9
 
 
@@ -295,14 +295,14 @@ class Connections:
     There is no timer per request: `sweep()` visits every connection once per tick, 0.1 microseconds each.
     """
 
-    def __init__(self, clock: CoarseClock, limits: ConnectionLimits, places: int) -> None:
+    def __init__(self, clock: CoarseClock, limits: ConnectionLimits, max_connections: int) -> None:
         self.clock = clock
         self.limits = limits
         self.closing = False
         self.ending = False
         self.open: set[Connection] = set()
         self.last_end = 0.0
-        self._room = int(places * CROWDED)
+        self._crowded_from = int(max_connections * CROWDED)
         self._timeouts = {
             Phase.HANDSHAKE: _HANDSHAKE_S,
             Phase.NEW: limits.keepalive_s,
@@ -326,7 +326,7 @@ class Connections:
                 connection.time_out()
             elif now - connection.moves_since > _SHARED_S:
                 connection.leave_shared()
-        too_many = len(self.open) + others - self._room
+        too_many = len(self.open) + others - self._crowded_from
         if too_many > 0:
             idle = sorted(self._idle(), key=lambda connection: connection.since)
             for connection in idle[:too_many]:

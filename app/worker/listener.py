@@ -12,13 +12,13 @@ from trident.app.worker.listening_sockets import drop_handshakes
 
 
 class Listener(StreamServer):  # type: ignore[misc]
-    """Accepts while `has_place()` is true, and calls `serve(sock, peer)` for each connection.
+    """Accepts while `may_accept()` is true, and calls `serve(sock, peer)` for each connection.
 
     The sockets that it passes on are the standard library's, in non-blocking mode, without a gevent wrapper.
     """
 
     def __init__(
-        self, listener: socket.socket, serve: Any, has_place: Any, *, alone: bool = True, spawns: bool = True
+        self, listener: socket.socket, serve: Any, may_accept: Any, *, alone: bool = True, spawns: bool = True
     ) -> None:
         """`alone` is false if other workers accept from the same socket. If `spawns`, `serve` gets a greenlet, after
         which the connection is closed; otherwise it is called on the hub, and the connection is its own."""
@@ -26,10 +26,10 @@ class Listener(StreamServer):  # type: ignore[misc]
         self._spawns = spawns
         if not alone:
             self.max_accept = 1  # leave the next connection to a less busy worker
-        self._has_place = has_place
+        self._may_accept = may_accept
 
     def full(self) -> bool:
-        return not self._has_place()
+        return not self._may_accept()
 
     def do_read(self) -> tuple[socket.socket, Any] | None:
         try:
@@ -63,7 +63,7 @@ class Listener(StreamServer):  # type: ignore[misc]
             drop_handshakes(self.socket)
 
     def accept_queued(self) -> None:
-        """Accept the connections that the kernel has established, while places are free."""
+        """Accept the connections that the kernel has established, while it may."""
         while not self.closed and not self.full() and (accepted := self.do_read()) is not None:
             self.do_handle(*accepted)
 

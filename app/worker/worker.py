@@ -117,9 +117,9 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
         if self.cfg.accesslog:  # under gunicorn's own command line
             SWITCHES.set(access="all")
         limits = getattr(self.app, "limits", None) or ConnectionLimits(keepalive_s=float(self.cfg.keepalive))
-        places = int(self.worker_connections)
-        self._ports, self._last_ports = (Ports([], Connections(self._clock, limits, places)) for _ in range(2))
-        self._http2_ports = Ports([], Http2Connections(self._clock, int(places * CROWDED)))
+        max_connections = int(self.worker_connections)
+        self._ports, self._last_ports = (Ports([], Connections(self._clock, limits, max_connections)) for _ in range(2))
+        self._http2_ports = Ports([], Http2Connections(self._clock, int(max_connections * CROWDED)))
         for listener in self.sockets:
             self._listen(listener)
         self.site.start()
@@ -148,7 +148,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
 
             notice_dead_clients(listener)
             serve = partial(_serve_http2, Http2Connection, Http2Service(http2, self._http2_ports.connections))
-            accepting = Listener(listener, serve, self._has_place, alone=is_alone, spawns=False)
+            accepting = Listener(listener, serve, self._may_accept, alone=is_alone, spawns=False)
             self._http2_ports.listeners.append(accepting)
             return
         ports = self._last_ports if port in getattr(self.app, "last_ports", ()) else self._ports
@@ -161,7 +161,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
             self.site.allocate,
             self.site.tls.get(port),
         )
-        ports.listeners.append(Listener(listener, partial(_serve, service), self._has_place, alone=is_alone))
+        ports.listeners.append(Listener(listener, partial(_serve, service), self._may_accept, alone=is_alone))
 
     def _all_ports(self) -> tuple[Ports[Any], ...]:
         return (self._ports, self._http2_ports, self._last_ports)
@@ -169,7 +169,7 @@ class TridentWorker(GeventWorker):  # type: ignore[misc]
     def _listeners(self) -> list[Listener]:
         return [listener for ports in self._all_ports() for listener in ports.listeners]
 
-    def _has_place(self) -> bool:
+    def _may_accept(self) -> bool:
         return self._open_connections() < int(self.worker_connections)
 
     def _open_connections(self) -> int:

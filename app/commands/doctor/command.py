@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from trident.adapters.common.options import FLAG, Option
+from trident.adapters.common.options import SWITCH, Option
 from trident.app.commands.doctor.machine import gpu_lines, limit_lines, port_lines, read_gpu, read_limits, read_ports
 from trident.app.commands.doctor.report import OF_MACHINE, OF_SERVER, Area, Line, has_failed, json_report, text_report
 from trident.app.commands.doctor.repository import (
@@ -24,7 +24,7 @@ from trident.core.errors import ServerError
 from trident.core.observability.log import LogOptions, configure_logging
 from trident.core.repository.location import Scheme, parse_location
 
-JSON = Option(flag="json", kind=FLAG, help="Print the report as JSON.", own=True)
+JSON = Option(flag="json", kind=SWITCH, help="Print the report as JSON.", own=True)
 _JSON_FLAG = f"--{JSON.flag}"
 _URLS = ("http://", "https://")
 

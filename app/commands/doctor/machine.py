@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from trident.adapters.common.options import is_unix, spell_endpoint
 from trident.app.commands.doctor.report import Area, Level, Line, counted, first_names, size_text
 from trident.app.commands.doctor.server import running_server
-from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, connection_places, temporary_directory
+from trident.app.process.files import IN_MEMORY, NoTemporaryDirectory, max_connections, temporary_directory
 from trident.app.process.port_owner import owner_of
 from trident.app.settings.server import HTTP, ServerSettings, Service
 from trident.app.supervisor.start import Topology, choose_topology
@@ -181,10 +181,10 @@ def _temporary_line(reading: LimitReading) -> Line:
 
 
 def _files_line(limit: int) -> Line:
-    places = connection_places(limit)
+    allowed = max_connections(limit)
     shown = "unlimited" if limit == resource.RLIM_INFINITY else str(limit)
-    text = f"{shown}, which allows {places} connections"
-    if places < _FEW_CONNECTIONS:
+    text = f"{shown}, which allows {allowed} connections"
+    if allowed < _FEW_CONNECTIONS:
         cure = "raise the hard limit: `ulimit -Hn`, `docker run --ulimit nofile=65536`, or LimitNOFILE of systemd"
         return _LIMITS.warning("open files", text, cure)
     return _LIMITS.ok("open files", text)

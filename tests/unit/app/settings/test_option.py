@@ -7,12 +7,12 @@ import pytest
 from trident.adapters.common.options import (
     ADDRESS,
     BOOLEAN,
-    FLAG,
     INTEGER,
     INTEGER64,
     LEVEL,
     NOT_ZERO,
     PORT,
+    SWITCH,
     TEXT,
     BadOption,
     BadValue,
@@ -37,7 +37,7 @@ from trident.app.settings.server import SERVER_OPTIONS
 class Sample:
     main_colour: str = option("red", TEXT, "A colour.", own=True)
     keys: tuple[str, ...] = repeated(TEXT, "Keys.", aliases=("pass-key",), secret=True)
-    silent: bool = option(False, FLAG, "Say nothing.", flag="quiet")
+    silent: bool = option(False, SWITCH, "Say nothing.", flag="quiet")
     terminal: str = option("", TEXT, "The kind of terminal.", variable="TERM")
     origin: str = "not an option"
 

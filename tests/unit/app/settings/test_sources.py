@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from trident.adapters.common.options import FLAG as FLAG_KIND
-from trident.adapters.common.options import INTEGER, TEXT, BadOption, BadValue, Kind, Option, OptionValues
+from trident.adapters.common.options import INTEGER, SWITCH, TEXT, BadOption, BadValue, Kind, Option, OptionValues
 from trident.app.settings.groups import UNUSED_OPTIONS
 from trident.app.settings.server import SERVER_OPTIONS
 from trident.app.settings.sources import (
@@ -93,7 +92,7 @@ LINE = CommandLine(
         made("http-restricted-api"),
         made("log-access", own=True),
         made("model-repository", aliases=("model-store",)),
-        made("strict", FLAG_KIND),
+        made("strict", SWITCH),
     ]
 )
 

@@ -136,11 +136,11 @@ def test_a_connection_that_times_out_wakes_its_greenlet(pair: Pair) -> None:
 class Crowd:
     """Connections over socket pairs, on the test's clock."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, max_connections: int) -> None:
         self.clock = CoarseClock()
         self.clock.now = 0.0
         limits = ConnectionLimits(request_timeout_s=60, keepalive_s=600)
-        self.connections = Connections(self.clock, limits, places)
+        self.connections = Connections(self.clock, limits, max_connections)
         self._service = Http1Service(lambda environ, start: [], ("h", 80), Config(), self.connections)
         self._sockets: list[socket.socket] = []
 
@@ -161,7 +161,7 @@ class Crowd:
 
 @pytest.fixture
 def crowd() -> Iterator[Crowd]:
-    crowd = Crowd(places=10)
+    crowd = Crowd(max_connections=10)
     yield crowd
     crowd.disperse()
 
