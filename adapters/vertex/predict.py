@@ -20,6 +20,7 @@ from trident.core.config.json_fields import shown
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, Unsupported
+from trident.core.frontend.request import LATEST
 from trident.core.http.application import V2Application
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.generate import answer_events, answer_object, stream_events
@@ -50,7 +51,6 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.tensors import Buffer
 
-_LATEST = -1
 _LAST_VERSION = 2**63 - 1
 # A body without these members cannot name a model; a body with them is parsed to find out.
 _PARAMETERS = re.compile(rb'"parameters"')
@@ -69,7 +69,7 @@ class Target:
     """`model` is "" for the default one, `version` -1 for the latest, `outputs` empty for all."""
 
     model: str = ""
-    version: int = _LATEST
+    version: int = LATEST
     outputs: tuple[str, ...] = ()
     id: str = ""
     stream: bool = False
@@ -141,10 +141,10 @@ def _whole(value: Any) -> Any:
 
 
 def _version(parameters: dict[str, Any]) -> int:
-    value = _whole(parameters.pop("version", _LATEST))
+    value = _whole(parameters.pop("version", LATEST))
     if type(value) is str and value.isascii() and value.isdigit() and len(value) < len(str(_LAST_VERSION)):
         value = int(value)
-    if type(value) is not int or not _LATEST <= value <= _LAST_VERSION:
+    if type(value) is not int or not LATEST <= value <= _LAST_VERSION:
         raise _wrong("version", "the number of a version", value)
     return value
 
