@@ -11,8 +11,9 @@ from trident.app.settings.server import SERVER_OPTIONS
 _HEAD = """\
 # Settings
 
-Generated from `app/settings/groups.py`; do not edit it. `trident serve --help=all` prints the same, `--help` the
-common options, and `--help=GROUP` those of one section, such as `--help=http`.
+Generated from `app/settings/groups.py` and the platforms' rows in `adapters`; do not edit it. `trident serve
+--help=all` prints the same, `--help` the common options, and `--help=GROUP` those of one section, such as
+`--help=http`.
 
 `trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be shortened as long
 as it is unique. A variable sets each option too. The command line overrides the environment, which overrides the

@@ -35,15 +35,14 @@ WORKER_CLASS = "trident.app.supervisor.arbiter.WorkerProcess"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfiguration:
-    """`addresses` are the sockets to listen on; `last_ports` close after all others.
+    """What the supervisor needs to know of the server that it runs.
 
-    `begin` is called in a worker, after the fork, before it imports what serves; a stock worker class does not call it.
-    `make_site` is called there later, with the worker, or with None under a stock worker class, and with what `begin`
-    has returned. Times
-    are seconds: `drain_grace_s` of unready service before the listeners close, then `exit_timeout_s` for the requests
-    in flight; `request_timeout_s` and `keepalive_s` as in `ConnectionLimits`. `engines` are the processes behind the
-    workers; empty if their sites contain the engine. `shared_modules` are imported before the workers are forked. A
-    process that cannot serve writes the reason into `failure_note`.
+    `addresses` are the sockets to listen on; `last_ports` close after all others. `begin` is called in a worker, after
+    the fork and before the worker imports the modules that serve; a stock worker class does not call it. `make_site` is
+    called there later, with the worker (None under a stock worker class) and the result of `begin`. After SIGTERM the
+    server answers for `drain_grace_s` seconds while it is unready, and then has `exit_timeout_s` for the requests in
+    flight. `engines` are the processes behind the workers, none if each site contains the engine. `shared_modules` are
+    imported before the workers are forked. A process that cannot serve writes the reason into `failure_note`.
     """
 
     addresses: tuple[Bind, ...]
@@ -91,8 +90,7 @@ _STOP_RESERVE_S = 10
 
 
 class TridentApplication(BaseApplication):  # type: ignore[misc]
-    """`TridentWorker` reads `limits`, `stop_times`, `last_ports` and `failure_note`, and calls
-    `make_site`."""
+    """`TridentWorker` reads `limits`, `stop_times`, `last_ports` and `failure_note`, and calls `make_site`."""
 
     def __init__(self, configuration: ServerConfiguration, listeners: list[socket], max_connections: int) -> None:
         """Takes over the sockets of `listeners`. `max_connections` may be open at once."""
