@@ -61,7 +61,7 @@ class HubSignal:
 
 
 class Waits(Protocol):
-    """`greenlet` waits, None: nobody does."""
+    """`greenlet` is the one that waits; None if none does."""
 
     greenlet: Any
 
@@ -90,7 +90,7 @@ class HubWaiters:
             self.signal.send()
 
     def close(self) -> None:
-        """Wake nobody from now on. On the hub's thread."""
+        """Wake no greenlet from now on. On the hub's thread."""
         self.signal.close()
 
     def _deliver(self) -> None:
