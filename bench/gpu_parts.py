@@ -1,0 +1,518 @@
+"""The parts of a run on a GPU: tests, models in the server beside bare sessions, instances, TensorRT, and memory.
+
+Each part is a process of its own with a time limit. It sends what it measures as soon as it has it, so that a part that
+fails or is stopped keeps its rows and loses only the rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import ctypes
+import json
+import multiprocessing
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import TensorProto, helper, numpy_helper
+
+from bench.cases import ADD_SUB, BY_KEY, LENGTH, Case
+from bench.clients import BUILD, HttpLoad, Load, require_wrk, write_script
+from bench.loads import infer
+from bench.machine import tree_members, tree_seconds
+from bench.models import networks, repositories
+from bench.results import RESULTS, UNPUBLISHED, Comparison, Figures, Publication
+from bench.runner import Ask, Interleaved, NotServed
+from bench.servers.server import JSON_HEADERS, Server, trident
+from tests.project import ROOT
+from trident.core.cuda.driver import CudaDriver, DeviceMemory, IpcHandle
+from trident.core.observability.hardware import GpuMeter
+from trident.core.shared_memory.regions import DIRECTORY
+
+AIM = 0.95
+BATCHES = (1, 8, 32)
+CONNECTIONS = 4
+TURN_S = 0.5
+WARM_UP_S = 0.3
+# More than one execution of a batch takes, which the server still finishes when its client is stopped.
+LAST_ANSWER_S = 0.05
+WARM_RUNS = 3
+PR_SET_CHILD_SUBREAPER = 36
+END_S = 30.0
+FOLDER = BUILD / "gpu"
+SERVING = ("--http-workers=0", "--allow-client-shm=true", "--model-control-mode=explicit")
+BASE = "bare session"
+RESNET = "ResNet-50-like graph"
+_WORDS, _TOKENS = 30_522, 128
+BERT = Case("bert", "BERT-base-like graph", "bert", (("IDS", "INT32", (_TOKENS,)),), ("OUTPUT",), binary=True)
+
+
+def bert(columns: int = 768, layers: int = 12, heads: int = 12) -> onnx.ModelProto:
+    """IDS INT32 [N, 128] -> OUTPUT FP32 [N, 128, columns], the layers of BERT with random weights.
+
+    Source of the sizes: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", section 3.
+    """
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def constant(name: str, value: object, dtype: type = np.float32) -> str:
+        weights.append(numpy_helper.from_array(np.array(value, dtype), name))
+        return name
+
+    def weight(name: str, *shape: int, scale: float = columns**-0.5) -> str:
+        return constant(name, random.standard_normal(shape, np.float32) * np.float32(scale))
+
+    def add(operator: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{operator}{len(nodes)}"
+        nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        return output
+
+    def dense(name: str, source: str, into: int, out: int) -> str:
+        product = add("MatMul", source, weight(f"{name}.weight", into, out, scale=into**-0.5))
+        return add("Add", product, weight(f"{name}.bias", out, scale=0.02))
+
+    def normed(name: str, source: str) -> str:
+        gamma, beta = constant(f"{name}.gamma", np.ones(columns)), weight(f"{name}.beta", columns, scale=0.02)
+        return add("LayerNormalization", source, gamma, beta, axis=-1)
+
+    half, one, two = (constant(name, value) for name, value in (("half", 0.5), ("one", 1), ("root of two", 2**0.5)))
+    width = constant("root of width", (columns // heads) ** 0.5)
+    split = constant("split", [0, 0, heads, columns // heads], np.int64)
+    merged = constant("merged", [0, 0, columns], np.int64)
+    words = add("Gather", weight("words", _WORDS, columns), "IDS")
+    x = normed("embeddings", add("Add", words, weight("positions", _TOKENS, columns)))
+    for n in range(layers):
+        q, k, v = (
+            add("Transpose", add("Reshape", dense(f"{n}.{part}", x, columns, columns), split), perm=perm)
+            for part, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
+        )
+        attention = add("Softmax", add("Div", add("MatMul", q, k), width), axis=-1)
+        mixed = add("Reshape", add("Transpose", add("MatMul", attention, v), perm=[0, 2, 1, 3]), merged)
+        x = normed(f"{n}.attention", add("Add", dense(f"{n}.mixed", mixed, columns, columns), x))
+        wide = dense(f"{n}.wide", x, columns, 4 * columns)
+        gelu = add("Mul", add("Mul", wide, half), add("Add", add("Erf", add("Div", wide, two)), one))
+        x = normed(f"{n}.output", add("Add", dense(f"{n}.narrow", gelu, 4 * columns, columns), x))
+    nodes.append(helper.make_node("Identity", [x], ["OUTPUT"]))
+    given = helper.make_tensor_value_info("IDS", TensorProto.INT32, ["N", _TOKENS])
+    output = helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["N", _TOKENS, columns])
+    graph = helper.make_graph(nodes, "bert", [given], [output], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+class Part:
+    """What one part is given, and where it sends its rows."""
+
+    def __init__(self, device: str, seconds: float, connection: Connection) -> None:
+        self.device = device
+        self.pairs = max(2, round(seconds / TURN_S))
+        self.models = FOLDER / device
+        self._connection = connection
+
+    def send(self, kind: str, *values: object) -> None:
+        """Call the method `kind` of the run's results, or append to their list of that name."""
+        self._connection.send((kind, values))
+
+    @contextmanager
+    def kept_going(self, what: str) -> Iterator[None]:
+        """What fails in the block becomes a row."""
+        try:
+            yield
+        except Exception as error:
+            self.send("remarks", f"{what}: **failed**, {type(error).__name__}: {error}")
+
+    def resnet(self) -> Case:
+        case = replace(BY_KEY["e"], title=RESNET)
+        return case if self.device == "gpu" else replace(case, inputs=(("INPUT", "FP32", (3, 32, 32)),))
+
+    def write(self, name: str, graph: onnx.ModelProto | None, count: int = 1, more: str = "") -> None:
+        """A model whose inputs and outputs the server completes; without `graph`, keep the existing one."""
+        group = f"instance_group {{ kind: KIND_{self.device.upper()} count: {count} }}"
+        config = f'backend: "onnxruntime" max_batch_size: {max(BATCHES)} {group} {more}\n'
+        repositories.write(self.models / name, config, graph)
+
+    @contextmanager
+    def server(self, *models: str) -> Iterator[Server]:
+        """A server with these models; notes the memory that they take on the GPU once they have run."""
+        log = FOLDER / f"{'-'.join(models)}.log"
+        before = gpu_megabytes()
+        with trident(self.models, log, *SERVING, *(f"--load-model={model}" for model in models)) as server:
+            loaded = gpu_megabytes()
+            yield server
+            ran = gpu_megabytes()
+        title = f"a server with {' and '.join(models)}"
+        if before is None or loaded is None or ran is None:
+            self.send("remarks", f"{title}: no figures of its memory on the GPU without NVML")
+        else:
+            self.send("note", title, "GPU memory, loaded", "MB", [loaded - before])
+            self.send("note", title, "GPU memory, after the runs", "MB", [ran - before])
+
+    def compare(self, title: str, loads: dict[str, tuple[Server, Ask]], connections: int = CONNECTIONS) -> Comparison:
+        """Interleave the loads that can be opened, and send their rows. The last one is the base and has to open."""
+        with ExitStack() as stack:
+            found: dict[str, Load] = {}
+            for name, (server, ask) in loads.items():
+                with self.kept_going(f"{title}, {name}"):
+                    found[name] = stack.enter_context(ask(server))
+            if list(loads)[-1] not in found:
+                raise RuntimeError("there is nothing to compare with")
+            with Drained(found, connections=connections, seconds=TURN_S, warm_up_s=WARM_UP_S) as interleaved:
+                turns = [interleaved.round(number) for number in range(self.pairs)]
+        comparison = Comparison(title, connections, turns, interleaved.errors)
+        self.send("comparisons", comparison)
+        return comparison
+
+    def beside_bare(self, case: Case, server: Server, provider: str = "", aim: float | None = AIM) -> None:
+        """One case in the server, in each way that tensors reach it, beside sessions without a server."""
+        graph = self.models / case.model / "1" / "model.onnx"
+        title = f"{case.title}, batch {case.rows}"
+        session = onnxruntime.InferenceSession(graph, providers=PROVIDERS["cpu"])
+        expected = dict(zip(case.outputs, session.run(list(case.outputs), case.feeds()), strict=True))
+        headers, body = server.ask("POST", case.path, *case.body())
+        answer = case.answer(body, headers[LENGTH])
+        off = max(float(abs(answer[name] - array).max() / abs(array).max()) for name, array in expected.items())
+        self.send("note", title, "largest difference from the CPU's outputs", "ppm of the largest", [off * 1e6])
+        sizes = {name: array.nbytes for name, array in expected.items()}
+        ways = {
+            "HTTP": infer(case, checked=False),
+            "system shared memory": in_shared_memory(case, sizes, system_region),
+            "CUDA shared memory": in_shared_memory(case, sizes, cuda_region),
+            "bare session, I/O binding": bare(case, graph, provider or self.device, binding=True),
+            BASE: bare(case, graph, provider or self.device, binding=False),
+        }
+        if self.device == "cpu":
+            del ways["CUDA shared memory"]
+        comparison = self.compare(title, {name: (server, ask) for name, ask in ways.items()})
+        for name in comparison.loads:
+            if aim is None or name.startswith(BASE):
+                continue
+            measured = comparison.rate_ratio(name).median
+            self.send("at_least", f"{title}, {name}", f"requests/s over the {BASE}", aim, measured)
+
+
+class Drained(Interleaved):
+    """Waits until the server has finished even long executions."""
+
+    def _drain(self, load: Load) -> tuple[int, float]:
+        found = super()._drain(load)
+        while True:
+            time.sleep(LAST_ANSWER_S)
+            before, found = found, super()._drain(load)
+            if found[0] == before[0]:
+                return found
+
+
+def gpu_megabytes() -> float | None:
+    """Memory in use on all GPUs; None without NVML."""
+    meter = GpuMeter.open()
+    if meter is None:
+        return None
+    with contextlib.closing(meter):
+        return sum(reading.memory_used or 0 for reading in meter.read()) / 2**20
+
+
+PROVIDERS = {"cpu": ["CPUExecutionProvider"]}
+PROVIDERS["gpu"] = ["CUDAExecutionProvider", *PROVIDERS["cpu"]]
+PROVIDERS["tensorrt"] = ["TensorrtExecutionProvider", *PROVIDERS["gpu"]]
+
+
+def session_of(graph: Path, provider: str) -> Any:
+    """RuntimeError if ONNX Runtime falls back to another provider."""
+    if provider != "cpu":
+        onnxruntime.preload_dlls()
+    session = onnxruntime.InferenceSession(graph, providers=PROVIDERS[provider])
+    if session.get_providers()[0] != PROVIDERS[provider][0]:
+        raise RuntimeError(f"{PROVIDERS[provider][0]} does not load")
+    return session
+
+
+def loop(graph: Path, feeds_file: Path, provider: str, binding: bool, count_file: Path) -> None:
+    """Run a session until SIGINT, and count the runs in a file."""
+    ended: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: ended.append(number))
+    session, feeds = session_of(graph, provider), dict(np.load(feeds_file))
+    count = np.memmap(count_file, np.uint64, "w+", shape=(1,))
+    device = "cpu" if provider == "cpu" else "cuda"
+    bound = session.io_binding()
+    for name, feed in feeds.items():
+        bound.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(feed, device, 0))
+    for output in session.get_outputs():
+        bound.bind_output(output.name, device, 0)
+    began = time.perf_counter()
+    while not ended:
+        if binding:
+            session.run_with_iobinding(bound)
+        else:
+            session.run(None, feeds)
+        count[0] += 1
+    result = dict.fromkeys(("p50_us", "p99_us", "p999_us", "errors"), 0)
+    result |= {"requests": int(count[0]), "duration_us": int((time.perf_counter() - began) * 1e6)}
+    print(f"RESULT {json.dumps(result)}")
+
+
+class BareServer(Server):
+    """A session in a loop, as the runner sees a server."""
+
+    def __init__(self, arguments: list[str], count: Path) -> None:
+        super().__init__(BASE, [sys.executable, "-m", "bench.gpu", "loop", *arguments, str(count)], count)
+        self.count = count
+        self.client = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def requests(self, model: str) -> int:
+        return int.from_bytes(self.count.read_bytes(), "little") if self.count.exists() else 0
+
+    def cpu_seconds(self) -> float:
+        return tree_seconds(self.client.pid)
+
+
+@dataclass(frozen=True, slots=True)
+class BareLoad(HttpLoad):
+    server: BareServer
+
+    def start(self, *, connections: int, seconds: int) -> subprocess.Popen[str]:
+        self.server.client.send_signal(signal.SIGCONT)
+        return self.server.client
+
+
+def bare(case: Case, graph: Path, provider: str, binding: bool) -> Ask:
+    """A process that runs a session in a loop instead of the server. It waits, warm, for its turns."""
+
+    @contextmanager
+    def opened(_: Server) -> Iterator[Load]:
+        feeds = FOLDER / f"{case.key}.npz"
+        np.savez(feeds, allow_pickle=False, **case.feeds())
+        count = FOLDER / f"{uuid.uuid4().hex}.count"
+        server = BareServer([str(graph), str(feeds), provider, "binding" if binding else ""], count)
+        try:
+            while server.requests("") < WARM_RUNS:
+                if server.client.poll() is not None:
+                    raise RuntimeError(f"the session ended: {server.client.communicate()[1][-300:]}")
+                time.sleep(0.01)
+            server.client.send_signal(signal.SIGSTOP)
+            yield BareLoad(server, case.model, "", count)
+        finally:
+            server.client.kill()
+            server.client.communicate()
+            count.unlink(missing_ok=True)
+
+    return opened
+
+
+Region = Callable[[Server, bytes, int], contextlib.AbstractContextManager[str]]
+
+
+def in_shared_memory(case: Case, sizes: dict[str, int], region: Region) -> Ask:
+    """The case with its tensors in shared memory: the inputs, and then the outputs, to which all connections write."""
+
+    @contextmanager
+    def opened(server: Server) -> Iterator[Load]:
+        feeds = case.feeds()
+        content = b"".join(feed.tobytes() for feed in feeds.values())
+        with region(server, content, len(content) + sum(sizes.values())) as name:
+            at = 0
+
+            def place(size: int) -> dict[str, object]:
+                nonlocal at
+                at += size
+                span = {"shared_memory_byte_size": size, "shared_memory_offset": at - size}
+                return {"parameters": {"shared_memory_region": name, **span}}
+
+            inputs = [
+                {"name": each, "shape": list(feeds[each].shape), "datatype": datatype, **place(feeds[each].nbytes)}
+                for each, datatype, _ in case.inputs
+            ]
+            outputs = [{"name": each, **place(size)} for each, size in sizes.items()]
+            body = json.dumps({"inputs": inputs, "outputs": outputs}).encode()
+            server.ask("POST", case.path, body, JSON_HEADERS)
+            script = write_script(f"{case.key}-{name}", body, headers=JSON_HEADERS)
+            yield HttpLoad(server, case.model, server.url(case.path), script)
+
+    return opened
+
+
+@contextmanager
+def system_region(server: Server, content: bytes, size: int) -> Iterator[str]:
+    file = Path(DIRECTORY, f"trident_bench_{uuid.uuid4().hex}")
+    try:
+        file.write_bytes(content)
+        os.truncate(file, size)
+        with registered(server, "system", {"key": file.name, "byte_size": size}) as name:
+            yield name
+    finally:
+        file.unlink(missing_ok=True)
+
+
+@contextmanager
+def cuda_region(server: Server, content: bytes, size: int) -> Iterator[str]:
+    driver = CudaDriver.open()
+    if driver is None:
+        raise NotServed("no GPU")
+    with driver.on(0), contextlib.closing(DeviceMemory(driver)) as memory:
+        address, handle = memory.address(size), IpcHandle()
+        driver.copy_to_device(0, address, np.frombuffer(content, np.uint8).ctypes.data, len(content))
+        driver.call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(address))
+        document = {"raw_handle": {"b64": base64.b64encode(bytes(handle)).decode()}, "device_id": 0, "byte_size": size}
+        with registered(server, "cuda", document) as name:
+            yield name
+
+
+@contextmanager
+def registered(server: Server, kind: str, document: dict[str, object]) -> Iterator[str]:
+    name = f"{kind}_{uuid.uuid4().hex[:8]}"
+    path = f"/v2/{kind}sharedmemory/region/{name}"
+    server.ask("POST", f"{path}/register", json.dumps(document).encode(), JSON_HEADERS)
+    try:
+        yield name
+    finally:
+        server.exchange("POST", f"{path}/unregister")
+
+
+def gpu_tests(part: Part) -> None:
+    tests = (ROOT / "tests" / "unit").rglob("test_*.py")
+    files = [str(file) for file in tests if "pytest.mark.gpu" in file.read_text()]
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    log = FOLDER / "tests.log"
+    log.write_text(done.stdout + done.stderr)
+    summary = (done.stdout.strip() or done.stderr.strip()).splitlines()[-1]
+    part.send("remarks", f"tests marked gpu: {summary}; log {log.relative_to(ROOT)}")
+    if done.returncode not in (0, 5):  # 5: no such tests
+        raise RuntimeError(f"pytest ends with {done.returncode}")
+
+
+def models(part: Part) -> None:
+    small = part.device == "cpu"
+    graph = networks.resnet()
+    if small:
+        for dimension in graph.graph.input[0].type.tensor_type.shape.dim[2:]:
+            dimension.dim_value = 32
+    part.write("resnet", graph)
+    part.write("resnet_two", graph, count=2)
+    part.write("simple", onnx.load(repositories.SHIPPED / "simple" / "1" / "model.onnx"))
+    tensorrt = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
+    part.write("resnet_trt", graph, more=tensorrt)
+    part.write("bert", bert(48, 2, 4) if small else bert())
+
+
+def add_sub(part: Part) -> None:
+    with part.server("simple") as server:
+        part.beside_bare(replace(ADD_SUB, title=ADD_SUB.title.removesuffix(", binary")), server, aim=None)
+
+
+def batches(part: Part, case: Case) -> None:
+    with part.server(case.model) as server:
+        for rows in BATCHES:
+            with part.kept_going(f"{case.title}, batch {rows}"):
+                part.beside_bare(replace(case, rows=rows, key=f"{case.model}-{rows}"), server)
+
+
+def two_instances(part: Part) -> None:
+    case = replace(part.resnet(), rows=8, key="resnet-two")
+    with part.server("resnet", "resnet_two") as server:
+        loads = {
+            "two instances": (server, infer(case, model="resnet_two", checked=False)),
+            "one instance": (server, infer(case, checked=False)),
+        }
+        part.compare(f"{RESNET}, batch 8", loads, 2 * CONNECTIONS)
+
+
+def tensorrt(part: Part) -> None:
+    session_of(part.models / "simple" / "1" / "model.onnx", "tensorrt")
+    case = replace(part.resnet(), title=f"{RESNET}, TensorRT", model="resnet_trt")
+    with part.server(case.model) as server:
+        part.beside_bare(replace(case, rows=8, key="tensorrt-8"), server, "tensorrt")
+
+
+PARTS: dict[str, tuple[Callable[[Part], None], float]] = {
+    "models": (models, 90),
+    "tests": (gpu_tests, 100),
+    "add_sub": (add_sub, 60),
+    "resnet": (lambda part: batches(part, part.resnet()), 180),
+    "bert": (lambda part: batches(part, BERT), 180),
+    "two_instances": (two_instances, 60),
+    "tensorrt": (tensorrt, 150),
+}
+"""Each part and its limit in seconds."""
+
+
+def _work(name: str, device: str, seconds: float, connection: Connection) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    part = Part(device, seconds, connection)
+    with part.kept_going(name):
+        PARTS[name][0](part)
+
+
+def _run_part(name: str, options: argparse.Namespace, limit_s: float, results: Figures) -> str:
+    """Run a part in a process, and return how it ended. Nothing of it stays behind."""
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    others = tree_members(os.getpid())
+    process = context.Process(target=_work, args=(name, options.device, options.seconds, sender))
+    began = time.monotonic()
+    process.start()
+    sender.close()
+    ended = False
+    with contextlib.suppress(EOFError):
+        while receiver.poll(max(0.0, began + limit_s - time.monotonic())):
+            kind, values = receiver.recv()
+            into = getattr(results, kind)
+            (into.append if isinstance(into, list) else into)(*values)
+        ended = True
+        process.terminate()
+    process.join(END_S)
+    for member in tree_members(os.getpid()) - others:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(member, signal.SIGKILL)
+    process.join()
+    if ended:
+        return f"**stopped** after {limit_s:.0f} s"
+    how = f"**ended with {process.exitcode}** after" if process.exitcode else "took"
+    return f"{how} {time.monotonic() - began:.0f} s"
+
+
+def _describe_gpu() -> str:
+    command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "no GPU"
+
+
+def run(options: argparse.Namespace) -> None:
+    require_wrk()
+    if unknown := set(options.only or ()) - set(PARTS):
+        raise SystemExit(f"unknown {', '.join(sorted(unknown))}; expected some of {', '.join(PARTS)}")
+    ends = time.monotonic() + options.limit
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    # Servers that outlive a part become children of this process, which ends them.
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    resource_tracker.ensure_running()
+    dry = options.device == "cpu"
+    folder = options.results or (UNPUBLISHED if dry else RESULTS)
+    publication = Publication(argparse.Namespace(results=folder, crowded=True))
+    results = Figures(shlex.join(["python", "-m", "bench.gpu", *sys.argv[1:]]))
+    results.machine["gpu"] = _describe_gpu()
+    results.remarks.append(f"{results.machine['gpu']}; ONNX Runtime {onnxruntime.__version__}")
+    for name in options.only or PARTS:
+        limit_s = min(PARTS[name][1], ends - time.monotonic() - END_S)
+        outcome = _run_part(name, options, limit_s, results) if limit_s > 0 else "**no time left**"
+        results.remarks.append(f"part {name}: {outcome}")
+        print(results.remarks[-1], file=sys.stderr, flush=True)
+        (FOLDER / "so-far.json").write_text(results.to_json())
+    results.publish(publication, "-gpu-dry-run" if dry else "-gpu")
