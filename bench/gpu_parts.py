@@ -152,7 +152,12 @@ class Part:
         """A server with these models; notes the memory that they take on the GPU once they have run."""
         log = FOLDER / f"{'-'.join(models)}.log"
         before = gpu_megabytes()
-        with trident(self.models, log, *SERVING, *(f"--load-model={model}" for model in models)) as server:
+        with ExitStack() as stack:
+            try:
+                named = (f"--load-model={model}" for model in models)
+                server = stack.enter_context(trident(self.models, log, *SERVING, *named))
+            except RuntimeError as error:
+                raise RuntimeError(f"{error}: {' '.join(log.read_text()[-300:].split())}") from error
             loaded = gpu_megabytes()
             yield server
             ran = gpu_megabytes()
@@ -509,7 +514,8 @@ def run(options: argparse.Namespace) -> None:
     results = Figures(shlex.join(["python", "-m", "bench.gpu", *sys.argv[1:]]))
     results.machine["gpu"] = _describe_gpu()
     results.remarks.append(f"{results.machine['gpu']}; ONNX Runtime {onnxruntime.__version__}")
-    for name in options.only or PARTS:
+    # The others need the models.
+    for name in dict.fromkeys(["models", *(options.only or PARTS)]):
         limit_s = min(PARTS[name][1], ends - time.monotonic() - END_S)
         outcome = _run_part(name, options, limit_s, results) if limit_s > 0 else "**no time left**"
         results.remarks.append(f"part {name}: {outcome}")
