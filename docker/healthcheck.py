@@ -48,10 +48,8 @@ def server_arguments(command_line: bytes) -> list[str] | None:
 def question(settings: ServerSettings) -> Question | None:
     """The health request of the platform; None if the server opens no port for it."""
     address = _ANY.get(settings.http_address, settings.http_address)
-    if settings.allow_sagemaker:
-        return Question(address, settings.sagemaker_port, "/ping")
-    if settings.allow_vertex_ai and settings.vertex is not None:
-        return Question(address, settings.vertex_ai_port, settings.vertex.health_route)
+    for platform in settings.open_platforms.values():
+        return Question(address, platform.port, platform.health_route)
     if not settings.allow_http or settings.http_use_ssl_mutual:  # there is no client's certificate to show
         return None
     return Question(address, settings.http_port, "/v2/health/ready", settings.http_use_ssl)

@@ -60,7 +60,8 @@ class PlatformSettings:
 
     `thread_count` is as --http-thread-count. `default_model` is "" for the only loaded model. With `multi_model` the
     platform says at run time which models to load. All other ports must lie in `safe_port_range`, if there is one.
-    `public_groups` are the groups of v2 routes that the port serves as well. `sources` gives the source of each setting
+    `public_groups` are the groups of v2 routes that the port serves as well. `health_route` answers 200 when the
+    container is healthy. `sources` gives the source of each setting
     that does not have its default value.
     """
 
@@ -70,6 +71,7 @@ class PlatformSettings:
     multi_model: bool = False
     safe_port_range: tuple[int, int] | None = None
     public_groups: tuple[str, ...] = ()
+    health_route: str = "/v2/health/ready"
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[SettingRow]:

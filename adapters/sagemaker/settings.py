@@ -83,6 +83,7 @@ class BatchStrategy(StrEnum):
 class SageMakerSettings(PlatformSettings):
     """`max_payload_mb` 0 means bodies of any size, in chunks; `memory_limit_mb` 0 means the container's memory."""
 
+    health_route: str = "/ping"
     inference_type: InferenceType = InferenceType.INFER
     ping_mode: PingMode = PingMode.READY
     batch: bool = False

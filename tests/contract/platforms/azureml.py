@@ -53,7 +53,7 @@ class AzureML(Platform):
         return PlatformTexts(options=[*opened, *closed, *models])
 
     def settings(self, given: OptionValues, environ: Mapping[str, str], *, on_platform: bool) -> PlatformSettings:
-        return PlatformSettings(port=given.of(AzureMLOptions).azureml_port)
+        return PlatformSettings(port=given.of(AzureMLOptions).azureml_port, health_route="/ready")
 
     def application(self, settings: PlatformSettings, host: Host) -> V2Application:
         return AzureMLApplication(host)
