@@ -93,7 +93,7 @@ def request_metrics_page(registry: CollectorRegistry, openmetrics: bool = False)
 _log = logging.getLogger("trident.http")
 
 # The files of a process, by the kinds of its metrics, and their sizes in bytes: twice the series that there can be.
-_FILES = {"counter": 1 << 18, "histogram": 1 << 16}
+_FILES = {"counter": 1 << 18, "histogram": 1 << 16, "gauge_max": 1 << 16}
 
 
 def share_request_counts(directory: Path) -> CollectorRegistry | None:

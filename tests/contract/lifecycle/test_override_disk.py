@@ -28,7 +28,7 @@ def small_disk() -> Iterator[Path]:
     """A file system with the room that two front ends need, and 256 KB."""
     # Not in `tmp_path`: the address of a socket is short.
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as disk:
-        mount = ["mount", "-t", "tmpfs", "-o", "size=640k,nr_inodes=24", "tmpfs", disk]
+        mount = ["mount", "-t", "tmpfs", "-o", "size=1024k,nr_inodes=24", "tmpfs", disk]
         mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
         if mounted.returncode != 0:
             pytest.skip(f"no file system may be mounted here (that needs CAP_SYS_ADMIN): {mounted.stderr.strip()}")
