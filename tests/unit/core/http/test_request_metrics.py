@@ -129,7 +129,7 @@ CASES: dict[Callable[[Path], None], list[str]] = {
     two_ports: ["3.0 3.0 3.0 3.0 3.0 3.0"],
     nothing_yet: ["0"],
     of_two_directories: ["1.0 1.0 1.0"],
-    space_before_it_counts: ["('counter', 262144) ('histogram', 65536)"],
+    space_before_it_counts: ["('counter', 262144) ('gauge', 65536) ('histogram', 65536)"],
     full_disk: ["1.0 1.0 1.0", "0"],
 }
 
