@@ -9,8 +9,8 @@ from __future__ import annotations
 # By CUDA's major version.
 LEAST_DRIVERS = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
 OLD_DRIVER_CURE = (
-    "use the image with CUDA 12 (docker build --build-arg CUDA=12; with pip: trident-inference[gpu12]), or a machine "
-    "with a newer driver (docs/gpu.md)"
+    "use a machine with a newer driver; in place of CUDA 13 the image with CUDA 12 (docker build --build-arg CUDA=12; "
+    "with pip: trident-inference[gpu12]); see docs/gpu.md"
 )
 
 
@@ -23,5 +23,6 @@ def old_driver(needed: str, driver: str, supported: str) -> str:
     major, newest = needed.partition(".")[0], supported.partition(".")[0]
     if not major.isdecimal() or not newest.isdecimal() or int(newest) >= int(major):
         return ""
-    least = LEAST_DRIVERS.get(int(major), "a later one")
-    return f"driver {driver} is too old for CUDA {major}: it supports CUDA {supported}, and {least} or later is needed"
+    least = LEAST_DRIVERS.get(int(major))
+    needs = f"{least} or later" if least else "a newer one"
+    return f"driver {driver} is too old for CUDA {major}: it supports CUDA {supported}, and {needs} is needed"

@@ -12,6 +12,7 @@ def test_a_driver_of_an_older_cuda_is_too_old() -> None:
         "driver 535.183.01 is too old for CUDA 13: it supports CUDA 12.2, and 580.65.06 or later is needed"
     )
     assert "525.60.13 or later" in old_driver("12.8", "470.256.02", "11.4")
+    assert old_driver("14.0", "580.65.06", "13.0").endswith("and a newer one is needed")
 
 
 @pytest.mark.parametrize(
