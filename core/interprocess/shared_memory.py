@@ -37,7 +37,7 @@ _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
-# Twice as fast as __array_interface__, but for writable buffers only.
+# Takes half the time of __array_interface__, but accepts only writable buffers.
 _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
@@ -147,7 +147,7 @@ class SharedMemory:
             raise BadFrame(str(error)) from None
 
     def release(self, kind: int) -> bytes:
-        """A frame of this type that releases what is no longer used; b"" if there is nothing."""
+        """A frame of this type that releases the memory no longer in use; b"" if there is none."""
         if not self._unused:
             return b""
         offsets: list[int] = []

@@ -361,7 +361,7 @@ class SequenceScheduler:
             for sequence in ready:
                 self._go_on(sequence, change)
 
-    # --- the ends of sequences. Under the lock, but for `_end_overdue`.
+    # --- how sequences end. The caller holds the lock, except in `_end_overdue`.
 
     def _admit_no_more(self, sequence: OpenSequence) -> None:
         """Let no more requests join `sequence`."""

@@ -115,7 +115,7 @@ def _unknown(name: str) -> ConfigInvalid:
 ACCELERATORS = "optimization.execution_accelerators"
 """The field of a configuration that the accelerators are."""
 
-# Parameters of the accelerator `tensorrt` that have the same name in ONNX Runtime.
+# Options of the TensorRT provider. Most parameters of the accelerator `tensorrt` have the option's name.
 _TENSORRT_BOOLEANS = frozenset(
     f"trt_{name}"
     for name in (
