@@ -23,6 +23,7 @@ from trident.app.emulators.vertex.endpoint import Endpoint
 from trident.app.emulators.vertex.limits import CanonicalCode, GoogleError
 from trident.app.emulators.vertex.predictions import predict_request
 from trident.core.errors import ConfigInvalid
+from trident.core.observability.log import escaped
 
 _LONGEST_LINE = 64 << 20
 _LARGEST_FILE = 64 << 20
@@ -286,10 +287,16 @@ class BatchCounts:
     predicted: int = 0
     failed: int = 0
     is_whole: bool = False
+    first_error: str = field(default="", compare=False)
+
+    def add_failed(self, count: int, error: str) -> None:
+        self.failed += count
+        self.first_error = self.first_error or error
 
     def text(self) -> str:
         stopped = "" if self.is_whole else "; the job was stopped before the end of its input"
-        return f"{self.predicted} instances predicted, {self.failed} failed{stopped}"
+        error = f"; the first error: {self.first_error}" if self.first_error else ""
+        return escaped(f"{self.predicted} instances predicted, {self.failed} failed{stopped}{error}")
 
 
 class BatchJob:
@@ -320,7 +327,7 @@ class BatchJob:
         for record in read_records(self._options.input, self._options.instances_format):
             instance = self._options.config.instance(record, self._options.instances_format)
             if instance.fault:
-                counts.failed += 1
+                counts.add_failed(1, instance.fault)
                 output.add_error(instance.label, CanonicalCode.INVALID_ARGUMENT, instance.fault)
             else:
                 yield instance
@@ -337,7 +344,7 @@ class BatchJob:
         except GoogleError as error:
             if is_stopped():
                 return
-            counts.failed += len(instances)
+            counts.add_failed(len(instances), error.message)
             for each in instances:
                 output.add_error(each.label, error.status, f"Cannot get predictions. {error.message}")
             return

@@ -1,8 +1,8 @@
 """JSON and JSON Lines: documents with instances or columns to a payload, and outputs to documents.
 
-An instance is the value of the only input, or an object with a value by input name. Numbers for a model with one input
-are parsed directly into an array. Other documents are parsed into Python values, which are converted level by level in
-C and not element by element in Python.
+An instance is the value of the only input, an object with a value by input name, or a flat row of all inputs. Numbers
+for a model with one input are parsed directly into an array. Other documents are parsed into Python values, which are
+converted level by level in C and not element by element in Python.
 Source: docs/spec/vertex.md section D points 1 to 5; docs/spec/sagemaker.md sections A6 (lines) and C "Auto-wrapping".
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from itertools import chain
 from math import prod
 from operator import itemgetter
@@ -51,6 +52,7 @@ from trident.core.http.payloads.payload import (
     unravelled,
     wide_integers,
 )
+from trident.core.http.payloads.rows import RowLayout
 from trident.core.inference.tensors import BYTES, Array, Buffer, Datatype, Shape, bytes_array, element_count
 
 # --- documents
@@ -239,7 +241,11 @@ def decode_numbers(wide: Array, spec: ModelSpec, row_name: RowName) -> DecodedPa
     if wide.ndim == 1 and all(dim == 1 for dim in expected.dims):
         wide = wide.reshape(-1, *expected.dims)
     if not fits_dims(wide.shape[1:], expected.dims):
-        return None
+        signature = instance_signature(spec, None)
+        layout = _row_layout(signature, wide.shape[1], row_name(0)) if wide.ndim == 2 else None
+        if layout is None:
+            return None
+        wide = wide.reshape(-1, *layout.blocks[0].dims)
     array = as_datatype(wide, expected.datatype, ErrorLocation(row_name, name))
     return DecodedPayload(arrays={name: array}, count=len(array), stacked=signature.stacked)
 
@@ -319,6 +325,9 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
     """Decode instances. Raises InvalidRequest that names the input, and the instance by `row_name`."""
     if not instances:
         raise InvalidRequest("there are no instances: expected at least one")
+    rows = _flat_rows(instances, spec, row_name)
+    if rows is not None:
+        return rows
     columns = _columns(instances, spec, rules, row_name)
     first_name = next(iter(columns))
     signature = instance_signature(spec, _rank_at(columns[first_name][0], spec.inputs[first_name]))
@@ -331,6 +340,39 @@ def decode_instances(instances: list[Any], spec: ModelSpec, rules: DecodeRules, 
             raise
         payload.rows = [_row_arrays(columns, signature, row_name, index) for index in range(len(instances))]
     return payload
+
+
+def _flat_rows(instances: list[Any], spec: ModelSpec, row_name: RowName) -> DecodedPayload | None:
+    """The payload of lists with the elements of all inputs side by side; None for instances of another form."""
+    if set(map(type, instances)) != {list} or rank_of(instances[0]) != 1:
+        return None
+    signature, width = instance_signature(spec, None), len(instances[0])
+    layout = _row_layout(signature, width, row_name(0))
+    if layout is None:
+        return None
+    if set(map(len, instances)) != {width}:
+        index = next(i for i, row in enumerate(instances) if len(row) != width)
+        raise mismatch(row_name(index), f"{width} columns, as {row_name(0)} has", str(len(instances[index])))
+    arrays = {}
+    for block in layout.blocks:
+        name, flat = block.spec.name, replace(block.spec, dims=(block.columns.stop - block.columns.start,))
+        columns = [row[block.columns] for row in instances]
+        arrays[name] = column_array(columns, flat, ErrorLocation(row_name, name)).reshape(-1, *block.dims)
+    return DecodedPayload(arrays=arrays, count=len(instances), stacked=signature.stacked)
+
+
+def _row_layout(signature: InstanceSignature, width: int, row: str) -> RowLayout | None:
+    """The layout of flat rows of `width` elements; None if an instance of the only input has to have another form.
+
+    Raises InvalidRequest for a width that does not fit several inputs.
+    """
+    dims = [expected.dims for expected in signature.inputs.values()]
+    try:
+        return RowLayout(signature, width, row) if len(dims) > 1 or len(dims[0]) != 1 else None
+    except InvalidRequest as error:
+        if len(dims) > 1:
+            raise InvalidRequest(error.message, hint="or send an object with a value by input name") from None
+        return None
 
 
 def _arrays(columns: dict[str, list[Any]], signature: InstanceSignature, row_name: RowName) -> dict[str, Array]:
@@ -444,10 +486,12 @@ def column_array(values: list[Any], expected: InputSpec, location: ErrorLocation
 
 
 def decode_b64(value: dict[str, Any], location: str) -> bytes:
-    """The bytes of `{"b64": "..."}`: standard base64 with padding. Raises InvalidRequest."""
+    """The bytes of `{"b64": "..."}`: standard base64 with padding, perhaps in lines. Raises InvalidRequest."""
     text = value["b64"]
     if type(text) is not str:
         raise mismatch(f"{location}, 'b64'", "a string of base64", shown(text))
+    if "\n" in text or "\r" in text:  # MIME's base64 has lines, as encoders of many languages write it
+        text = "".join(text.split())
     if len(text) % 4:
         # Checked here, because the decoder accepts "AAAA=".
         raise InvalidRequest(f"{location}, 'b64': invalid base64: its length, {len(text)}, is not a multiple of 4")

@@ -138,6 +138,7 @@ def test_outputs_may_have_different_shapes(container: VertexContainer) -> None:
         ([PAIR, {**PAIR, "INPUT2": 1}], "instance 1: 'INPUT2' is not an input of model 'add_sub'"),
         ([PAIR, [1]], "instance 1: expected an object with a value by input name, like the others, got a list"),
         ([5, PAIR], "instance 0: expected an object with a value by input name, like the others, got 5"),
+        ([[1, 2]], "instance 0: expected 8 columns (4 for 'INPUT0', 4 for 'INPUT1'), got 2"),
         ([[[1] * 4, [2] * 4]], "instance 0: expected an object with the inputs 'INPUT0', 'INPUT1', got a list"),
         ([PAIR, {**PAIR, "INPUT1": [1, 2, "x", 4]}], "instance 1, input 'INPUT1', element [2]: expected an integer"),
         ([PAIR, {**PAIR, "INPUT1": [1, 2]}], "instance 1, input 'INPUT1': expected a list of 4, got one of 2"),

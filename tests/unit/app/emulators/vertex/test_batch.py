@@ -256,7 +256,9 @@ def test_a_failed_request_fails_only_its_own_instances(tmp_path: Path) -> None:
         return Answer(422, b"bad 2") if 2 in json.loads(call.body)["instances"] else doubled(call)
 
     job = Job(tmp_path, list(range(6)), answer)
-    assert job.run(batch_size=2) == BatchCounts(predicted=4, failed=2, is_whole=True)
+    counts = job.run(batch_size=2)
+    assert counts == BatchCounts(predicted=4, failed=2, is_whole=True)
+    assert counts.text() == "4 instances predicted, 2 failed; the first error: bad 2"
     assert [each["instance"] for each in job.predictions] == [0, 1, 4, 5]
     error = {"code": 9, "message": "Cannot get predictions. bad 2"}
     assert job.errors == [{"instance": each, "error": error} for each in (2, 3)]

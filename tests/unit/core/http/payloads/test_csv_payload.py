@@ -8,8 +8,9 @@ import pytest
 from tests.unit.core.http.payloads.payload_models import RULES, Signature, column, model, one
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
-from trident.core.http.payloads.csv import CsvLayout, decode_csv, encode_csv
+from trident.core.http.payloads.csv import decode_csv, encode_csv
 from trident.core.http.payloads.payload import InstanceSignature, OutputColumn, instance_signature
+from trident.core.http.payloads.rows import RowLayout
 from trident.core.inference.tensors import BY_NAME
 
 # --- decoder
@@ -189,7 +190,7 @@ def signature(inputs: Signature, optional: str = "") -> InstanceSignature:
 
 
 def blocks(inputs: Signature, columns: int, optional: str = "") -> list[tuple[str, int, int, tuple[int, ...]]]:
-    layout = CsvLayout(signature(inputs, optional), columns)
+    layout = RowLayout(signature(inputs, optional), columns, "row 1")
     return [(b.spec.name, b.columns.start, b.columns.stop, b.dims) for b in layout.blocks]
 
 
@@ -222,4 +223,4 @@ def test_optional_inputs_may_be_missing() -> None:
 )
 def test_a_wrong_number_of_columns_is_refused(inputs: Signature, columns: int, message: str) -> None:
     with pytest.raises(InvalidRequest, match=message):
-        CsvLayout(signature(inputs), columns)
+        RowLayout(signature(inputs), columns, "row 1")

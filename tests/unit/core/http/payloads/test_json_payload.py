@@ -210,6 +210,7 @@ def b64(content: bytes) -> dict[str, str]:
         ([1.0, 2**63 - 1], "INT64", (1,), [[1], [2**63 - 1]]),
         ([True, False], "BOOL", (1,), [[True], [False]]),
         ([["é", "b"]], "BYTES", (2,), [["é".encode(), b"b"]]),
+        ([{"b64": "AACA\r\nPwAAAEA=\r\n"}], "FP32", (2,), [[1, 2]]),
         (["a", b64(b"\xff\0")], "BYTES", (1,), [[b"a"], [b"\xff\0"]]),
         (["Infinity", "-Infinity"], "FP16", (1,), [[np.inf], [-np.inf]]),
         ([b64(np.array([1, 2], np.float32).tobytes())], "FP32", (2,), [[1, 2]]),
@@ -307,6 +308,24 @@ def test_one_input_takes_values_or_objects() -> None:
         assert decode_instances(instances, one("FP32", 2), RULES, instance_name).arrays["IN"].tolist() == [[1, 2]]
 
 
+def test_a_flat_row_has_the_elements_of_all_inputs() -> None:
+    payload = decode_instances([[1, 2, "x"], [3, 4, "y"]], TWO, RULES, instance_name)
+    assert {name: array.tolist() for name, array in payload.arrays.items()} == {
+        "A": [[1, 2], [3, 4]],
+        "B": [[b"x"], [b"y"]],
+    }
+
+
+@pytest.mark.parametrize("count", [1, 200])
+@pytest.mark.parametrize(("dims", "batch"), [((1, 2, 4), 4), ((2, -1), 4), ((1, 2, 4), 0)])
+def test_a_flat_row_of_the_only_input_takes_its_shape(dims: tuple[int, ...], batch: int, count: int) -> None:
+    spec, rows = one("FP32", *dims, batch=batch), [list(range(8))] * count
+    payload = decode_json(orjson.dumps({"instances": rows}), spec, RULES)
+    assert payload.arrays["IN"].shape[1:] == tuple(4 if dim == -1 else dim for dim in dims)
+    assert payload.arrays["IN"].reshape(-1, 8).tolist() == rows
+    assert payload.stacked is (batch > 0)
+
+
 def test_an_object_of_base64_is_a_value_unless_an_input_has_that_name() -> None:
     assert decode_instances([{"b64": "YWI="}], one("BYTES", 1), RULES, instance_name).arrays["IN"].tolist() == [[b"ab"]]
     spec = model({"b64": ("FP32", (1,))})
@@ -365,7 +384,10 @@ def test_instances_are_stacked_along_the_models_own_batch_dimension(instances: l
     ("instances", "message"),
     [
         ([], "there are no instances"),
-        ([[1, 2]], "instance 0: expected an object with the inputs 'A', 'B', got a list"),
+        ([1], "instance 0: expected an object with the inputs 'A', 'B', got 1"),
+        ([[1]], "instance 0: expected 3 columns (2 for 'A', 1 for 'B'), got 1"),
+        ([[1, 2], [1, 2, "x"]], "instance 1: expected 2 columns, as instance 0 has, got 3"),
+        ([[1, 2, "x"], [1, [], "x"]], "instance 1, input 'A', element [1]: expected a number that FP32 can hold"),
         (
             [{"A": [1, 2]}, [1, 2]],
             "instance 1: expected an object with a value by input name, like the others, got a list",
