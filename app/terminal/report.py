@@ -5,19 +5,17 @@ Source: docs/spec/server-options.md section 4, docs/spec/trace-and-log.md sectio
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
-from urllib.parse import quote
 
 from trident.adapters.common.options import spell_endpoint
 from trident.app.settings.server import ServerSettings
 from trident.app.settings.sources import DEFAULT
 from trident.core.config.spec import ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.http.sample_request import TOKEN, Place, curl, make_sample, write_request
 from trident.core.lifecycle.lifecycle import VersionOverview
 from trident.core.observability import log as console
 from trident.core.observability.log import escaped, log_command, log_table
@@ -103,11 +101,7 @@ def _row(cells: Sequence[list[str]], widths: Sequence[int]) -> list[str]:
 _log = logging.getLogger("trident.server")
 
 _EVERYWHERE = frozenset({"0.0.0.0", "::", "[::]", ""})
-_LONGEST_BODY = 1000
-_MOST_ELEMENTS = 256
-# By the kinds of numpy's types; the two types of 16 bits have no JSON.
-_ZEROS: dict[str, object] = {"b": False, "u": 0, "i": 0, "f": 0, "O": "text"}
-_NOT_JSON = ("FP16", "BF16")
+_LONGEST_REQUEST = 1000
 
 
 def log_settings(settings: ServerSettings) -> None:
@@ -133,40 +127,25 @@ def log_services(settings: ServerSettings) -> None:
 
 
 def log_first_request(settings: ServerSettings, specs: Iterable[ModelSpec]) -> None:
-    """Log where the server serves, with a request to one of the ready models in `specs` that a person can copy."""
+    """Log where the server serves, with the shortest request to one of the ready models in `specs`, to be copied."""
     if not settings.allow_http:
         return
     host = "localhost" if settings.http_address in _EVERYWHERE else settings.http_address
     host = f"[{host}]" if ":" in host and not host.startswith("[") else host
     url = f"{'https' if settings.http_use_ssl else 'http'}://{spell_endpoint(host, settings.http_port)}"
-    chosen = min(specs, key=lambda spec: (len(_body(spec)) or _LONGEST_BODY, spec.name), default=None)
-    words = ["curl", "-s", *(["-k"] if settings.http_use_ssl else [])]
-    if settings.auth_token_file:
-        words += ["-H", '"Authorization: Bearer $TOKEN"']
-    if chosen is None:
-        words.append(f"{url}/v2")
-    elif body := _body(chosen):
-        words += [shlex.quote(f"{url}/v2/models/{quote(chosen.name)}/infer"), "-d", shlex.quote(body)]
-    else:
-        words.append(shlex.quote(f"{url}/v2/models/{quote(chosen.name)}"))
-    log_command(_log, f"Serving at {url}. To try it:", " ".join(words))
+    headers = [TOKEN] if settings.auth_token_file else []
+    place = Place(url=url, headers=headers, trusted=not settings.http_use_ssl)
+    command = min(filter(None, (_first_request(spec, place) for spec in specs)), key=len, default="")
+    log_command(_log, f"Serving at {url}. To try it:", command or curl(place, "/v2"))
 
 
-def _body(spec: ModelSpec) -> str:
-    """A request of zeros; "" for a model whose requests are long, binary, or parts of a sequence or a stream."""
-    if spec.sequence is not None or spec.decoupled:
+def _first_request(spec: ModelSpec, place: Place) -> str:
+    """One line, or "" for a model whose requests are long or binary."""
+    try:
+        text = write_request(make_sample(spec), "curl", place)
+    except InvalidRequest:
         return ""
-    inputs = []
-    for each in (entry for entry in spec.inputs.values() if not entry.optional):
-        shape = [1 if size < 0 else size for size in each.dims]
-        batch = [1] if spec.max_batch_size > 0 and not each.is_shape_tensor else []
-        zero = _ZEROS.get(each.datatype.kind)
-        if zero is None or each.datatype.name in _NOT_JSON or math.prod(shape) > _MOST_ELEMENTS:
-            return ""
-        data = [zero] * math.prod(shape)
-        inputs.append({"name": each.name, "datatype": each.datatype.name, "shape": [*batch, *shape], "data": data})
-    text = json.dumps({"inputs": inputs}, separators=(",", ":"))
-    return text if inputs and len(text) < _LONGEST_BODY else ""
+    return text if "\n" not in text and len(text) < _LONGEST_REQUEST else ""
 
 
 def model_row(line: VersionOverview) -> ModelRow:

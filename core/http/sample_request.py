@@ -1,0 +1,561 @@
+"""A request to a model that a person can copy, made from what the model takes: for curl, Triton's clients, the SDKs of
+SageMaker and Vertex AI, and perf_analyzer.
+
+Every input is one number or text, repeated: ones and `text`, which most models take, and which are short however large
+a tensor is. Dimensions that may vary are 1; those of a picture are 224.
+Source: docs/http.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs, quote, urlsplit
+
+import numpy as np
+
+from trident.core.config.spec import InputSpec, ModelSpec
+from trident.core.errors import InvalidRequest
+from trident.core.frontend.request import version_number
+from trident.core.http.front_end import HttpFrontEnd
+from trident.core.http.reply import TEXT, Environ, Reply, json_reply, text_reply
+from trident.core.inference.tensors import BYTES, Datatype, Shape
+
+# --- what is sent
+
+_TEXT: Final = "text"
+_ONE_AS_BF16: Final = b"\x80\x3f"
+_NOT_JSON = ("FP16", "BF16")
+_PICTURE = 224
+_CHANNELS = (1, 3, 4)
+# A shell makes a word for each element.
+_MOST_ELEMENTS = 1 << 22
+_MOST_IN_FILE = 1 << 20
+_SEQUENCE = {"sequence_id": 1, "sequence_start": True, "sequence_end": True}
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInput:
+    """One input, in the shape that a client sends. `inner` is the shape without the batch dimension."""
+
+    name: str
+    datatype: Datatype
+    shape: Shape
+    inner: Shape
+    optional: bool
+
+    @property
+    def value(self) -> bool | int | str:
+        """Every element."""
+        return _TEXT if self.datatype is BYTES else True if self.datatype.kind == "b" else 1
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def packed(self) -> bytes:
+        """One element in the binary form of the protocol."""
+        if self.datatype is BYTES:
+            return len(_TEXT).to_bytes(4, "little") + _TEXT.encode()
+        if self.datatype.name == "BF16":
+            return _ONE_AS_BF16
+        return np.ones((), self.datatype.dtype).tobytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A request to `spec`. `version` is "" for the latest; `parameters` are those that it needs."""
+
+    spec: ModelSpec
+    version: str
+    inputs: tuple[SampleInput, ...]
+    parameters: dict[str, bool | int]
+
+    @property
+    def path(self) -> str:
+        """Of the model. The server compares a path as it is sent, so characters that may stand in one stay."""
+        version = f"/versions/{self.version}" if self.version else ""
+        return f"/v2/models/{quote(self.spec.name, safe=_IN_PATH)}{version}"
+
+    @property
+    def needs_binary(self) -> bool:
+        """Whether an input or an output has no form in JSON."""
+        return any(each.datatype.name in _NOT_JSON for each in self.inputs) or self.has_binary_output
+
+    @property
+    def has_binary_output(self) -> bool:
+        return any(each.datatype.name in _NOT_JSON for each in self.spec.outputs.values())
+
+
+_IN_PATH = "!$&'()*+,;=:@"
+
+
+def make_sample(spec: ModelSpec, version: str = "", shapes: Mapping[str, Shape] | None = None) -> Sample:
+    """A request with one item and without optional inputs. `shapes` replace those of inputs, batch dimension included.
+
+    Raises InvalidRequest for a shape of an input that the model does not have.
+    """
+    shapes = shapes or {}
+    for name in shapes.keys() - spec.inputs.keys():
+        raise InvalidRequest(f"the model has no input '{name}'", hint=f"its inputs: {', '.join(spec.inputs)}")
+    inputs = tuple(
+        _sample_input(each, spec, shapes.get(each.name))
+        for each in spec.inputs.values()
+        if not each.optional or each.name in shapes
+    )
+    is_sequence = spec.sequence is not None and not spec.sequence.is_iterative
+    return Sample(spec, version, inputs, dict(_SEQUENCE) if is_sequence else {})
+
+
+def _sample_input(given: InputSpec, spec: ModelSpec, shape: Shape | None) -> SampleInput:
+    batch = 1 if spec.max_batch_size > 0 and not given.is_shape_tensor else 0
+    if shape is None:
+        size = _PICTURE if _is_picture(given.dims) else 1
+        shape = (1,) * batch + tuple(size if dim < 0 else dim for dim in given.dims)
+    return SampleInput(given.name, given.datatype, shape, shape[batch:], given.optional)
+
+
+def _is_picture(dims: Shape) -> bool:
+    """Channels, height and width, of which the last two may vary; or with the channels last."""
+    return len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
+
+
+# --- where it is sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A server. `url` is that of its HTTP port and `grpc_url` that of its gRPC port, without a path; "": not open.
+
+    `headers` has the name of each header that a client must send, what its value begins with, and the environment
+    variable that has the rest: a secret is never part of a request. `trusted`: a TLS certificate is checked by curl.
+    """
+
+    url: str
+    grpc_url: str = ""
+    headers: Sequence[tuple[str, str, str]] = ()
+    trusted: bool = True
+
+
+TOKEN: Final = ("Authorization", "Bearer ", "TOKEN")
+
+
+# --- a request for a shell. A tensor is written by the shell's printf, which repeats its format for each word.
+
+
+class _Repeated(NamedTuple):
+    """An element that is written `times` times. Its text is a format of printf."""
+
+    element: str
+    times: int
+
+
+_Part = str | _Repeated
+_INLINE = 256
+
+
+def _curl(sample: Sample, place: Place) -> str:
+    _refuse_binary(sample, "curl-binary")
+    if sample.spec.decoupled:
+        return _shell(_generate_parts(sample), _curl_words(place, f"{sample.path}/generate_stream", "-sN"))
+    parts: list[_Part] = ['{"inputs":[']
+    for at, each in enumerate(sample.inputs):
+        head = _json({"name": each.name, "datatype": each.datatype.name, "shape": each.shape})
+        parts += [f'{"," if at else ""}{head[:-1]},"data":[', *_json_elements(each), "]}"]
+    parts.append("]" + (f',"parameters":{_json(sample.parameters)}' if sample.parameters else "") + "}")
+    return _shell(parts, _curl_words(place, f"{sample.path}/infer"))
+
+
+def _generate_parts(sample: Sample) -> Iterator[_Part]:
+    for at, each in enumerate(sample.inputs):
+        yield f"{',' if at else '{'}{_json(each.name)}:{'' if each.count == 1 else '['}"
+        yield from _json_elements(each)
+        yield "" if each.count == 1 else "]"
+    yield "}" if sample.inputs else "{}"
+
+
+def _json_elements(given: SampleInput) -> Iterator[_Part]:
+    element = _json(given.value)
+    if given.count <= _INLINE:
+        yield ",".join([element] * given.count)
+    else:
+        yield element
+        yield _Repeated("," + element, given.count - 1)
+
+
+def _curl_binary(sample: Sample, place: Place) -> str:
+    if sample.spec.decoupled:
+        raise InvalidRequest("a model that answers any number of times takes no binary tensors over HTTP", hint="grpc")
+    head = _json(_binary_head(sample))
+    elements = [_Repeated(_octal(each.packed), each.count) for each in sample.inputs if each.count]
+    words = _curl_words(place, f"{sample.path}/infer")
+    for header in (f"Inference-Header-Content-Length: {len(head)}", "Content-Type: application/octet-stream"):
+        words += ["-H", shlex.quote(header)]
+    if sample.has_binary_output:
+        words += ["-o", "answer.bin"]
+    return _shell([head, *elements], words, data="--data-binary")
+
+
+def _binary_head(sample: Sample) -> dict[str, Any]:
+    """The JSON in front of the tensors."""
+    parameters = sample.parameters | ({"binary_data_output": True} if sample.has_binary_output else {})
+    inputs = [
+        {
+            "name": each.name,
+            "datatype": each.datatype.name,
+            "shape": each.shape,
+            "parameters": {"binary_data_size": len(each.packed) * each.count},
+        }
+        for each in sample.inputs
+    ]
+    return {"inputs": inputs, **({"parameters": parameters} if parameters else {})}
+
+
+def _octal(content: bytes) -> str:
+    return "".join(f"\\{byte:03o}" for byte in content)
+
+
+def curl(place: Place, path: str) -> str:
+    """A GET."""
+    return " ".join(_curl_words(place, path))
+
+
+def _curl_words(place: Place, path: str, flags: str = "-s") -> list[str]:
+    words = ["curl", flags, *([] if place.trusted else ["-k"]), shlex.quote(place.url + path)]
+    for name, start, variable in place.headers:
+        # A header's name may have characters that are a shell's.
+        words += ["-H", '"' + re.sub(r'([$`"\\])', r"\\\1", f"{name}: {start}") + f'${variable}"']
+    return words
+
+
+def _shell(parts: Iterable[_Part], words: Sequence[str], data: str = "-d") -> str:
+    """The command that sends `parts`. `words` are quoted."""
+    joined: list[_Part] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part:
+            joined.append(part)
+    command = " ".join(words)
+    if all(isinstance(part, str) for part in joined):
+        return f"{command} {data} {shlex.quote(''.join(map(str, joined)))}"
+    if sum(part.times for part in joined if isinstance(part, _Repeated)) > _MOST_ELEMENTS:
+        raise InvalidRequest("the inputs are too large for a line of a shell", hint="use another form, or --shape")
+    lines = "".join(f"  {_printf(part)}\n" for part in joined)
+    return f"{{\n{lines}}} | {command} {data} @-"
+
+
+def _printf(part: _Part) -> str:
+    if isinstance(part, str):
+        return f"printf %s {shlex.quote(part)}"
+    return f"printf {shlex.quote(part.element + '%.0s')} $(seq {part.times})"
+
+
+def _refuse_binary(sample: Sample, instead: str) -> None:
+    if sample.needs_binary:
+        raise InvalidRequest("FP16 and BF16 have no form in JSON", hint=f"the form {instead} sends them")
+
+
+def _json(value: Any) -> str:
+    """ASCII without control characters, so that it stays one line wherever it is pasted."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+# --- a request for Python
+
+
+def _tritonclient(sample: Sample, place: Place, module: str, url: str) -> list[str]:
+    """The lines up to the inputs."""
+    at = urlsplit(url)
+    secure = ", ssl=True" if at.scheme == "https" else ""
+    lines = [
+        *(["import os"] if place.headers else []),
+        *(["import queue", ""] if sample.spec.decoupled else [""] if place.headers else []),
+        "import numpy as np",
+        f"import tritonclient.{module} as triton",
+        "",
+        f"client = triton.InferenceServerClient({_python(at.netloc + at.path)}{secure})",
+        "inputs = [",
+        *(
+            f"    triton.InferInput({_python(each.name)}, {list(each.shape)}, {_python(each.datatype.name)}),"
+            for each in sample.inputs
+        ),
+        "]",
+    ]
+    for index, each in enumerate(sample.inputs):
+        # The clients take BF16 as numbers of 32 bits.
+        name = "object_" if each.datatype is BYTES else "float32" if each.datatype.name == "BF16" else None
+        name = name or ("bool_" if each.datatype.kind == "b" else str(each.datatype.dtype))
+        value = f'b"{_TEXT}"' if each.datatype is BYTES else str(each.value)
+        lines.append(f"inputs[{index}].set_data_from_numpy(np.full({list(each.shape)}, {value}, np.{name}))")
+    return lines
+
+
+def _call(sample: Sample, place: Place, *, lower: bool) -> str:
+    """The arguments of a call of Triton's clients."""
+    arguments = [_python(sample.spec.name), "inputs"]
+    if sample.version:
+        arguments.append(f"model_version={_python(sample.version)}")
+    arguments += [f"{name}={value}" for name, value in sample.parameters.items()]
+    if place.headers:
+        arguments.append(f"headers={_python_headers(place, lower=lower)}")
+    return ", ".join(arguments)
+
+
+def _python_headers(place: Place, *, lower: bool) -> str:
+    pairs = []
+    for name, start, variable in place.headers:
+        value = f'os.environ["{variable}"]'
+        pairs.append(f"{_python(name.lower() if lower else name)}: {f'{_python(start)} + ' if start else ''}{value}")
+    return f"{{{', '.join(pairs)}}}"
+
+
+def _http_client(sample: Sample, place: Place) -> str:
+    if sample.spec.decoupled:
+        raise InvalidRequest("tritonclient.http has no call for a model that answers any number of times", hint="grpc")
+    lines = [
+        *_tritonclient(sample, place, "http", place.url),
+        f"answer = client.infer({_call(sample, place, lower=False)})",
+        'for output in answer.get_response()["outputs"]:',
+        '    print(output["name"], answer.as_numpy(output["name"]))',
+    ]
+    return "\n".join(lines)
+
+
+def _grpc_client(sample: Sample, place: Place) -> str:
+    if not place.grpc_url:
+        raise InvalidRequest("the gRPC port is not open", hint="--allow-grpc=true opens it")
+    lines = _tritonclient(sample, place, "grpc", place.grpc_url)
+    if not sample.spec.decoupled:
+        lines += [
+            f"answer = client.infer({_call(sample, place, lower=True)})",
+            "for output in answer.get_response().outputs:",
+            "    print(output.name, answer.as_numpy(output.name))",
+        ]
+        return "\n".join(lines)
+    call = _call(sample, Place(url=""), lower=True)
+    headers = f", headers={_python_headers(place, lower=True)}" if place.headers else ""
+    lines += [
+        "answers = queue.Queue()",
+        f"client.start_stream(lambda answer, error: answers.put((answer, error)){headers})",
+        f"client.async_stream_infer({call}, enable_empty_final_response=True)",
+        "is_final = False",
+        "while not is_final:",
+        "    answer, error = answers.get()",
+        "    if error:",
+        "        raise error",
+        "    response = answer.get_response()",
+        "    for output in response.outputs:",
+        "        print(output.name, answer.as_numpy(output.name))",
+        '    is_final = response.parameters["triton_final_response"].bool_param',
+        "client.stop_stream()",
+    ]
+    return "\n".join(lines)
+
+
+def _python_body(sample: Sample, binary_type: str) -> tuple[list[str], str, str]:
+    """Lines that make `body`, a value to send as it is, with the Content-Type in Python; and the imports."""
+    if sample.spec.decoupled:
+        _refuse_binary(sample, "grpc")
+        values = [f"    {_python(each.name)}: {_python_data(each, flat=True)}," for each in sample.inputs]
+        return ["body = json.dumps({", *values, "})"], '"application/json"', "json"
+    if sample.needs_binary:
+        head = f"head = {_python(_json(_binary_head(sample)))}.encode()"
+        tensors = [f'bytes.fromhex("{each.packed.hex()}") * {each.count}' for each in sample.inputs]
+        return [head, f"body = head + {' + '.join(tensors)}"], f'f"{binary_type};json-header-size={{len(head)}}"', ""
+    lines = ["body = json.dumps({", '    "inputs": [']
+    for each in sample.inputs:
+        start = f'{{"name": {_python(each.name)}, "datatype": "{each.datatype.name}", "shape": {list(each.shape)}'
+        lines.append(f'        {start}, "data": {_python_data(each)}}},')
+    lines.append("    ],")
+    if sample.parameters:
+        lines.append(f'    "parameters": {_python_members(sample.parameters)},')
+    return [*lines, "})"], '"application/json"', "json"
+
+
+def _python_data(given: SampleInput, *, flat: bool = False) -> str:
+    value = _python(given.value) if isinstance(given.value, str) else str(given.value)
+    if given.count == 1:
+        return value if flat else f"[{value}]"
+    return f"[{value}] * {given.count}"
+
+
+def _python_members(values: Mapping[str, Any]) -> str:
+    return f"{{{', '.join(f'{_python(name)}: {value}' for name, value in values.items())}}}"
+
+
+def _python(text: str) -> str:
+    """A literal of Python."""
+    return json.dumps(text) if text.isascii() else ascii(text)
+
+
+def _imports(standard: Iterable[str], other: str) -> list[str]:
+    return [*(f"import {name}" for name in sorted(filter(None, standard))), "", other, ""]
+
+
+def _sagemaker(sample: Sample, place: Place) -> str:
+    body, content_type, module = _python_body(sample, "application/vnd.sagemaker-triton.binary+json")
+    streams = sample.spec.decoupled
+    lines = [
+        *_imports(["os", module], "import boto3"),
+        *(["# The endpoint's model has SAGEMAKER_TRITON_INFERENCE_TYPE=generate_stream."] if streams else []),
+        *body,
+        'client = boto3.client("sagemaker-runtime")',
+        f"answer = client.invoke_endpoint{'_with_response_stream' if streams else ''}(",
+        '    EndpointName=os.environ["SAGEMAKER_ENDPOINT"],',
+        f"    ContentType={content_type},",
+        "    Body=body,",
+        ")",
+    ]
+    if streams:
+        lines += ['for event in answer["Body"]:', '    print(event["PayloadPart"]["Bytes"].decode(), end="")']
+    else:
+        lines.append(f'print(answer["Body"].read(){"" if sample.has_binary_output else ".decode()"})')
+    return "\n".join(lines)
+
+
+def _vertex(sample: Sample, place: Place) -> str:
+    body, content_type, module = _python_body(sample, "application/vnd.vertex-ai-triton.binary+json")
+    streams = sample.spec.decoupled
+    accept = ', "Accept": "text/event-stream"' if streams else ""
+    headers = f'headers={{"Content-Type": {content_type}{accept}}}'
+    lines = [
+        *_imports(["os", module], "from google.cloud import aiplatform"),
+        "# projects/PROJECT/locations/REGION/endpoints/NUMBER",
+        'endpoint = aiplatform.Endpoint(os.environ["VERTEX_ENDPOINT"])',
+        *body,
+    ]
+    encoded = "body" if body[0].startswith("head") else "body.encode()"
+    if streams:
+        lines += [f"for line in endpoint.stream_raw_predict(body={encoded}, {headers}):", "    print(line.decode())"]
+    else:
+        lines.append(f"answer = endpoint.raw_predict(body={encoded}, {headers})")
+        lines.append(f"print(answer.{'content' if sample.has_binary_output else 'text'})")
+    return "\n".join(lines)
+
+
+# --- a file for perf_analyzer, whose shapes have no batch dimension
+
+
+def _perf_analyzer(sample: Sample, place: Place) -> str:
+    step = {}
+    for each in sample.inputs:
+        if each.count > _MOST_IN_FILE:
+            raise InvalidRequest("the inputs are too large for a file", hint="perf_analyzer makes random ones itself")
+        content: object = [each.value] * min(each.count, _INLINE)
+        if each.datatype.name in _NOT_JSON or each.count > _INLINE:
+            content = {"b64": b64encode(each.packed * each.count).decode()}
+        step[each.name] = {"content": content, "shape": each.inner}
+    return _json({"data": [[step] if sample.parameters else step]})
+
+
+# --- the forms
+
+
+class Form(NamedTuple):
+    """`language` is that of the text, as highlighters call it. `write` raises InvalidRequest for a model that has no
+    request of this form."""
+
+    name: str
+    title: str
+    language: str
+    write: Callable[[Sample, Place], str]
+
+
+FORMS: Final = {
+    form.name: form
+    for form in (
+        Form("curl", "curl with JSON", "shell", _curl),
+        Form("curl-binary", "curl with binary tensors", "shell", _curl_binary),
+        Form("http", "tritonclient.http", "python", _http_client),
+        Form("grpc", "tritonclient.grpc", "python", _grpc_client),
+        Form("sagemaker", "boto3 for SageMaker", "python", _sagemaker),
+        Form("vertex", "SDK of Vertex AI", "python", _vertex),
+        Form("perf-analyzer", "file for perf_analyzer --input-data", "json", _perf_analyzer),
+    )
+}
+
+
+def write_request(sample: Sample, form: str, place: Place) -> str:
+    """The text without a line break at its end. Raises InvalidRequest, also if the model has no request of the form."""
+    found = FORMS.get(form)
+    if found is None:
+        raise InvalidRequest(f"there is no form '{form[:64]}'", hint=f"the forms: {', '.join(FORMS)}")
+    return found.write(sample, place)
+
+
+def parse_shape(text: str) -> tuple[str, Shape]:
+    """The name and the dimensions in `NAME:1,16`, as perf_analyzer has them. Raises InvalidRequest."""
+    name, _, dims = text.rpartition(":")
+    if not name or not re.fullmatch(r"\d{1,9}(,\d{1,9}){0,31}", dims, re.ASCII):
+        raise InvalidRequest(f"expected a shape as INPUT:1,16, got '{text[:64]}'")
+    return name, tuple(int(dim) for dim in dims.split(","))
+
+
+# --- the view
+
+_HOST = r"([A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?"
+_AUTHORITY = re.compile(_HOST)
+_URL = re.compile(rf"https?://{_HOST}(/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*)?")
+
+
+def sample_request(front_end: HttpFrontEnd, environ: Environ, model: str, version: str = "") -> Reply:
+    """What a request to the model needs, and the forms of one; with `?form=` its text.
+
+    `?url=` is the server's address if a proxy has changed it, `?shape=INPUT:1,16` the shape of an input.
+    """
+    query = parse_qs(environ.get("QUERY_STRING", ""))
+    spec = front_end.engine.model_spec(model, version_number(version))
+    sample = make_sample(spec, version, dict(parse_shape(text) for text in query.get("shape", ())))
+    place = place_of(front_end, environ, query.get("url", [""])[0])
+    if form := query.get("form", [""])[0]:
+        text = front_end.bridge.run(write_request, sample, form, place)
+        return text_reply(200, f"{text}\n".encode(), TEXT)
+    return json_reply(front_end.bridge.run(sample_json, sample, place))
+
+
+def place_of(front_end: HttpFrontEnd, environ: Environ, url: str = "") -> Place:
+    """The server as the client of this request sees it, or at `url`. Raises InvalidRequest for what is not a URL."""
+    if url and not _URL.fullmatch(url):
+        raise InvalidRequest(f"'url' is '{url[:64]}', expected one as http://localhost:8000")
+    host = environ.get("HTTP_HOST", "")
+    if not _AUTHORITY.fullmatch(host):
+        host = f"localhost:{environ.get('SERVER_PORT', '')}".rstrip(":")
+    at = urlsplit(url or f"{environ.get('wsgi.url_scheme', 'http')}://{host}")
+    options = front_end.options
+    headers = [TOKEN] if options.tokens is not None and options.tokens.requires("inference") else []
+    headers += [(each.header, "", "KEY") for each in options.restricted if "inference" in each.groups]
+    name = re.sub(r":[0-9]+$", "", at.netloc)
+    grpc = f"{'https' if options.grpc_tls else 'http'}://{name}:{options.grpc_port}" if options.grpc_port else ""
+    return Place(url=at.geturl().rstrip("/"), grpc_url=grpc, headers=headers)
+
+
+def sample_json(sample: Sample, place: Place) -> dict[str, Any]:
+    return {
+        "model": sample.spec.name,
+        "version": sample.version,
+        "path": f"{sample.path}/{'generate_stream' if sample.spec.decoupled else 'infer'}",
+        "inputs": [
+            {"name": each.name, "datatype": each.datatype.name, "shape": each.shape, "value": each.value}
+            for each in sample.inputs
+        ],
+        "parameters": sample.parameters,
+        "headers": [name for name, _, _ in place.headers],
+        "forms": [_form_json(form, sample, place) for form in FORMS.values()],
+    }
+
+
+def _form_json(form: Form, sample: Sample, place: Place) -> dict[str, str]:
+    shown = {"name": form.name, "title": form.title, "language": form.language}
+    try:
+        form.write(sample, place)
+    except InvalidRequest as error:
+        shown["unavailable"] = error.message
+    return shown
