@@ -48,6 +48,7 @@ from trident.core.backends.onnxruntime.session import (
     make_session,
     run_options,
     session_settings,
+    settings_on,
 )
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.config.autocomplete import is_complete
@@ -130,11 +131,13 @@ class OnnxRuntimeBackend:
         spinning = spinning_of(self._cores, size_of_files(context.path))
         plan = self._session_settings(config, threads=context.threads, spinning=spinning)
 
+        placed = context.placements
         labels: dict[str, tuple[str, ...]] = {}
 
         def load(placement: Placement) -> Any:
             providers = self._providers(config, placement)
-            session, found = make_session(SessionRequest(config, context.path, placement, plan, providers))
+            own = settings_on(plan, placement, placed)
+            session, found = make_session(SessionRequest(config, context.path, placement, own, providers))
             _check_signature(config, context.path, session)
             labels.update(found)
             return session
@@ -147,7 +150,8 @@ class OnnxRuntimeBackend:
         def runner(session: Any, placement: Placement) -> Runner:
             # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
             may_run_inline = placement.kind is DeviceKind.CPU and is_bounded()
-            return make_runner(session, context.spec, placement, run_options(plan), may_run_inline)
+            options = run_options(settings_on(plan, placement, placed))
+            return make_runner(session, context.spec, placement, options, may_run_inline)
 
         def provider(session: Any) -> str:
             """The first, which runs all it can."""

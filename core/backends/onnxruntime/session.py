@@ -9,9 +9,9 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,10 +53,19 @@ _OUT_OF_MEMORY = re.compile(
     # The arenas, on any device; the second text is that of a memory limit.
     r"Failed to allocate memory for requested buffer"
     r"|Available memory of \d+ is smaller than requested bytes of \d+"
+    r"|Memory allocation failed\. Size=\d+"
     r"|cudaMallocFromPoolAsync failed"
+    # Kernels that ask for memory themselves.
+    r"|[Ff]ailed to allocate (?:output (?:sparse )?tensor|pinned host memory|workspace for|external initializer buffer)"
     r"|std::bad_alloc"
-    r"|CUDA (?:error|failure) 2:[^;]* ; GPU=\d"
-    r"|(?:CUBLAS|CUDNN|CUDNN_FE|CUFFT|CURAND) (?:error|failure) \d+: \w*_ALLOC(?:ATION)?_FAILED[^;]* ; GPU=\d"
+    # The libraries' status numbers: their texts change between releases. Who cannot make a handle of cuBLAS (1) or
+    # cuDNN (1001) lacks memory, too, as Triton's adapter for SageMaker has it.
+    r"|(?:CUDA (?:error|failure) 2:"
+    r"|CUBLAS (?:error|failure) [13]:"
+    r"|CUDNN (?:error|failure) (?:1001|400[34]):"
+    r"|CUFFT (?:error|failure) 2:"
+    r"|CURAND (?:error|failure) 102:"
+    r"|\w+ (?:error|failure) \d+: \w*_ALLOC(?:ATION)?_FAILED)[^;]* ; GPU=\d"
 )
 
 # After one of these errors every call in the process's CUDA context fails. 214 is an uncorrectable memory error, 700 an
@@ -164,7 +173,9 @@ _SESSION_ENTRIES = (
     "session.intra_op.allow_spinning",
     "session.intra_op.spin_duration_us",
 )
-_RUN_ENTRIES = ("memory.enable_memory_arena_shrinkage",)
+_GPU = re.compile(r"gpu:\d+")
+_SHRINKAGE = "memory.enable_memory_arena_shrinkage"
+_RUN_ENTRIES = (_SHRINKAGE,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +237,19 @@ def session_settings(
         session_entries={**_SPIN_ENTRIES[spinning], **_entries(parameters, _SESSION_ENTRIES)},
         run_entries=_entries(parameters, _RUN_ENTRIES),
     )
+
+
+def settings_on(settings: SessionSettings, placement: Placement, placed: Iterable[Placement]) -> SessionSettings:
+    """`settings` for a session of a model whose instances are `placed`: it has no arenas of other GPUs.
+
+    If that leaves none, and no instance is on a GPU that is named, they stay, and the session is refused with them.
+    """
+    named = settings.run_entries.get(_SHRINKAGE, "").split(";")
+    kept = [device for device in named if not _GPU.fullmatch(device) or device == placement.device]
+    if kept == named or not (kept or {each.device for each in placed}.intersection(named)):
+        return settings
+    entries = {key: value for key, value in settings.run_entries.items() if key != _SHRINKAGE}
+    return replace(settings, run_entries={**entries, _SHRINKAGE: ";".join(kept)} if kept else entries)
 
 
 def global_pool_sizes(settings: Mapping[str, str]) -> tuple[int, int]:

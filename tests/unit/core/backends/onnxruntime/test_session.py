@@ -21,7 +21,9 @@ from trident.core.backends.onnxruntime.session import (
     is_poison,
     load_hint,
     session_settings,
+    settings_on,
 )
+from trident.core.config.placement import placements
 from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory
 
 
@@ -151,20 +153,42 @@ def test_an_exception_without_a_code_is_a_failure() -> None:
     assert failure_of(RuntimeError(), "m").message == "onnx runtime error 1: RuntimeError"
 
 
+# Collected with `strings` from the libraries of onnxruntime-gpu 1.31.1 and 1.26.0 (the core, the providers for CUDA and
+# TensorRT), cuBLAS 13.10, CUDA runtime 13.5 and cuDNN 9.28, and from the status numbers in their headers. The provider
+# for CUDA writes "LIBRARY failure NUMBER: TEXT ; GPU=...", with its own text for some libraries.
+OUT_OF_MEMORY = [
+    # the core: arenas, allocators, kernels
+    "bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 281474976710656",
+    "Available memory of 1048576 is smaller than requested bytes of 4000000",
+    "allocator.h:351 ValidateAllocation p != nullptr || size == 0 was false. Memory allocation failed. Size=4096",
+    "OneHot: failed to allocate output tensor. Output shape may be too large.",
+    "Failed to allocate external initializer buffer",
+    # the provider for CUDA
+    "CudaMempoolArena::Alloc: cudaMallocFromPoolAsync failed: out of memory",
+    "CudaMempoolArena::AllocOnStream: cudaMallocFromPoolAsync failed on stream=0x7f: out of memory",
+    "Memcpy: Failed to allocate output tensor sequence.",
+    "Memcpy: Failed to allocate output sparse tensor.",
+    "IdentityOp cuda: failed to allocate output tensor.",
+    "Failed to allocate pinned host memory for MoE expert counting.",
+    "Failed to allocate workspace for MoE GEMM profiling",
+    "std::bad_alloc: cudaErrorMemoryAllocation: out of memory",
+    # the libraries of CUDA, as that provider reports them
+    f"CUDA failure 2: out of memory{DEVICE}",
+    f"CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED{DEVICE}",
+    f"CUBLAS failure 3: the resource allocation failed{DEVICE}",
+    f"CUBLAS failure 1: CUBLAS_STATUS_NOT_INITIALIZED{DEVICE}",
+    f"CUDNN failure 1001: CUDNN_STATUS_NOT_INITIALIZED{DEVICE}",
+    f"CUDNN failure 4003: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED{DEVICE}",
+    f"CUDNN failure 4004: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}",
+    f"CUFFT failure 2: CUFFT_ALLOC_FAILED{DEVICE}",
+    f"CURAND failure 102: (see curand.h & look for curandStatus or CURAND_STATUS_xxx){DEVICE}",
+]
+
+
 @pytest.mark.parametrize(
     "exc",
     [
-        RuntimeError(
-            f"{PREFIX}bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 281474976710656"
-        ),
-        RuntimeError(f"{PREFIX}CUDA failure 2: out of memory{DEVICE}"),
-        RuntimeError(f"{PREFIX}Available memory of 1048576 is smaller than requested bytes of 4000000"),
-        RuntimeError(f"{PREFIX}CudaMempoolArena::Alloc: cudaMallocFromPoolAsync failed: out of memory"),
-        RuntimeError(f"{PREFIX}CUDNN failure 4003: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}"),
-        RuntimeError(f"{PREFIX}CUDNN_FE failure 4003: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED{DEVICE}"),
-        RuntimeError(f"{PREFIX}CUFFT failure 2: CUFFT_ALLOC_FAILED{DEVICE}"),
-        RuntimeError(f"{PREFIX}CURAND failure 102: CURAND_STATUS_ALLOCATION_FAILED{DEVICE}"),
-        RuntimeError(f"{PREFIX}CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED{DEVICE}"),
+        *(RuntimeError(f"{PREFIX}{text}") for text in OUT_OF_MEMORY),
         RuntimeError("std::bad_alloc"),
         MemoryError("Unable to allocate 4.00 TiB"),
     ],
@@ -200,6 +224,36 @@ def test_a_lost_context_is_recognized(text: str) -> None:
 )
 def test_other_failures_do_not_poison(text: str) -> None:
     assert not is_poison(RuntimeError(PREFIX + text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"CUDA failure 209: no kernel image is available for execution on the device{DEVICE}",
+        f"CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED{DEVICE}",
+        f"CUDNN failure 3000: CUDNN_STATUS_NOT_SUPPORTED{DEVICE}",
+        "[TypeInferenceError] cannot cast 'CUDA failure 2: out of memory' to float",  # a text of a client
+    ],
+)
+def test_other_failures_are_not_out_of_memory(text: str) -> None:
+    assert type(failure_of(RuntimeError(PREFIX + text), "m")) is BackendFailed
+
+
+@pytest.mark.parametrize(
+    ("written", "gpus", "of_each"),
+    [
+        ("gpu:0;gpu:1", "0, 1", ["gpu:0", "gpu:1"]),
+        ("cpu:0;gpu:1", "0, 1", ["cpu:0", "cpu:0;gpu:1"]),
+        ("gpu:1", "0, 1", [None, "gpu:1"]),
+        ("gpu:9", "0, 1", ["gpu:9", "gpu:9"]),  # a mistake, which ONNX Runtime is to refuse
+        ("memory;gpu:1", "1", ["memory;gpu:1"]),
+    ],
+)
+def test_a_session_shrinks_no_arena_of_another_gpu(written: str, gpus: str, of_each: list[str | None]) -> None:
+    key = "memory.enable_memory_arena_shrinkage"
+    placed = placements(config_of(f"instance_group {{ kind: KIND_GPU count: 1 gpus: [{gpus}] }}"))
+    own = [settings_on(settings((key, written)), placement, placed) for placement in placed]
+    assert [each.run_entries.get(key) for each in own] == of_each
 
 
 # --- model files that do not load
