@@ -344,7 +344,7 @@ def _grpc_client(sample: Sample, place: Place) -> str:
     headers = f", headers={_python_headers(place, lower=True)}" if place.headers else ""
     lines += [
         "answers = queue.Queue()",
-        f"client.start_stream(lambda answer, error: answers.put((answer, error)){headers})",
+        f"client.start_stream(lambda result, error: answers.put((result, error)){headers})",
         f"client.async_stream_infer({call}, enable_empty_final_response=True)",
         "is_final = False",
         "while not is_final:",

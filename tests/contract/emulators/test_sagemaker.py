@@ -11,6 +11,7 @@ import json
 import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.changing_files import found_below
+from tests.contract.emulators.printed_requests import model_of, run_sagemaker_request
 from tests.contract.emulators.sagemaker_emulator import ROW, SageMakerEmulator, call, refusal
 from tests.contract.lifecycle.changing_models import WIDTH
 from tests.contract.sagemaker.sagemaker_archives import (
@@ -35,7 +37,9 @@ from tests.contract.sagemaker.sagemaker_archives import (
 )
 from tests.waiting import until
 from trident.app.emulators.sagemaker.archives import name_of
+from trident.core.config.spec import OutputSpec
 from trident.core.http.payloads.arrays import write_npy
+from trident.core.inference.tensors import BY_NAME
 
 pytestmark = pytest.mark.slow
 
@@ -71,6 +75,19 @@ def test_content_types_are_passed_both_ways(one: SageMakerEmulator) -> None:
     np.testing.assert_array_equal(np.load(io.BytesIO(answer["Body"])), array)
     answer = call(one, Accept=JSON)
     assert (answer["ContentType"], json.loads(answer["Body"])) == (JSON, {"predictions": [[1, 2, 3, 4]]})
+
+
+def test_a_printed_request_is_answered(
+    one: SageMakerEmulator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = model_of({"INPUT0": ("FP32", WIDTH)}, max_batch_size=8)
+    run_sagemaker_request(one, model, monkeypatch)
+    assert json.loads(capsys.readouterr().out)["outputs"][0]["data"] == [1] * WIDTH
+    with_binary = replace(
+        model, outputs={"OUTPUT0": OutputSpec(name="OUTPUT0", datatype=BY_NAME["BF16"], dims=(WIDTH,))}
+    )
+    run_sagemaker_request(one, with_binary, monkeypatch)
+    assert r"\x00\x00\x80?" * WIDTH in capsys.readouterr().out
 
 
 def test_inference_id_becomes_the_request_id(one: SageMakerEmulator) -> None:

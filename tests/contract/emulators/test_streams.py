@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from google.api import httpbody_pb2
 
+from tests.contract.emulators.printed_requests import model_of, run_sagemaker_request, run_vertex_request
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
 from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.servers.streamer import write_streamer
 
 pytestmark = pytest.mark.slow
 
+STREAMER = model_of({"script": ("BYTES", -1)}, decoupled=True)
 EVENTS = "text/event-stream; charset=utf-8"
 
 
@@ -28,7 +30,9 @@ def said(event: bytes) -> str:
     return text
 
 
-def test_sagemaker_passes_events_on_as_they_come(tmp_path: Path) -> None:
+def test_sagemaker_passes_events_on_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     flag = tmp_path / "flag"
     script = ["say first", f"wait {flag}", "count 100", "fail broken"]
     model, kind = write_streamer(tmp_path / "model"), "--env=SAGEMAKER_TRITON_INFERENCE_TYPE=generate_stream"
@@ -44,11 +48,15 @@ def test_sagemaker_passes_events_on_as_they_come(tmp_path: Path) -> None:
             events = b"".join(parts).split(b"\n\n")
         assert [said(event) for event in events[:100]] == [str(number) for number in range(100)]
         assert events[100:] == [b'data: {"error":"broken"}', b""]
+        run_sagemaker_request(emulator, STREAMER, monkeypatch)
+        assert '"said":"text"' in capsys.readouterr().out
         emulator.end()
         assert emulator.breaches() == []
 
 
-def test_vertex_passes_events_on_as_they_come(tmp_path: Path) -> None:
+def test_vertex_passes_events_on_as_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     flag = tmp_path / "flag"
     script = ["say first", f"wait {flag}", "say second"]
     with VertexEmulator(tmp_path, write_streamer(tmp_path / "model"), "--port=0") as emulator:
@@ -67,4 +75,6 @@ def test_vertex_passes_events_on_as_they_come(tmp_path: Path) -> None:
         }
         parts = [part.data for part in emulator.client().stream_raw_predict(request=request)]
         assert b"".join(parts) == b'data: {"predictions":[["first"]]}\n\n'
+        run_vertex_request(emulator, STREAMER, monkeypatch)
+        assert '"said":"text"' in capsys.readouterr().out
         assert emulator.stop() == 0

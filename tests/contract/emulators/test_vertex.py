@@ -15,6 +15,7 @@ from google.api.httpbody_pb2 import HttpBody
 from google.api_core.exceptions import BadRequest, ServiceUnavailable
 
 from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members
+from tests.contract.emulators.printed_requests import model_of, run_vertex_request
 from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator, sdk_client
 from tests.contract.repository.cloud_models import fetched
 from tests.contract.repository.fault_proxy import FaultProxy
@@ -86,7 +87,9 @@ def test_generated_client_is_answered(tmp_path: Path) -> None:
         until(lambda: "explain: the platform computes attributions itself" in emulator.log_text())
 
 
-def test_sdks_endpoint_class_is_answered(tmp_path: Path) -> None:
+def test_sdks_endpoint_class_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with VertexEmulator(tmp_path, SIMPLE) as emulator:
         endpoint = emulator.sdk_endpoint()
         assert [model.display_name for model in endpoint.list_models()] == ["simple"]
@@ -101,6 +104,9 @@ def test_sdks_endpoint_class_is_answered(tmp_path: Path) -> None:
         streamed = b"\n".join(endpoint.stream_raw_predict(body=body, headers={"Content-Type": "application/json"}))
         assert json.loads(streamed) == raw.json()
         assert endpoint.explain(instances=[INSTANCE]).predictions == [PREDICTION]
+        inputs = {"INPUT0": ("INT32", WIDTH), "INPUT1": ("INT32", WIDTH)}
+        run_vertex_request(emulator, model_of(inputs, max_batch_size=8), monkeypatch)
+        assert json.loads(capsys.readouterr().out)["outputs"][0]["data"] == [2] * WIDTH
         assert emulator.stop(signal.SIGINT) == 0, emulator.log_text()
 
 

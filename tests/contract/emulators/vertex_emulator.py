@@ -119,7 +119,7 @@ class VertexEmulator:
         )
         found = aiplatform.Endpoint(self.endpoint)
         session = requests.Session()
-        session.mount("https://", _WithoutTls())
+        session.mount("https://", WithoutTls())
         found.authorized_session = session
         return found
 
@@ -146,7 +146,7 @@ def sdk_client(url: str) -> Any:
     )
 
 
-class _WithoutTls(HTTPAdapter):
+class WithoutTls(HTTPAdapter):
     def send(self, request: Any, *arguments: Any, **more: Any) -> Any:
         request.url = request.url.replace("https:", "http:", 1)
         return super().send(request, *arguments, **more)

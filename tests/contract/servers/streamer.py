@@ -13,7 +13,7 @@ output [ { name: "said" data_type: TYPE_STRING dims: [ 1 ] } ]
 """
 
 MODEL = '''
-"""The steps of a script: say TEXT, fail TEXT, count N, wait FILE, pour FILE, cancelled FILE."""
+"""The steps of a script: say TEXT, fail TEXT, count N, wait FILE, pour FILE, cancelled FILE; any other text is said."""
 
 import os
 import threading
@@ -64,6 +64,8 @@ def follow(sender, steps):
             while not sender.is_cancelled():
                 time.sleep(PAUSE_S)
             write(rest, "cancelled")
+        else:
+            sender.send(said(step.encode()))
     sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
