@@ -16,6 +16,7 @@ from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, Respons
 from trident.adapters.sagemaker.memory import MemoryBudget
 from trident.adapters.sagemaker.model_states import ModelStates
 from trident.adapters.sagemaker.multi_model import LoadedModels, collection, member
+from trident.adapters.sagemaker.sessions import Session, session_of
 from trident.adapters.sagemaker.settings import (
     DEFAULT_MODEL,
     IN_FLIGHT_MB,
@@ -131,17 +132,31 @@ def ping(mode: PingMode, application: V2Application, environ: Environ) -> Reply:
 
 
 def _invocations(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
+    model = endpoint.default_model()
+    session = session_of(environ, model.spec, endpoint.settings)
     generate = _GENERATES.get(endpoint.settings.inference_type)
     if generate is not None:
-        return generate(application, environ, endpoint.default_model(), read_identity(application, environ), LATEST)
-    return invoke(application, environ, endpoint.default_model(), endpoint.response_types)
+        reply = generate(application, environ, model, read_identity(application, environ), LATEST)
+    else:
+        reply = invoke(application, environ, model, endpoint.response_types)
+    return reply if session is None else _in_session(reply, session)
+
+
+def _in_session(reply: Reply, session: Session) -> Reply:
+    """`reply` with what it says of its session, unless the model says so itself."""
+    own = {name for name, _ in reply.headers}
+    reply.headers += [header for header in session.headers() if header[0] not in own]
+    return reply
 
 
 def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:
     archive = environ.get(_TARGET_MODEL, "")
     name = unquote(model)
     with endpoint.loaded_models().invocation(name, archive):
-        return invoke(application, environ, application.engine.model(name), endpoint.response_types)
+        served = application.engine.model(name)
+        session = session_of(environ, served.spec, endpoint.settings)
+        reply = invoke(application, environ, served, endpoint.response_types)
+        return reply if session is None else _in_session(reply, session)
 
 
 def _shown(route: Route) -> str:

@@ -10,11 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from trident.adapters.sagemaker.sessions import (
+    CLOSED_SESSION_ID,
+    NEW_SESSION_ID,
+    SEQUENCE_END,
+    SESSION_ID,
+    SESSION_KEY,
+    Session,
+)
 from trident.adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
-from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX
+from trident.core.frontend.request import LATEST, RESERVED_PARAMETERS, RESERVED_PREFIX, boolean
 from trident.core.http.application import V2Application
 from trident.core.http.dataplane import infer_body, off_hub, one_response, read_body
 from trident.core.http.payloads.formats import (
@@ -87,15 +95,16 @@ INFERENCE_ID = f"{_NAME}Inference-Id"
 # The most characters of each header.
 _LIMITS = {
     CUSTOM_ATTRIBUTES: 1024,
-    f"{_NAME}Session-Id": 256,
+    SESSION_ID: 256,
     TARGET_MODEL: 1024,
     f"{_NAME}Target-Variant": 63,
     f"{_NAME}Target-Container-Hostname": 63,
     f"{_NAME}Inference-Component": 63,
     f"{_NAME}Enable-Explanations": 64,
+    f"{_NAME}Prefix-Aware-Id": 64,
 }
 _LONGEST_ID = 64
-_ANSWERED = (CUSTOM_ATTRIBUTES, f"{_NAME}New-Session-Id", f"{_NAME}Closed-Session-Id")
+_ANSWERED = (CUSTOM_ATTRIBUTES, NEW_SESSION_ID, CLOSED_SESSION_ID)
 _LONGEST_ANSWER = 1024
 
 
@@ -111,6 +120,7 @@ _ALL_KEYS = (*(key for key, _, _ in _KEYS), _ID_KEY)
 def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
     """Add the headers to the request's parameters. The inference id becomes the request's id if it has none.
 
+    A request of a session joins its sequence, and ends it if the custom attributes say so.
     Raises InvalidRequest for a value that the platform itself would refuse.
     """
     if environ.keys().isdisjoint(_ALL_KEYS):
@@ -119,6 +129,9 @@ def adopt_headers(environ: Environ, request: InferenceRequest) -> None:
     if found:
         attributes = found.get(CUSTOM_ATTRIBUTES, "")
         request.parameters = {**_pairs(attributes), **found, **(request.parameters or {})}
+        session: Session | None = environ.get(SESSION_KEY)
+        if session is not None:
+            session.join(request, ends=_says_end(attributes))
     if _ID_KEY in environ:
         inference_id = _checked(INFERENCE_ID, environ[_ID_KEY], _LONGEST_ID)
         request.id = request.id or inference_id
@@ -161,6 +174,15 @@ def _pairs(attributes: str) -> dict[str, Parameter]:
         if equals and key and key not in RESERVED_PARAMETERS and not key.startswith(RESERVED_PREFIX):
             pairs[key] = value.strip()
     return pairs
+
+
+def _says_end(attributes: str) -> bool:
+    """Whether an item is `sequence_end=true`. Raises InvalidRequest for a value that is not a boolean."""
+    for item in attributes.split(","):
+        key, equals, value = item.partition("=")
+        if equals and key.strip() == SEQUENCE_END:
+            return boolean(SEQUENCE_END, {"true": True, "false": False}.get(value.strip().lower(), value))
+    return False
 
 
 def _checked(name: str, value: str, limit: int) -> str:

@@ -29,6 +29,8 @@ BATCH_STRATEGY = "SAGEMAKER_BATCH_STRATEGY"
 MAX_PAYLOAD = "SAGEMAKER_MAX_PAYLOAD_IN_MB"
 MAX_CONCURRENT_TRANSFORMS = "SAGEMAKER_MAX_CONCURRENT_TRANSFORMS"
 DEFAULT_ACCEPT = "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT"
+STATEFUL_SESSIONS = "SAGEMAKER_ENABLE_STATEFUL_SESSIONS"
+SESSIONS_EXPIRATION = "SAGEMAKER_SESSIONS_EXPIRATION"
 # The tests and the documentation name all of these.
 ADAPTER_VARIABLES = (
     MULTI_MODEL,
@@ -43,6 +45,8 @@ ADAPTER_VARIABLES = (
     MAX_PAYLOAD,
     MAX_CONCURRENT_TRANSFORMS,
     DEFAULT_ACCEPT,
+    STATEFUL_SESSIONS,
+    SESSIONS_EXPIRATION,
 )
 
 _TRUE = frozenset({"true", "on", "1"})
@@ -53,6 +57,8 @@ _PAYLOAD_MB = 6
 IN_FLIGHT_MB = 100
 _MOST_TRANSFORMS = 16
 _LONGEST_NUMBER = 18
+_SESSION_S = 1200
+_LONGEST_SESSION_S = 365 * 86400
 
 
 class InferenceType(StrEnum):
@@ -81,7 +87,10 @@ class BatchStrategy(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class SageMakerSettings(PlatformSettings):
-    """`max_payload_mb` 0 means bodies of any size, in chunks; `memory_limit_mb` 0 means the container's memory."""
+    """`max_payload_mb` 0 means bodies of any size, in chunks; `memory_limit_mb` 0 means the container's memory.
+
+    `sessions`: whether sessions are sequences; None for those of models with a sequence batcher.
+    """
 
     health_route: str = "/ping"
     inference_type: InferenceType = InferenceType.INFER
@@ -91,6 +100,8 @@ class SageMakerSettings(PlatformSettings):
     max_payload_mb: int = _PAYLOAD_MB
     max_concurrent_transforms: int = _MOST_TRANSFORMS
     default_accept: str = "application/json"
+    sessions: bool | None = None
+    session_expiration_s: int = _SESSION_S
     model_root: str = "/opt/ml/model"
     models_root: str = "/opt/ml/models"
     memory_limit_mb: int = 0
@@ -107,6 +118,8 @@ class SageMakerSettings(PlatformSettings):
             MAX_PAYLOAD: ("max_payload_mb", str(self.max_payload_mb)),
             MAX_CONCURRENT_TRANSFORMS: ("max_concurrent_transforms", str(self.max_concurrent_transforms)),
             DEFAULT_ACCEPT: ("default_accept", self.default_accept),
+            STATEFUL_SESSIONS: ("sessions", "" if self.sessions is None else _shown(self.sessions)),
+            SESSIONS_EXPIRATION: ("session_expiration_s", str(self.session_expiration_s)),
         }
         return [SettingRow(name, text, self.sources.get(at, "default")) for name, (at, text) in values.items()]
 
@@ -129,6 +142,7 @@ def read_sagemaker_settings(
     payload = read.integer("max_payload_mb", MAX_PAYLOAD, 0)
     payload_mb = _PAYLOAD_MB if payload is None else payload
     transforms = read.integer("max_concurrent_transforms", MAX_CONCURRENT_TRANSFORMS, 1)
+    session_s = read.integer("session_expiration_s", SESSIONS_EXPIRATION, 1, _LONGEST_SESSION_S)
     found_port = read.integer("port", BIND_TO_PORT, 0, _LAST_PORT) if port is None else port
     return SageMakerSettings(
         port=8080 if found_port is None else found_port,
@@ -142,6 +156,8 @@ def read_sagemaker_settings(
         max_payload_mb=payload_mb,
         max_concurrent_transforms=_concurrent(payload_mb) if transforms is None else transforms,
         default_accept=read.text("default_accept", DEFAULT_ACCEPT) or "application/json",
+        sessions=read.boolean("sessions", STATEFUL_SESSIONS) if environ.get(STATEFUL_SESSIONS, "").strip() else None,
+        session_expiration_s=_SESSION_S if session_s is None else session_s,
         model_root=model_root or "/opt/ml/model",
         models_root=models_root or "/opt/ml/models",
         sources=read.sources,
@@ -291,8 +307,6 @@ WITHOUT_EFFECT = (
     "SAGEMAKER_PROGRAM",
     "SAGEMAKER_SUBMIT_DIRECTORY",
     "SAGEMAKER_HEALTH_CHECK_OVERRIDE",
-    "SAGEMAKER_ENABLE_STATEFUL_SESSIONS",
-    "SAGEMAKER_SESSIONS_EXPIRATION",
     "SAGEMAKER_SESSIONS_PATH",
 )
 # Only Triton's variables have this prefix, so an unknown one is misspelled.

@@ -69,6 +69,7 @@ REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
     PREFIX + "Target-Container-Hostname": _NAME,
     PREFIX + "Inference-Component": _NAME,
     PREFIX + "Enable-Explanations": re.compile(r"[\x20-\x7e]{1,64}"),
+    PREFIX + "Prefix-Aware-Id": re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
     PREFIX + "Session-Id": re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),
 }
 RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {

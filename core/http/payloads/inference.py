@@ -23,6 +23,7 @@ from trident.core.http.payloads.payload import (
     DecodeRules,
     DocumentForm,
     OutputColumn,
+    most_rows,
     output_columns,
     split_instances,
 )
@@ -174,9 +175,7 @@ def content_of(columns: list[OutputColumn], media_type: str, form: DocumentForm 
 
 def _is_one_request(payload: DecodedPayload, spec: ModelSpec) -> bool:
     count = payload.count
-    return (
-        count is None or count == 1 or (payload.stacked and (spec.max_batch_size == 0 or count <= spec.max_batch_size))
-    )
+    return count is None or count == 1 or (payload.stacked and (spec.max_batch_size == 0 or count <= most_rows(spec)))
 
 
 def _infer_parts(
@@ -187,9 +186,13 @@ def _infer_parts(
 
 
 def requests_of(payload: DecodedPayload, spec: ModelSpec, pattern: InferenceRequest) -> Iterator[InferenceRequest]:
-    """The requests of the payload, each a copy of `pattern` with inputs."""
-    for inputs in split_instances(payload, spec):
-        yield pattern.with_inputs(inputs, model_version=pattern.model_version, id=pattern.id)
+    """The requests of the payload, each a copy of `pattern` with inputs: the first has its START, the last its END."""
+    parts = split_instances(payload, spec)
+    for index, inputs in enumerate(parts, 1):
+        request = pattern.with_inputs(inputs, model_version=pattern.model_version, id=pattern.id)
+        request.sequence_start = pattern.sequence_start and index == 1
+        request.sequence_end = pattern.sequence_end and index == len(parts)
+        yield request
 
 
 def result_of(responses: list[InferenceResponse], payload: DecodedPayload) -> PayloadResult:

@@ -446,19 +446,24 @@ def decode_slices(texts: Iterable[bytes], decode: Callable[[bytes], DecodedSlice
     return DecodedPayload(arrays=arrays, count=sum(part.count or 0 for part in parts), stacked=parts[0].stacked)
 
 
+def most_rows(spec: ModelSpec) -> int:
+    """The most rows in one request to a model that batches: a request of a sequence has one."""
+    return 1 if spec.sequence is not None else spec.max_batch_size
+
+
 def split_instances(payload: DecodedPayload, spec: ModelSpec) -> list[list[InputTensor]]:
     """The inputs of each request of the payload, in order, as views of its arrays.
 
-    A batch is one request, or several of at most `max_batch_size` rows. Of a model that does not batch, each instance
+    A batch is one request, or several of at most `most_rows` rows. Of a model that does not batch, each instance
     is one request (docs/spec/vertex.md section D point 3).
     """
     count = payload.count
     if payload.rows is not None:
         return [[_tensor(spec, name, array) for name, array in row.items()] for row in payload.rows]
-    if count is None or (payload.stacked and (spec.max_batch_size == 0 or count <= spec.max_batch_size)):
+    if count is None or (payload.stacked and (spec.max_batch_size == 0 or count <= most_rows(spec))):
         return [[_tensor(spec, name, array) for name, array in payload.arrays.items()]]
     if payload.stacked:
-        size = spec.max_batch_size
+        size = most_rows(spec)
         return [
             [_tensor(spec, name, array[start : start + size]) for name, array in payload.arrays.items()]
             for start in range(0, count, size)

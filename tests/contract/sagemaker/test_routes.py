@@ -11,6 +11,7 @@ import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,16 @@ import numpy as np
 import pytest
 from werkzeug.test import Client, EnvironBuilder, TestResponse
 
+from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import add_sub_config, identity_config
 from tests.waiting import until
 from trident.adapters.sagemaker.application import SageMakerApplication
+from trident.adapters.sagemaker.invocations import CUSTOM_ATTRIBUTES
 from trident.adapters.sagemaker.memory import HOST_EXTRA, MemoryBudget
+from trident.adapters.sagemaker.sessions import CLOSED_SESSION_ID, NEW_SESSION_ID, SESSION_ID
 from trident.adapters.sagemaker.settings import PingMode, SageMakerSettings
+from trident.app.emulators.sagemaker.invocation import RESPONSE_HEADERS
 from trident.app.worker.gevent_link import GeventLink
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.engine.protocol import Engine
@@ -82,6 +87,7 @@ def write_repository(folder: Path) -> None:
     onnx_models.write_version(onnx_models.identity("FP32", [3]), folder, "single", identity_config("FP32", [3], 0))
     onnx_models.write_version(strings, folder, "strings", identity_config("BYTES", [1]))
     onnx_models.write_version(onnx_models.add_sub(), folder, "add_sub", add_sub_config())
+    shutil.copytree(ROOT / "deploy" / "examples" / "running_mean", folder / "running_mean")
 
 
 @contextmanager
@@ -273,7 +279,7 @@ def test_binary_tensors_pass_both_ways(platform: Platform) -> None:
 def test_several_models_need_a_name(platform: Platform) -> None:
     answer = platform.calls()("/invocations", method="POST", data=b"1,2,3", content_type=CSV)
     assert answer.status_code == 400
-    assert answer.json == {"error": "there are several models: add_sub, batching, single, strings"}
+    assert answer.json == {"error": "there are several models: add_sub, batching, running_mean, single, strings"}
 
 
 # --- many models
@@ -337,3 +343,64 @@ def test_folder_without_a_model_is_a_400(platform: Platform, tmp_path: Path) -> 
     assert answer.json is not None
     assert list(answer.json) == ["error"]
     assert call("/models/broken").status_code == 404
+
+
+# --- sessions
+
+
+class Caller:
+    """Sends values to the model that answers each with the mean of all values of its sequence."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __call__(self, values: str, session: str, attributes: str = "") -> TestResponse:
+        headers = {"Accept": CSV, SESSION_ID: session, **({CUSTOM_ATTRIBUTES: attributes} if attributes else {})}
+        return self._call("/invocations", method="POST", data=values, content_type=CSV, headers=headers)
+
+    def opened(self, values: str) -> tuple[TestResponse, str]:
+        answer = self(values, "NEW_SESSION")
+        return answer, answer.headers[NEW_SESSION_ID].partition(";")[0]
+
+
+@BOTH_SHAPES
+def test_session_is_a_sequence_from_its_opening_to_its_closing(platform: Platform) -> None:
+    caller = Caller(platform.calls(default_model="running_mean", session_expiration_s=90))
+    first, session = caller.opened("3\n")
+    assert first.data == b"3.0\n"
+    assert RESPONSE_HEADERS[NEW_SESSION_ID].fullmatch(first.headers[NEW_SESSION_ID])
+    expiry = datetime.fromisoformat(first.headers[NEW_SESSION_ID].partition("Expires=")[2])
+    assert 60 < (expiry - datetime.now(UTC)).total_seconds() <= 91
+    _, other = caller.opened("100\n")
+    assert caller(b"9\n27\n", session).data == b"6.0\n13.0\n"
+    last = caller("1\n", session, "sequence_end=true")
+    assert (last.data, last.headers[CLOSED_SESSION_ID]) == (b"10.0\n", session)
+    assert NEW_SESSION_ID not in last.headers
+    assert caller("1\n", session).status_code == 400
+    assert caller("50\n", other).data == b"75.0\n"
+
+
+@pytest.mark.parametrize(
+    ("session", "text"), [("nobody", "no session 'nobody'"), ("7b-1", "expired"), ("7b-fffffffff", "START")]
+)
+def test_request_of_no_session_is_refused(platform: Platform, session: str, text: str) -> None:
+    answer = Caller(platform.calls(default_model="running_mean"))("1\n", session)
+    assert answer.status_code == 400
+    assert text in answer.get_data(as_text=True)
+
+
+def test_session_of_a_request_and_its_sequence_id_exclude_each_other(platform: Platform) -> None:
+    call = platform.calls(default_model="running_mean")
+    tensor = {"name": "value", "datatype": "FP32", "shape": [1, 1], "data": [1]}
+    body = {"parameters": {"sequence_id": 5}, "inputs": [tensor]}
+    answer = call("/invocations", method="POST", json=body, headers={SESSION_ID: "NEW_SESSION"})
+    assert (answer.status_code, "sequence_id" in answer.get_data(as_text=True)) == (400, True)
+
+
+@pytest.mark.parametrize(("model", "sessions", "opened"), [("single", None, 0), ("single", True, 1)])
+def test_only_sequence_models_have_sessions_unless_the_settings_say_otherwise(
+    platform: Platform, model: str, sessions: bool | None, opened: int
+) -> None:
+    call = platform.calls(default_model=model, sessions=sessions)
+    answer = call("/invocations", method="POST", data="1,2,3\n", content_type=CSV, headers={SESSION_ID: "NEW_SESSION"})
+    assert (answer.status_code, len(answer.headers.getlist(NEW_SESSION_ID))) == (200, opened)

@@ -466,7 +466,14 @@ def test_a_multi_model_endpoint_ignores_the_inference_type(tmp_path: Path) -> No
 
 
 ATTRIBUTES = "X-Amzn-SageMaker-Custom-Attributes"
-NAMES = ("Session-Id", "Target-Model", "Target-Variant", "Inference-Component", "Target-Container-Hostname")
+NAMES = (
+    "Session-Id",
+    "Target-Model",
+    "Target-Variant",
+    "Inference-Component",
+    "Target-Container-Hostname",
+    "Prefix-Aware-Id",
+)
 
 
 def adopted(headers: dict[str, str], parameters: dict[str, Parameter] | None = None, request_id: str = "") -> Any:

@@ -6,6 +6,8 @@ import json
 
 import pytest
 from botocore.eventstream import EventStreamBuffer
+from botocore.loaders import Loader
+from botocore.model import ServiceModel
 
 from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.errors import ApiError
@@ -13,6 +15,7 @@ from trident.app.emulators.sagemaker.invocation import (
     CUSTOM_ATTRIBUTES,
     LARGEST_PART,
     PREFIX,
+    REQUEST_HEADERS,
     TARGET_MODEL,
     passed_back,
     payload_part,
@@ -141,3 +144,16 @@ def test_an_error_event_ends_a_stream() -> None:
     assert headers[":message-type"] == "exception"
     assert headers[":exception-type"] == "ModelStreamError"
     assert json.loads(payload) == {"Message": "the container broke off", "ErrorCode": "StreamBroken"}
+
+
+@pytest.mark.parametrize("operation", ["InvokeEndpoint", "InvokeEndpointWithResponseStream"])
+def test_headers_are_those_of_the_sdks_model(operation: str) -> None:
+    """A header that a newer SDK sends must be added, with its limit."""
+    model = ServiceModel(Loader().load_service_model("sagemaker-runtime", "service-2")).operation_model(operation)
+    sent = {each.serialization["name"]: each for each in model.input_shape.members.values() if each.serialization}
+    sent.pop("EndpointName")
+    for name, shape in sent.items():
+        plain = name.removeprefix(PREFIX) if name.endswith(("-Accept", "-Content-Type")) else name
+        longest = shape.metadata["max"]
+        assert REQUEST_HEADERS[plain].fullmatch("a" * longest)
+        assert not REQUEST_HEADERS[plain].fullmatch("a" * (longest + 1))
