@@ -215,7 +215,8 @@ cannot be made. `--metrics-log` leaves these metrics out.
 _LOG = """\
 ## Metrics in the log
 
-SageMaker and Vertex AI scrape no page. `--metrics-log=emf` writes the metrics of each minute
+Vertex AI scrapes no page, and SageMaker only that of an [endpoint with detailed
+observability](deploy-sagemaker.md#metrics-of-the-server). `--metrics-log=emf` writes the metrics of each minute
 (`--metrics-log-interval-secs`) to stdout in CloudWatch's embedded metric format, from which CloudWatch makes metrics
 by itself; `--metrics-log=gcp` writes them as structured entries for Cloud Logging, from which log-based metrics can be
 made. The guides to [SageMaker](deploy-sagemaker.md#metrics-of-the-server) and

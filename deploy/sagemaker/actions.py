@@ -13,9 +13,11 @@ from typing import Any
 from deploy.sagemaker.plan import (
     INSERVICE_LIMIT_S,
     Answer,
+    BadSettings,
     Call,
     Kind,
     Plan,
+    Step,
     Wait,
     checked_name,
     content_names,
@@ -23,6 +25,7 @@ from deploy.sagemaker.plan import (
 )
 from deploy.sagemaker.resources import (
     alarm_names,
+    create_component,
     create_config,
     create_model,
     create_transform_job,
@@ -33,17 +36,20 @@ from deploy.sagemaker.resources import (
     scaling,
     tags_of,
 )
+from trident.app.emulators.sagemaker.api_model import merged
 
 _IN_SERVICE = "InService"
 _CHANGING = ("Creating", "Updating", "SystemUpdating", "RollingBack")
 _CONFIG = "EndpointConfigName"
+_COMPONENT_STATUS = "InferenceComponentStatus"
 
 
 def plan_of(given: Namespace, now: datetime) -> Plan:
     """The plan of every action except smoke. `now` distinguishes jobs with equal content. Raises BadSettings."""
     name = checked_name(given.name)
     if given.action == "delete":
-        return delete(name, given.wait_secs)
+        component = given.settings.get("CreateInferenceComponent")
+        return delete(name, given.wait_secs, component and component.get("InferenceComponentName", name))
     if given.action == "scale":
         return no_scaling(name) if given.off else scaling(given)
     if given.action == "update":
@@ -61,14 +67,36 @@ def _alarms(given: Namespace) -> tuple[Call, ...]:
 def _create(given: Namespace) -> Plan:
     model = create_model(given)
     config = create_config(given, model.parameters["ModelName"])
-    names = {"EndpointName": given.name, _CONFIG: config.parameters[_CONFIG]}
+    names = {"EndpointName": given.name, _CONFIG: config.parameters[_CONFIG], **tagged(tags_of(given))}
     return (
         model,
         config,
-        _sagemaker("CreateEndpoint", **names, **tagged(tags_of(given))),
+        _sagemaker("CreateEndpoint", **merged(names, given.settings.get("CreateEndpoint", {}))),
         *_alarms(given),
         *(() if given.no_wait else _in_service(config, given.name, given.wait_secs)),
+        *_component(given, model.parameters["ModelName"]),
     )
+
+
+def _component(given: Namespace, model_name: str) -> Sequence[Step]:
+    """The inference component that the settings file asks for, which needs an endpoint in service."""
+    if "CreateInferenceComponent" not in given.settings:
+        return ()
+    if given.no_wait:
+        raise BadSettings("--no-wait with an inference component", hint="it is created when the endpoint is in service")
+    made = create_component(given, model_name)
+    serves = Wait(
+        call=_described(made.parameters["InferenceComponentName"]),
+        status=_COMPONENT_STATUS,
+        until=_IN_SERVICE,
+        going_on=("Creating", "Updating"),
+        limit_s=given.wait_secs,
+    )
+    return made, serves
+
+
+def _described(component: str) -> Call:
+    return _sagemaker("DescribeInferenceComponent", InferenceComponentName=component)
 
 
 def _update(given: Namespace) -> Plan:
@@ -98,7 +126,7 @@ def _update(given: Namespace) -> Plan:
         model,
         config,
         *_alarms(given),
-        _sagemaker("UpdateEndpoint", **parameters),
+        _sagemaker("UpdateEndpoint", **merged(parameters, given.settings.get("UpdateEndpoint", {}))),
         *(() if given.no_wait and not given.delete_previous else _in_service(config, given.name, limit_s)),
         *(_delete_previous(given.name, model, config) if given.delete_previous else ()),
     )
@@ -117,11 +145,12 @@ def _transform(given: Namespace, now: datetime) -> Plan:
     return model, job, *(() if given.no_wait else (done,))
 
 
-def delete(endpoint: str, limit_s: float = INSERVICE_LIMIT_S) -> Plan:
+def delete(endpoint: str, limit_s: float = INSERVICE_LIMIT_S, component: str | None = None) -> Plan:
     """Delete everything that any plan here may have created for `endpoint`, including the rest of earlier updates.
 
-    The endpoint is deleted before its configurations, and these before their models. Missing resources are skipped. If
-    the endpoint cannot be deleted, the plan ends, because its configuration must stay as well.
+    `component` is its inference component, which has to be gone before the endpoint can be deleted. The endpoint is
+    deleted before its configurations, and these before their models. Missing resources are skipped. If the endpoint
+    cannot be deleted, the plan ends, because its configuration must stay as well.
     """
     alarms = Answer("DescribeAlarms", "MetricAlarms[].AlarmName", each=True)
     gone = Wait(
@@ -138,10 +167,18 @@ def delete(endpoint: str, limit_s: float = INSERVICE_LIMIT_S) -> Plan:
         *_delete_listed(
             endpoint, "TransformJob", "StopTransformJob", "TransformJobSummaries", StatusEquals="InProgress"
         ),
+        *(() if component is None else _delete_component(component, limit_s)),
         _best_effort("sagemaker", "DeleteEndpoint", EndpointName=endpoint),
         gone,
         *_delete_listed(endpoint, "EndpointConfig", "DeleteEndpointConfig", "EndpointConfigs"),
         *_delete_listed(endpoint, "Model", "DeleteModel", "Models"),
+    )
+
+
+def _delete_component(component: str, limit_s: float) -> Sequence[Step]:
+    return (
+        _best_effort("sagemaker", "DeleteInferenceComponent", InferenceComponentName=component),
+        Wait(call=_described(component), status=_COMPONENT_STATUS, until=None, going_on=("Deleting",), limit_s=limit_s),
     )
 
 

@@ -10,12 +10,22 @@ from typing import Any
 from deploy.sagemaker.plan import INSERVICE_LIMIT_S, Kind
 from deploy.sagemaker.smoke import Form
 from trident.adapters.sagemaker.settings import BatchStrategy
+from trident.app.emulators.sagemaker.api_model import FREQUENCIES_S, read_settings_file
+from trident.core.errors import ConfigInvalid
 
 
 class Shift(StrEnum):
     CANARY = "canary"
     LINEAR = "linear"
     ALL_AT_ONCE = "all-at-once"
+
+
+class Metrics(StrEnum):
+    """How the server's metrics come to CloudWatch: the platform scrapes them, the log has them, or not at all."""
+
+    SCRAPED = "scraped"
+    EMBEDDED = "embedded"
+    OFF = "off"
 
 
 class Metric(StrEnum):
@@ -54,6 +64,29 @@ def _choice(values: list[Any], default: Any, text: str = "") -> dict[str, Any]:
     return {"choices": values, "type": type(default), "default": default, "help": text or None}
 
 
+OPERATIONS = (
+    "CreateModel",
+    "CreateEndpointConfig",
+    "CreateEndpoint",
+    "UpdateEndpoint",
+    "CreateInferenceComponent",
+    "CreateTransformJob",
+)
+
+
+def _settings(path: str) -> dict[str, Any]:
+    try:
+        return read_settings_file(Path(path), OPERATIONS)
+    except ConfigInvalid as error:
+        raise argparse.ArgumentTypeError(f"{error.message}; {error.hint}" if error.hint else error.message) from None
+
+
+_SETTINGS: dict[str, Any] = {
+    "type": _settings,
+    "default": {},
+    "metavar": "FILE",
+    "help": "JSON with further parameters of the API, by operation",
+}
 _GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "model": {
         "--no-wait": _flag("do not wait for the result of the calls"),
@@ -65,6 +98,7 @@ _GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "--subnet": _several(),
         "--security-group": _several(),
         "--network-isolation": _flag("the container has no network access"),
+        "--settings": _SETTINGS,
         "--no-model-cache": _flag("multi-model: unload a model after each call"),
     },
     "instances": {
@@ -95,6 +129,11 @@ _GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "--error-topic": _text("ARN of an SNS topic"),
         "--invocations-per-instance": _number(0, "concurrent; default: the platform decides"),
     },
+    "metrics": {
+        "--metrics": _choice(list(Metrics), Metrics.SCRAPED, "of the server, in CloudWatch"),
+        "--metrics-secs": {"type": int, "choices": FREQUENCIES_S, "default": 60, "help": "interval of the scrapes"},
+    },
+    "components": {"--settings": {**_SETTINGS, "help": "the file that the inference components were created with"}},
     "alarms": {
         "--no-alarms": _flag("create no alarms and roll nothing back"),
         "--alarm-errors": _number(5, "5xx responses per minute that raise the alarm"),
@@ -147,7 +186,7 @@ _GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         "--target-model": _text("key of an archive below the prefix of --model-data"),
     },
 }
-_CAPACITY = ("model", "instances", "data capture", "serverless", "async", "alarms")
+_CAPACITY = ("model", "instances", "data capture", "serverless", "async", "metrics", "alarms")
 _ACTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     "create": ("create a model and an endpoint, or start a batch transform job", (*_CAPACITY, "batch")),
     "update": (
@@ -156,7 +195,7 @@ _ACTIONS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "scale": ("scale the instances, or the warm capacity, with the load", ("scaling",)),
     "smoke": ("send one request in every form and compare the answers", ("request",)),
-    "delete": ("delete everything that was created for an endpoint", ()),
+    "delete": ("delete everything that was created for an endpoint", ("components",)),
 }
 
 
@@ -169,7 +208,7 @@ def parser() -> argparse.ArgumentParser:
         action.add_argument("name", help="of the endpoint, or of the batch transform job's model")
         for flag, given in _COMMON.items():
             action.add_argument(flag, **given)  # type: ignore[arg-type]
-        if groups:
+        if groups and name != "delete":
             kinds = [kind for kind in Kind if kind is not Kind.BATCH or name == "create"]
             action.add_argument("--kind", choices=kinds, type=Kind, default=Kind.REAL_TIME)
         for group in groups:

@@ -12,7 +12,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from deploy.sagemaker.options import Metric, Shift
+from deploy.sagemaker.options import Metric, Metrics, Shift
 from deploy.sagemaker.plan import VARIANT, Answer, BadSettings, Call, Kind, content_name, tagged
 from trident.adapters.common.options import BadOption
 from trident.adapters.sagemaker.settings import (
@@ -24,6 +24,7 @@ from trident.adapters.sagemaker.settings import (
     SAFE_PORT_RANGE,
     WITHOUT_EFFECT,
 )
+from trident.app.emulators.sagemaker.api_model import merged
 from trident.app.settings.reading import read_settings
 
 _MOST_VARIABLES = 100
@@ -124,16 +125,50 @@ def create_model(given: Namespace) -> Call:
         raise BadSettings("a VPC needs subnets and security groups", hint="give --subnet and --security-group")
     if given.kind is Kind.SERVERLESS and given.subnet:
         raise BadSettings("a serverless endpoint cannot be in a VPC", hint="omit --subnet and --security-group")
-    environment = container_environment(given.kind, pairs("--env", given.env))
+    environment = container_environment(given.kind, {**_metrics_variables(given), **pairs("--env", given.env)})
     container = {"Image": given.image, **_model_files(given), **given_values(Environment=environment)}
+    if _is_scraped(given):
+        endpoint = {"MetricsEndpointPath": "/metrics", "MetricPublishFrequencyInSeconds": given.metrics_secs}
+        container["ContainerMetricsConfig"] = {"MetricsEndpoints": [endpoint]}
     vpc = {"Subnets": given.subnet, "SecurityGroupIds": given.security_group} if given.subnet else None
     content = {
         "PrimaryContainer": container,
         "ExecutionRoleArn": given.role,
         **given_values(EnableNetworkIsolation=given.network_isolation, VpcConfig=vpc),
     }
+    content = merged(content, given.settings.get("CreateModel", {}))
     parameters = {"ModelName": content_name(given.name, content), **content, **tagged(tags_of(given))}
     return Call(service="sagemaker", operation="CreateModel", parameters=parameters, may_exist=True)
+
+
+_METRICS_LOG = "TRIDENT_METRICS_LOG"
+_EMBEDDED = "emf"
+
+
+def _is_scraped(given: Namespace) -> bool:
+    """Whether the configuration says that the platform scrapes the metrics. It scrapes no batch transform job, and
+    whether it scrapes serverless endpoints is left to its default."""
+    return given.metrics is Metrics.SCRAPED and given.kind not in (Kind.BATCH, Kind.SERVERLESS)
+
+
+def _metrics_variables(given: Namespace) -> dict[str, str]:
+    """The variables for embedded metrics. Raises BadSettings for metrics that are embedded and scraped as well."""
+    if given.metrics is Metrics.EMBEDDED:
+        return {_METRICS_LOG: _EMBEDDED, f"{_METRICS_LOG}_DIMENSION": f"endpoint={given.name}"}
+    if given.kind is not Kind.BATCH and pairs("--env", given.env).get(_METRICS_LOG) == _EMBEDDED:
+        raise BadSettings(
+            f"{_METRICS_LOG}={_EMBEDDED} with --metrics {given.metrics}: the platform may scrape the same metrics, "
+            "and they would be paid twice",
+            hint="--metrics embedded sets the variable and turns the scraping off",
+        )
+    return {}
+
+
+def _metrics_config(given: Namespace) -> dict[str, Any]:
+    """The MetricsConfig of an endpoint; without one the platform scrapes configurations made since June 2026."""
+    if _is_scraped(given):
+        return {"EnableDetailedObservability": True, "MetricPublishFrequencyInSeconds": given.metrics_secs}
+    return {} if given.metrics is Metrics.SCRAPED else {"EnableDetailedObservability": False}
 
 
 def _model_files(given: Namespace) -> dict[str, Any]:
@@ -165,8 +200,14 @@ def _model_files(given: Namespace) -> dict[str, Any]:
 def create_config(given: Namespace, model_name: str) -> Call:
     """The endpoint configuration: one variant of the model, data capture, and the queue of an asynchronous endpoint."""
     capacity = _serverless(given) if given.kind is Kind.SERVERLESS else _instances(given)
-    variant = {"VariantName": VARIANT, "ModelName": model_name, "InitialVariantWeight": 1.0, **capacity}
-    content: dict[str, Any] = {"ProductionVariants": [variant]}
+    # With components these have the models, and the endpoint the role.
+    has_components = "CreateInferenceComponent" in given.settings
+    served = {} if has_components else {"ModelName": model_name}
+    variant = {"VariantName": VARIANT, **served, "InitialVariantWeight": 1.0, **capacity}
+    content: dict[str, Any] = {
+        "ProductionVariants": [variant],
+        **given_values(MetricsConfig=_metrics_config(given), ExecutionRoleArn=given.role if has_components else ""),
+    }
     if given.capture_to:
         if given.kind is Kind.SERVERLESS:
             raise BadSettings("a serverless endpoint captures no data", hint="leave out --capture-to")
@@ -192,8 +233,25 @@ def create_config(given: Namespace, model_name: str) -> Call:
             },
             **given_values(ClientConfig=client),
         }
+    content = merged(content, given.settings.get("CreateEndpointConfig", {}))
     parameters = {"EndpointConfigName": content_name(given.name, content), **content, **tagged(tags_of(given))}
     return Call(service="sagemaker", operation="CreateEndpointConfig", parameters=parameters, may_exist=True)
+
+
+def create_component(given: Namespace, model_name: str) -> Call:
+    """An inference component of the endpoint with its name, for the model, unless the settings file says otherwise."""
+    if given.kind is not Kind.REAL_TIME:
+        raise BadSettings(f"--kind {given.kind} has no inference components", hint="only --kind real-time has")
+    base = {
+        "InferenceComponentName": given.name,
+        "EndpointName": given.name,
+        "VariantName": VARIANT,
+        "Specification": {"ModelName": model_name},
+        "RuntimeConfig": {"CopyCount": 1},
+        **tagged(tags_of(given)),
+    }
+    parameters = merged(base, given.settings["CreateInferenceComponent"])
+    return Call(service="sagemaker", operation="CreateInferenceComponent", parameters=parameters)
 
 
 def _instances(given: Namespace) -> dict[str, Any]:
@@ -332,6 +390,7 @@ def create_transform_job(given: Namespace, model_name: str, now: str) -> Call:
         **tagged(tags_of(given)),
         **given_values(MaxConcurrentTransforms=given.max_concurrent, DataProcessing=processing),
     }
+    parameters = merged(parameters, given.settings.get("CreateTransformJob", {}))
     return Call(service="sagemaker", operation="CreateTransformJob", parameters=parameters)
 
 

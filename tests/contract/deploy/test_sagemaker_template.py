@@ -16,6 +16,7 @@ from deploy.sagemaker.plan import Kind
 from deploy.sagemaker.resources import CSV_TYPES, JSON_TYPES, backlog_alarm, container_environment, put_alarms
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import ASYNC, REAL_TIME, dry_run, only
+from trident.app.emulators.sagemaker.api_model import FREQUENCIES_S
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +53,8 @@ def choices(value: Any) -> list[Any]:
     """The possible values of a value: both sides of an If, nothing for AWS::NoValue."""
     if isinstance(value, dict) and "Fn::If" in value:
         return [found for side in value["Fn::If"][1:] for found in choices(side)]
+    if isinstance(value, dict) and "Fn::Sub" in value:
+        return [settled(value)]
     return [] if value == {"Ref": "AWS::NoValue"} else [value]
 
 
@@ -135,6 +138,24 @@ def test_updates_shift_and_roll_back_as_with_the_command() -> None:
     watching = endpoint["DeploymentConfig"]["AutoRollbackConfiguration"]["Alarms"]
     names = [settled(resource(alarm["AlarmName"]["Ref"])["AlarmName"]) for alarm in watching]
     assert names == [each["AlarmName"] for each in update["DeploymentConfig"]["AutoRollbackConfiguration"]["Alarms"]]
+
+
+def test_metrics_are_those_of_the_command() -> None:
+    config, environment = (
+        resource("EndpointConfig")["MetricsConfig"],
+        resource("Model")["PrimaryContainer"]["Environment"],
+    )
+    chosen = config["EnableDetailedObservability"]["Fn::If"]
+    assert chosen == ["IsScraped", True, False]
+    for side, metrics in enumerate(("scraped", "embedded"), 1):
+        calls = dry_run("create", NAME, *REAL_TIME, "--metrics", metrics)
+        expected = only(calls, "sagemaker.CreateEndpointConfig")["MetricsConfig"]
+        assert chosen[side] == expected["EnableDetailedObservability"]
+    variables = only(calls, "sagemaker.CreateModel")["PrimaryContainer"]["Environment"]
+    assert {name: choices(environment[name]) for name in variables} == {
+        name: [each] for name, each in variables.items()
+    }
+    assert DOCUMENT["Parameters"]["MetricsSeconds"]["AllowedValues"] == list(FREQUENCIES_S)
 
 
 def test_captured_types_and_the_variant_are_those_of_the_command() -> None:

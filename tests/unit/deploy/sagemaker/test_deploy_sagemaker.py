@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,11 +19,13 @@ from tests.unit.deploy.sagemaker.sagemaker_command import (
     MODEL,
     MULTI_MODEL,
     REAL_TIME,
+    ROLE,
     SERVERLESS,
     Printed,
     dry_run,
     only,
     refusal,
+    run,
 )
 
 AMI_535 = "al2-ami-sagemaker-inference-gpu-2"
@@ -365,3 +368,115 @@ def test_unknown_variables_without_a_prefix_are_accepted() -> None:
     calls = dry_run("create", "x", *REAL_TIME, "--env=OMP_NUM_THREADS=4", "--env=TRIDENT_LOG_VERBOSE=1")
     environment = calls[0].parameters["PrimaryContainer"]["Environment"]
     assert environment == {"OMP_NUM_THREADS": "4", "TRIDENT_LOG_VERBOSE": "1"}
+
+
+# --- metrics
+
+
+@pytest.mark.parametrize(
+    ("options", "config", "scraped", "variables"),
+    [
+        ((), {"EnableDetailedObservability": True, "MetricPublishFrequencyInSeconds": 60}, "/metrics", {}),
+        (
+            ("--metrics=embedded",),
+            {"EnableDetailedObservability": False},
+            None,
+            {"TRIDENT_METRICS_LOG": "emf", "TRIDENT_METRICS_LOG_DIMENSION": "endpoint=x"},
+        ),
+        (("--metrics=off",), {"EnableDetailedObservability": False}, None, {}),
+        (("--kind=serverless", "--instance-type", ""), None, None, {}),
+    ],
+)
+def test_metrics_are_scraped_or_embedded_and_never_both(
+    options: tuple[str, ...], config: dict[str, Any] | None, scraped: str | None, variables: dict[str, str]
+) -> None:
+    calls = dry_run("create", "x", *REAL_TIME, *options)
+    assert only(calls, "sagemaker.CreateEndpointConfig").get("MetricsConfig") == config
+    container = only(calls, "sagemaker.CreateModel")["PrimaryContainer"]
+    endpoints = container.get("ContainerMetricsConfig", {}).get("MetricsEndpoints", [])
+    assert [each["MetricsEndpointPath"] for each in endpoints] == ([scraped] if scraped else [])
+    assert container.get("Environment", {}) == variables
+
+
+def test_embedded_metrics_of_a_scraped_endpoint_are_refused() -> None:
+    assert "paid twice" in refusal("create", "x", *REAL_TIME, "--env=TRIDENT_METRICS_LOG=emf")
+    assert dry_run("create", "x", *BATCH, "--env=TRIDENT_METRICS_LOG=emf")
+
+
+# --- parameters of the API that have no option
+
+
+def settings_file(folder: Path, **operations: Any) -> str:
+    path = folder / "settings.json"
+    path.write_text(json.dumps(operations))
+    return f"--settings={path}"
+
+
+NEW_MEMBERS = {
+    "EnableSSMAccess": True,
+    "CoreDumpConfig": {"DestinationS3Uri": "s3://data/dumps"},
+    "CapacityReservationConfig": {"CapacityReservationPreference": "capacity-reservations-only"},
+    "AcceleratorPartitionLayouts": [{"AcceleratorPartitionTypes": ["mig-3g.40gb"]}],
+    "RoutingConfig": {
+        "RoutingStrategy": "PREFIX_AWARE",
+        "PrefixAwareRoutingConfig": {"PrefixLength": 1024, "ConcurrencyThreshold": 8},
+    },
+}
+
+
+def test_settings_file_passes_every_member_of_the_api(tmp_path: Path) -> None:
+    traffic = {"MaxInvocationsPerSecondPerInstance": 100, "MaxCrossRegionPercentPerEndpoint": 20}
+    given = {"ProductionVariants": [NEW_MEMBERS], "CrossRegionTrafficConfig": traffic}
+    config = only(
+        dry_run("create", "x", *REAL_TIME, settings_file(tmp_path, CreateEndpointConfig=given)),
+        "sagemaker.CreateEndpointConfig",
+    )
+    without = only(dry_run("create", "x", *REAL_TIME), "sagemaker.CreateEndpointConfig")
+    assert config["ProductionVariants"] == [{**without["ProductionVariants"][0], **NEW_MEMBERS}]
+    assert config["CrossRegionTrafficConfig"] == traffic
+    assert config["EndpointConfigName"] != without["EndpointConfigName"]
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "text"),
+    [
+        ("CreateEndpointConfig", {"ProductionVariants": [{"EnableSSM": True}]}, "EnableSSM"),
+        ("CreateEndpointConfig", {"ProductionVariants": [{"EnableSSMAccess": "yes"}]}, "EnableSSMAccess"),
+        ("CreateEndpointConfig", {"MetricsConfig": {"MetricPublishFrequencyInSeconds": 5}}, "10, 30, 60, 120"),
+        (
+            "CreateModel",
+            {
+                "PrimaryContainer": {
+                    "ContainerMetricsConfig": {"MetricsEndpoints": [{"MetricsEndpointPath": "metrics"}]}
+                }
+            },
+            "does not match the pattern",
+        ),
+        ("CreateModel", {"PrimaryContainer": {"Mode": "Several"}}, "unknown value 'Several'"),
+    ],
+)
+def test_settings_file_is_checked_against_the_sdks_model(
+    tmp_path: Path, operation: str, given: dict[str, Any], text: str
+) -> None:
+    assert text in refusal("create", "x", *REAL_TIME, settings_file(tmp_path, **{operation: given}))
+
+
+def test_settings_file_of_other_operations_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run("create", "x", *REAL_TIME, settings_file(tmp_path, CreateDomain={}))
+    assert "names 'CreateDomain'; it takes CreateModel" in capsys.readouterr().err
+
+
+def test_inference_component_has_the_model_and_the_endpoint_the_role(tmp_path: Path) -> None:
+    needs = {"MinMemoryRequiredInMb": 1024, "NumberOfCpuCoresRequired": 1}
+    specification = {"ComputeResourceRequirements": needs, "SchedulingConfig": {"PlacementStrategy": "SPREAD"}}
+    option = settings_file(tmp_path, CreateInferenceComponent={"Specification": specification})
+    calls = dry_run("create", "x", *REAL_TIME, option)
+    component = only(calls, "sagemaker.CreateInferenceComponent")
+    model = only(calls, "sagemaker.CreateModel")["ModelName"]
+    assert component["Specification"] == {"ModelName": model, **specification}
+    config = only(calls, "sagemaker.CreateEndpointConfig")
+    assert (config["ExecutionRoleArn"], "ModelName" in config["ProductionVariants"][0]) == (ROLE, False)
+    assert calls[-1].goal.startswith("until InferenceComponentStatus is InService")
+    names = [call.name.partition(".")[2] for call in dry_run("delete", "x", option)]
+    assert names.index("DeleteInferenceComponent") < names.index("DeleteEndpoint")
