@@ -1,4 +1,4 @@
-"""Every option for GPUs, in every documented spelling, as the parsers of the images' GPU wheels read it.
+"""Every option of sessions on GPUs, in every documented spelling, as the parsers of the images' GPU wheels read it.
 
 `make gpu-wheels` brings the wheels. Neither a GPU nor CUDA is needed: stub_libraries.py.
 """
@@ -14,10 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.gpu_options.parse import CPU
 from tests.gpu_options.parse import NO_DEVICE as PARSED
 from tests.gpu_options.stub_libraries import NO_DEVICE, make_stub_libraries
 from tests.project import ROOT
 from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requested_providers
+from trident.core.backends.onnxruntime.session import session_settings
 from trident.core.config.parse import parse_model_config
 from trident.core.config.placement import DeviceKind, Placement
 
@@ -84,6 +86,14 @@ MODEL_PARAMETERS: dict[str, tuple[str, ...]] = {
     "cudnn_conv_algo_search": ("0", "1", "2"),
     "do_copy_in_default_stream": WORDS,
 }
+# Those that Triton turns into entries of the session and of its runs.
+ENTRIES: dict[str, tuple[str, ...]] = {
+    "session.use_device_allocator_for_initializers": ("0", "1"),
+    "session.intra_op.allow_spinning": ("0", "1"),
+    "session.intra_op.spin_duration_us": ("1000",),
+    "memory.enable_memory_arena_shrinkage": ("cpu:0", "gpu:0", "cpu:0;gpu:1"),
+}
+PARAMETER = 'parameters { key: "%s" value { string_value: "%s" } }'
 
 
 def accelerator(name: str) -> str:
@@ -96,14 +106,19 @@ def accelerator(name: str) -> str:
 KINDS = {
     "tensorrt": (TENSORRT, TENSORRT_PARAMETERS, accelerator("tensorrt")),
     "cuda": (CUDA, CUDA_PARAMETERS, accelerator("cuda")),
-    "parameters": (CUDA, MODEL_PARAMETERS, 'parameters { key: "%s" value { string_value: "%s" } }'),
+    "parameters": (CUDA, MODEL_PARAMETERS, PARAMETER),
+    "entries": (CPU, ENTRIES, PARAMETER),
 }
+Case = tuple[str, dict[str, str], dict[str, str], dict[str, str]]
 
 
-def options_of(text: str, provider: str) -> dict[str, str]:
+def case(text: str, provider: str) -> Case:
+    """What parse.py takes: of the session on a GPU that `text` configures, for one of its providers."""
     config = parse_model_config(f'name: "m" backend: "onnxruntime" {text}', "config.pbtxt")
     requests = requested_providers(config, Placement("m_0", DeviceKind.GPU, 0))
-    return next(request.options for request in requests if request.name == provider)
+    settings = session_settings(config, {})
+    options = next(request.options for request in requests if request.name == provider)
+    return provider, options, settings.session_entries, settings.run_entries
 
 
 def pin(lock: str) -> str:
@@ -125,7 +140,7 @@ def parser(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return wheel, stubs
 
 
-def refusals(parser: tuple[Path, Path], cases: list[tuple[str, dict[str, str]]]) -> list[str | None]:
+def refusals(parser: tuple[Path, Path], cases: list[Case]) -> list[str | None]:
     wheel, stubs = parser
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("parse.py"))],
@@ -145,22 +160,24 @@ def refusals(parser: tuple[Path, Path], cases: list[tuple[str, dict[str, str]]])
 def test_every_documented_spelling_is_accepted(parser: tuple[Path, Path], kind: str) -> None:
     provider, parameters, text = KINDS[kind]
     written = [(name, value) for name, values in parameters.items() for value in values]
-    answers = refusals(parser, [(provider, options_of(text % each, provider)) for each in written])
+    answers = refusals(parser, [case(text % each, provider) for each in written])
     assert {each: answer for each, answer in zip(written, answers, strict=True) if answer} == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("provider", "options", "said"),
+    ("refused", "said"),
     [
-        (TENSORRT, {"trt_fp16_enable": "1"}, "should be 'True' or 'False'"),
-        (TENSORRT, {"trt_nonsense": "1"}, "Invalid TensorRT EP option: trt_nonsense"),
-        (CUDA, {"do_copy_in_default_stream": "maybe"}, "do_copy_in_default_stream"),
-        (CUDA, {"nonsense": "1"}, 'Unknown provider option: "nonsense"'),
+        ((TENSORRT, {"trt_fp16_enable": "1"}, {}, {}), "should be 'True' or 'False'"),
+        ((TENSORRT, {"trt_nonsense": "1"}, {}, {}), "Invalid TensorRT EP option: trt_nonsense"),
+        ((CUDA, {"do_copy_in_default_stream": "maybe"}, {}, {}), "do_copy_in_default_stream"),
+        ((CUDA, {"nonsense": "1"}, {}, {}), 'Unknown provider option: "nonsense"'),
+        ((CPU, {}, {}, {"memory.enable_memory_arena_shrinkage": "gpu:first"}), "Unsupported device id"),
+        ((CPU, {}, {}, {"gpu_graph_id": "first"}), "Failed to parse the cuda graph annotation id"),
     ],
 )
-def test_the_parser_refuses(parser: tuple[Path, Path], provider: str, options: dict[str, str], said: str) -> None:
-    [answer] = refusals(parser, [(provider, {"device_id": "0", **options})])
+def test_the_parser_refuses(parser: tuple[Path, Path], refused: Case, said: str) -> None:
+    [answer] = refusals(parser, [refused])
     assert said in (answer or "")
 
 
