@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -19,6 +19,7 @@ import onnxruntime
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
+from trident.core.backends.onnxruntime.batch_sizes import run_sizes
 from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
 from trident.core.backends.onnxruntime.graph import (
     has_bounded_graph,
@@ -30,7 +31,9 @@ from trident.core.backends.onnxruntime.graph import (
 from trident.core.backends.onnxruntime.providers import (
     CPU,
     CUDA,
+    TENSORRT,
     ProviderRequest,
+    accelerators_on_gpu,
     check_available,
     provider_states,
     requested_providers,
@@ -39,6 +42,7 @@ from trident.core.backends.onnxruntime.runs import make_runner
 from trident.core.backends.onnxruntime.session import (
     FAILURES,
     LIBRARIES,
+    DeclaredGraph,
     SessionRequest,
     SessionSettings,
     driver_problem,
@@ -57,12 +61,15 @@ from trident.core.config.problem import InvalidModelConfig, ModelSignature
 from trident.core.config.schema import ModelConfig, model_dims
 from trident.core.config.validate import log_batching_problem, validate_against_signature
 from trident.core.cuda.versions import OLD_DRIVER_CURE
+from trident.core.errors import ModelLoadFailed
 from trident.core.inference.tensors import shape_text
 
 _log = logging.getLogger("trident.backends")
 
 _INSPECTION = Placement("inspection", DeviceKind.CPU)
 _FAILURES = Failures(FAILURES, failure_of, is_poison)
+# An inspection looks at few sizes once.
+_NO_SEARCH = {"cudnn_conv_algo_search": "DEFAULT"}
 _NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 
 _pool_lock = threading.Lock()
@@ -104,21 +111,40 @@ class OnnxRuntimeBackend:
         _preload(self._available)
 
     def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
-        """The signature of the model in the version directory `path`, read from a temporary session."""
+        """The signature of the model in the version directory `path`, read from a temporary session.
+
+        It is on the device that the configuration asks for, where the operators of the graph have their kernels.
+        """
         # Optimized as the graph that serves: folding constants shows ONNX Runtime dimensions that the file has not.
-        plan = self._session_settings(config, threads=1)
-        if any(placement.kind is DeviceKind.GPU for placement in placements(config)):
-            plan = replace(plan, run_entries={})  # they may name the memory of that GPU, and this session is on the CPU
-        session, _ = make_session(
-            SessionRequest(config, path, _INSPECTION, plan, [ProviderRequest(CPU, {})], is_inspection=True)
-        )
-        signature = signature_of(session, config.name)
-        if is_complete(config) and config.max_batch_size == 0:
+        graph = self._inspected(path, config, self._session_settings(config, threads=1))
+        signature = signature_of(graph, config.name)
+        if isinstance(graph, DeclaredGraph) or (is_complete(config) and config.max_batch_size == 0):
             return signature
-        tried = _tried(config, path, session, signature)
+        tried = _tried(config, path, graph, signature)
         # A written output of a model that does not batch fits what the graph declares.
         is_declared = config.max_batch_size == 0 and config.output
         return replace(tried, outputs=signature.outputs) if is_declared else tried
+
+    def _inspected(self, path: Path, config: ModelConfig, plan: SessionSettings) -> Any:
+        """A session, or what the graph declares if it may have operators that are neither CUDA's nor the CPU's."""
+        gpu = next((placement for placement in placements(config) if placement.kind is DeviceKind.GPU), None)
+        providers = [ProviderRequest(CPU, {})]
+        request = SessionRequest(config, path, gpu or _INSPECTION, plan, providers, is_inspection=True)
+        if gpu is None:
+            return make_session(request).session
+        request = replace(
+            request,
+            # They may name the memory of other devices; a load tries them.
+            settings=replace(plan, run_entries={}),
+            providers=[ProviderRequest(CUDA, {"device_id": str(gpu.device_id), **_NO_SEARCH}), *providers],
+        )
+        if CUDA in self._available:
+            try:
+                return make_session(request).session
+            except ModelLoadFailed:
+                if not any(each.name == "tensorrt" for each in accelerators_on_gpu(config)):
+                    raise
+        return DeclaredGraph(request)
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for execution providers that do not exist or that this ONNX Runtime does not have."""
@@ -126,7 +152,10 @@ class OnnxRuntimeBackend:
             self._providers(config, placement)
 
     def load(self, context: LoadContext) -> BackendModel:
-        """Load one version: a session for each device, which any number of threads may run. Raises a ServerError."""
+        """Load one version: a session for each device, which any number of threads may run. Raises a ServerError.
+
+        With TensorRT each instance has a session of its own, because runs of one session wait for each other there.
+        """
         config = context.config
         spinning = spinning_of(self._cores, size_of_files(context.path))
         plan = self._session_settings(config, threads=context.threads, spinning=spinning)
@@ -140,7 +169,15 @@ class OnnxRuntimeBackend:
             session, found = make_session(SessionRequest(config, context.path, placement, own, providers))
             _check_signature(config, context.path, session)
             labels.update(found)
+            if placement.kind is DeviceKind.GPU:
+                run_sizes(session, context.spec, placement)
             return session
+
+        # The instance that has the session of a device, under TensorRT.
+        users: dict[str, object] = {}
+
+        def leave(device: str) -> None:
+            del users[device]
 
         @cache
         def is_bounded() -> bool:
@@ -150,8 +187,16 @@ class OnnxRuntimeBackend:
         def runner(session: Any, placement: Placement) -> Runner:
             # A GPU keeps state for each thread that runs on it, so its instances stay on their own threads.
             may_run_inline = placement.kind is DeviceKind.CPU and is_bounded()
+            close: Callable[[], None] | None = None
+            if session.get_providers()[0] == TENSORRT:
+                user = object()
+                if users.setdefault(placement.device, user) is user:
+                    close = partial(leave, placement.device)
+                else:
+                    session = load(placement)
             options = run_options(settings_on(plan, placement, placed))
-            return make_runner(session, context.spec, placement, options, may_run_inline)
+            made = make_runner(session, context.spec, placement, options, may_run_inline)
+            return replace(made, close=close)
 
         def provider(session: Any) -> str:
             """The first, which runs all it can."""

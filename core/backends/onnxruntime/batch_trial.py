@@ -6,7 +6,8 @@ Some exporters declare the outputs as they are for one row: LightGBM's label is 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Timer
@@ -65,9 +66,6 @@ def tried_signature(
     options = run_options(SessionSettings())
     end = monotonic() + seconds
 
-    def stop() -> None:
-        options.terminate = True
-
     def run(feed: Mapping[str, Array]) -> Sequence[Array]:
         if monotonic() > end:
             raise TrialOver
@@ -79,13 +77,8 @@ def tried_signature(
             raise
         return results
 
-    timer = Timer(seconds, stop)
-    timer.daemon = True
-    timer.start()
-    try:
+    with time_limit(options, seconds):
         fault, failure = try_batches(run, tried, names, FAILURES, rows, margin)
-    finally:
-        timer.cancel()
     if failure:
         _log.info(
             "model '%s' could not be tried in batches, because %s: the dimensions that its graph declares decide "
@@ -97,3 +90,15 @@ def tried_signature(
     if fault is not None:
         return replace(signature, batching_fault=fault)
     return replace(signature, outputs=tuple(replace(each, shape=(-1, *each.shape[1:])) for each in outputs))
+
+
+@contextmanager
+def time_limit(options: Any, seconds: float) -> Iterator[None]:
+    """Runs with `options` fail if they are not over after `seconds`."""
+    timer = Timer(seconds, setattr, (options, "terminate", True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

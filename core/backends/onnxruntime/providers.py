@@ -9,6 +9,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.backends.registry import ProviderState
@@ -90,7 +91,7 @@ def _gpu_providers(config: ModelConfig, device_id: int) -> list[ProviderRequest]
     device = {"device_id": str(device_id)}
     requests: list[ProviderRequest] = []
     cuda_options: dict[str, str] = {}
-    for accelerator in config.optimization.execution_accelerators.gpu_execution_accelerator:
+    for accelerator in accelerators_on_gpu(config):
         if accelerator.name == "tensorrt":
             options = {**device, **tensorrt_options(accelerator.parameters)}
             line = f"TensorRT Execution Accelerator is set for '{config.name}' on device {device_id}"
@@ -102,6 +103,11 @@ def _gpu_providers(config: ModelConfig, device_id: int) -> list[ProviderRequest]
     line = f"CUDA Execution Accelerator is set for '{config.name}' on device {device_id}"
     cuda_options = {**device, **cuda_options, **cuda_parameter_options(parameters_of(config))}
     return [*requests, ProviderRequest(CUDA, cuda_options, line)]
+
+
+def accelerators_on_gpu(config: ModelConfig) -> Sequence[Any]:
+    accelerators: Sequence[Any] = config.optimization.execution_accelerators.gpu_execution_accelerator
+    return accelerators
 
 
 def _unknown(name: str) -> ConfigInvalid:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from trident.core.backends.in_process import BoundTensor, Run, Runner, RunPlaced
 from trident.core.backends.onnxruntime.providers import CPU
@@ -41,7 +42,8 @@ def make_runner(session: Any, spec: ModelSpec, placement: Placement, run_options
         driver = CudaDriver.open()
         on_buffer = PinnedMemory(driver, placement.device_id).replace if driver is not None else None
         if BYTES not in used:
-            on_device = DeviceRun(session, ort_value, spec, splits, "cuda", placement.device_id)
+            pinned = pinned_memory(placement.device_id)
+            on_device = DeviceRun(session, ort_value, spec, splits, "cuda", placement.device_id, pinned)
             return Runner(
                 run=on_device,
                 run_bound=on_device.bound,
@@ -137,7 +139,8 @@ class ValueRun:
     Three cases need it: BF16, which numpy does not have; BYTES that are not UTF-8; and tensors that have a place. All
     other runs use arrays, which is faster. `inputs` and `outputs` map names to datatypes; other inputs have that of
     their array. `strings_work` tells whether BYTES may be passed as C++ objects: the result of the function of that
-    name. `device` is where tensors have their places, by ONNX Runtime's name: cpu or cuda.
+    name. `device` is where tensors have their places, by ONNX Runtime's name: cpu or cuda. `memory` is where the other
+    outputs are, which the host must be able to read.
     """
 
     def __init__(
@@ -149,12 +152,14 @@ class ValueRun:
         strings_work: bool,
         device: str = _CPU,
         device_id: int = 0,
+        memory: Any = None,
     ) -> None:
         self._ort_value = ort_value
         self._inputs = inputs
         self._outputs = outputs
         self._strings_work = strings_work
         self._device, self._device_id = device, device_id
+        self._memory = memory
         self._binding = session.io_binding()
         # This is the inner method that the session's public one calls. The public one first asks the run options for a
         # WebGPU graph, and the answer "none" is a C++ exception: 94 µs for a run of 4 µs (ONNX Runtime 1.31).
@@ -194,11 +199,13 @@ class ValueRun:
                     address, shape = places[name]
                     kind = _element_type(self._outputs[name])
                     binding.bind_output(name, self._device, self._device_id, kind, list(shape), address)
-                else:
+                elif self._memory is None:
                     # ONNX Runtime allocates new memory for every run, because responses may outlive the next run.
                     binding.bind_output(name, _CPU)
+                else:
+                    self._bound.bind_output(name, self._memory)
             self._run(self._bound, run_options)
-            if places:
+            if places or self._memory is not None:
                 binding.synchronize_outputs()
             values = binding.get_outputs()
             return [
@@ -226,6 +233,8 @@ class ValueRun:
             if not self._strings_work:
                 raise not_text()
             return read_strings(value.data_ptr(), tuple(value.shape()))
+        if self._memory is not None:
+            return np.asarray(_HostMemory(value, datatype.dtype))
         if datatype is BF16:
             return _read_memory(value.data_ptr(), tuple(value.shape()), BF16.dtype)
         # The array refers to the value's memory and keeps it alive.
@@ -369,16 +378,73 @@ def _address(array: Array) -> int:
     return address
 
 
-class DeviceRun(ValueRun):
-    """A ValueRun whose `bound` is a RunBound, for a model that `may_bind`."""
+# NVIDIA's number as a vendor of PCI devices.
+_NVIDIA = 0x10DE
 
-    def __init__(self, session: Any, ort_value: Any, spec: ModelSpec, strings_work: bool, device: str, device_id: int):
+
+def pinned_memory(device_id: int) -> Any:
+    """The pinned memory of the host from which ONNX Runtime copies to and from a GPU, as one of its devices."""
+    return capi.OrtDevice(capi.OrtDevice.cuda(), capi.OrtDeviceMemoryType.HOST_ACCESSIBLE.value, _NVIDIA, device_id)
+
+
+class _HostMemory:
+    """The memory of one of ONNX Runtime's values, as numpy's array interface. An array of it keeps the value alive."""
+
+    def __init__(self, value: Any, dtype: np.dtype[Any]) -> None:
+        self.value = value
+        place = value.data_ptr(), False
+        self.__array_interface__ = {"shape": tuple(value.shape()), "typestr": dtype.str, "data": place, "version": 3}
+
+
+class DeviceRun(ValueRun):
+    """A ValueRun whose `bound` is a RunBound, for a model that `may_bind`.
+
+    Outputs without a place are in `memory`, pinned memory: copies to it are faster, and the host does not wait for each
+    of them. Should ONNX Runtime have none of it, they are in memory of its own choice from the first run on.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        ort_value: Any,
+        spec: ModelSpec,
+        strings_work: bool,
+        device: str,
+        device_id: int,
+        memory: Any = None,
+    ):
         inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
         outputs = {name: tensor.datatype for name, tensor in spec.outputs.items()}
-        super().__init__(session, ort_value, inputs, outputs, strings_work, device, device_id)
+        super().__init__(session, ort_value, inputs, outputs, strings_work, device, device_id, memory)
+        self._model = spec.name
+        self._is_proven = memory is None
         self._batching = spec.max_batch_size > 0
         # ONNX Runtime must be told the shape of an output that it is to write somewhere.
         self._fixed = {name: tensor.dims for name, tensor in spec.outputs.items() if -1 not in tensor.dims}
+
+    def run_at(
+        self,
+        names: list[str],
+        feed: Mapping[str, Array],
+        run_options: Any,
+        inputs: Mapping[str, BoundTensor],
+        places: Mapping[str, BoundTensor],
+    ) -> list[Array | Shape]:
+        if self._is_proven:
+            return super().run_at(names, feed, run_options, inputs, places)
+        try:
+            results = super().run_at(names, feed, run_options, inputs, places)
+        except FAILURES as error:
+            pinned, self._memory = self._memory, None
+            try:
+                results = super().run_at(names, feed, run_options, inputs, places)
+            except FAILURES:
+                # It has another reason.
+                self._memory = pinned
+                raise
+            _log.info("the outputs of '%s' are not in pinned memory: %s", self._model, error)
+        self._is_proven = True
+        return results
 
     def bound(
         self,

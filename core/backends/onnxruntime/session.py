@@ -349,9 +349,28 @@ def make_session(request: SessionRequest) -> MadeSession:
     check_active(request.providers, active, library, name)
     _try_run_options(made.session, request.settings, name)
     for provider in request.providers:
-        if provider.log_line:
+        if provider.log_line and not request.is_inspection:
             _log.info("%s", provider.log_line)
     return made
+
+
+class DeclaredGraph:
+    """The inputs and outputs that the graph in a model file declares, by the methods of a session.
+
+    ONNX Runtime has read the file, and has not looked for kernels: the graph may be one for another device.
+    """
+
+    def __init__(self, request: SessionRequest) -> None:
+        """Raises a ServerError."""
+        path = model_path(request.version, request.config)
+        try:
+            loaded = capi.InferenceSession(_session_options(request), str(path), True, False)
+        except FAILURES as exc:
+            hint = load_hint(str(exc), path, onnxruntime.__version__)
+            raise failure_of(exc, request.config.name, ModelLoadFailed, hint) from exc
+        self.get_inputs: Callable[[], Any] = lambda: loaded.inputs_meta
+        self.get_outputs: Callable[[], Any] = lambda: loaded.outputs_meta
+        self.get_overridable_initializers: Callable[[], Any] = lambda: loaded.overridable_initializers
 
 
 @cache
@@ -368,7 +387,7 @@ def _try_run_options(session: Any, settings: SessionSettings, model_name: str) -
     """
     if not settings.run_entries:
         return
-    feed = {argument.name: _nothing(argument) for argument in session.get_inputs()}
+    feed = {argument.name: made_up(argument) for argument in session.get_inputs()}
     names = [argument.name for argument in session.get_outputs()]
     failures: list[Exception] = []
     for options in (run_options(SessionSettings()), run_options(settings)):
@@ -389,16 +408,20 @@ def _try_run_options(session: Any, settings: SessionSettings, model_name: str) -
         ) from failures[-1]
 
 
-def _nothing(argument: Any) -> Any:
-    """A value for an input of a graph: zeros or empty texts, with 1 for each variable dimension."""
-    shape = [dim or 1 if isinstance(dim, int) else 1 for dim in argument.shape]
+def made_up(argument: Any, shape: Sequence[int] | None = None, number: int = 0) -> Any:
+    """A value for an input of a graph, every element of it `number` or an empty text.
+
+    Without a `shape` it has that of the graph, with 1 for each variable dimension.
+    """
+    if shape is None:
+        shape = [dim or 1 if isinstance(dim, int) else 1 for dim in argument.shape]
     datatype = BY_ONNX_NAME.get(argument.type)
     if datatype is BYTES:
         return np.full(shape, "", object)
-    zeros: Array = np.zeros(shape, datatype.dtype if datatype else np.float32)
+    array: Array = np.full(shape, number, datatype.dtype if datatype else np.float32)
     if datatype is not None and datatype.name == "BF16":
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(zeros, datatype.onnx_number)
-    return zeros
+        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, datatype.onnx_number)
+    return array
 
 
 def run_options(settings: SessionSettings) -> Any:
@@ -481,7 +504,11 @@ def _session_options(request: SessionRequest) -> Any:
         options.enable_mem_pattern = settings.enable_mem_pattern
     options.logid = request.config.name
     # As for runs: what fails raises, and is logged once.
-    options.log_severity_level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _FATAL
+    level = _VERBOSE if _log.isEnabledFor(logging.DEBUG) else _FATAL
+    options.log_severity_level = level
+    # What belongs to no session has a log of its own, such as a warning for each session with CUDA that there is no
+    # plug-in of that name.
+    onnxruntime.set_default_logger_severity(level)
     for key, value in settings.session_entries.items():
         options.add_session_config_entry(key, value)
     for library in request.config.model_operations.op_library_filename:

@@ -14,10 +14,11 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state as capi
 
 from tests.unit import onnx_models
 from tests.unit.backend_serving import config_of, spec_of, strings, tensor_text
-from tests.unit.onnx_serving import usable_gpus
+from tests.unit.onnx_serving import identity_config, usable_gpus
 from trident.core.backends.in_process import BoundTensor
 from trident.core.backends.onnxruntime.runs import (
     BLOCK,
@@ -26,6 +27,7 @@ from trident.core.backends.onnxruntime.runs import (
     StringObjects,
     TextRun,
     ValueRun,
+    pinned_memory,
     read_strings,
     strings_work,
     to_bytes,
@@ -297,11 +299,11 @@ def test_outputs_are_copied_after_the_graph_declared_a_wrong_shape() -> None:
 NUMERIC = [name for name in onnx_models.ELEMENT_TYPES if name != "BYTES"]
 
 
-def device_run(datatype: str, dims: int, device: str, provider: str) -> DeviceRun:
+def device_run(datatype: str, dims: int, device: str, provider: str, memory: object = None) -> DeviceRun:
     text = "max_batch_size: 8\n" + tensor_text("input", "INPUT0", datatype, [-1])
     spec = spec_of(config_of(text + tensor_text("output", "OUTPUT0", datatype, [dims])))
     session = onnxruntime.InferenceSession(onnx_models.identity(datatype).SerializeToString(), providers=[provider])
-    return DeviceRun(session, onnxruntime.OrtValue, spec, False, device, 0)
+    return DeviceRun(session, onnxruntime.OrtValue, spec, False, device, 0, memory)
 
 
 @pytest.mark.parametrize("datatype", NUMERIC)
@@ -332,6 +334,58 @@ def test_outputs_of_unknown_shape_or_size_are_arrays(dims: int, byte_size: int) 
     assert not written.any()
 
 
+CPU_MEMORY = capi.OrtDevice(capi.OrtDevice.cpu(), capi.OrtDevice.default_memory(), 0)
+
+
+@pytest.mark.parametrize("datatype", NUMERIC)
+@pytest.mark.parametrize("shape", [(2, 3), (0, 3)])
+def test_outputs_lie_in_the_memory_that_the_runs_are_given(datatype: str, shape: tuple[int, int]) -> None:
+    """That of the CPU stands for a GPU's pinned memory: ONNX Runtime allocates both itself."""
+    run = device_run(datatype, -1, "cpu", "CPUExecutionProvider", CPU_MEMORY)
+    given = np.arange(np.prod(shape)).astype(BY_NAME[datatype].dtype).reshape(shape)
+    kept = [run(["OUTPUT0"], {"INPUT0": each}, None)[0] for each in (given, given[::-1].copy())]
+    gc.collect()
+    # Neither a later run nor the end of ONNX Runtime's own objects changes what was answered.
+    run(["OUTPUT0"], {"INPUT0": np.zeros_like(given)}, None)
+    assert [each.tolist() for each in kept] == [given.tolist(), given[::-1].tolist()]
+    assert {(each.dtype, each.flags.c_contiguous) for each in kept} == {(given.dtype, True)}
+
+
+class Refusing:
+    """A session whose next runs on bindings fail, as many as `failures` says."""
+
+    def __init__(self, session: Any) -> None:
+        self.io_binding = session.io_binding
+        self.failures = 0
+        self._sess = self
+        self._inner = session._sess
+
+    def run_with_iobinding(self, binding: Any, options: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("Failed to find allocator for device")
+        self._inner.run_with_iobinding(binding, options)
+
+
+def test_without_pinned_memory_outputs_are_elsewhere_from_the_first_run_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    spec = spec_of(config_of(identity_config("FP32", [3])))
+    model = onnx_models.identity("FP32").SerializeToString()
+    session = Refusing(onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]))
+    run = DeviceRun(session, onnxruntime.OrtValue, spec, False, "cpu", 0, CPU_MEMORY)
+    feed = {"INPUT0": np.ones((2, 3), np.float32)}
+    session.failures = 2  # for another reason than the memory
+    with pytest.raises(RuntimeError):
+        run(["OUTPUT0"], feed, None)
+    assert not caplog.records
+    session.failures = 1
+    assert run(["OUTPUT0"], feed, None)[0].tolist() == feed["INPUT0"].tolist()
+    assert caplog.messages == ["the outputs of 'model' are not in pinned memory: Failed to find allocator for device"]
+    session.failures = 1  # no second chance from now on
+    with pytest.raises(RuntimeError):
+        run(["OUTPUT0"], feed, None)
+
+
 @contextmanager
 def on_gpu(driver: CudaDriver, content: Array) -> Iterator[int]:
     """The address of a copy of `content` on GPU 0."""
@@ -342,6 +396,18 @@ def on_gpu(driver: CudaDriver, content: Array) -> Iterator[int]:
     yield address
     with driver.on(0):
         memory.close()
+
+
+@pytest.mark.gpu
+def test_outputs_of_a_gpu_are_in_pinned_memory(caplog: pytest.LogCaptureFixture) -> None:
+    if not usable_gpus():
+        pytest.skip("no GPU, or an ONNX Runtime without CUDA")
+    caplog.set_level("INFO")
+    run = device_run("FP32", -1, "cuda", "CUDAExecutionProvider", pinned_memory(0))
+    for number in range(20):
+        given = np.full((64, 4096), number, np.float32)
+        assert run(["OUTPUT0"], {"INPUT0": given}, None)[0].tolist() == given.tolist()
+    assert not caplog.records
 
 
 @pytest.mark.gpu

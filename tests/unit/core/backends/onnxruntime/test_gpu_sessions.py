@@ -1,0 +1,150 @@
+"""Sessions on a GPU, whose part the CPU plays: what they are made with, and what they run before they serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.unit import onnx_models
+from tests.unit.backend_serving import config_of, spec_of, tensor_text
+from tests.unit.core.backends.onnxruntime.cpu_as_gpu import LOST, NO_MEMORY, Gpu, install
+from tests.unit.onnx_serving import add_sub_config, identity_config, serving
+from trident.core.backends.backend import LoadContext
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.config.placement import DeviceKind, Placement, placements
+from trident.core.errors import DeviceLost, ModelLoadFailed
+
+ON_GPU = Placement("model_0", DeviceKind.GPU, 0)
+GROUP = "instance_group { kind: KIND_GPU count: %d gpus: 0 }\n"
+TENSORRT = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }\n'
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+    gpu = Gpu()
+    install(gpu, monkeypatch.setattr)
+    yield gpu
+
+
+def cuda_only() -> onnx.ModelProto:
+    """A model with an operator for which ONNX Runtime has a kernel on GPUs alone, beside one that is folded."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT16, ["n", 8, 8, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT16, ["n", 8, 8, 4])
+    weights = [helper.make_tensor(name, TensorProto.FLOAT, [4], [1.0] * 4) for name in ("gamma", "beta")]
+    node = helper.make_node(
+        "GroupNorm", ["x", "gamma", "beta"], ["y"], domain="com.microsoft", groups=2, channels_last=1, activation=0
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph([node], "graph", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "has_cuda", "is_inspected"),
+    [
+        ("", False, False),
+        (GROUP % 1, False, True),
+        (GROUP % 1, True, False),  # with CUDA its own failure counts
+        (GROUP % 1 + TENSORRT, True, True),
+    ],
+)
+def test_a_graph_for_another_device_declares_itself(
+    tmp_path: Path, request: pytest.FixtureRequest, text: str, has_cuda: bool, is_inspected: bool
+) -> None:
+    if has_cuda:
+        request.getfixturevalue("gpu")
+    version = onnx_models.write_version(cuda_only(), tmp_path, "model")
+    with nullcontext() if is_inspected else pytest.raises(ModelLoadFailed, match="find (a )?kernel|NOT_IMPLEMENTED"):
+        signature = OnnxRuntimeBackend().inspect(version, config_of(text + "max_batch_size: 4"))
+        for (tensor,) in (signature.inputs, signature.outputs):
+            assert (tensor.name, tensor.datatype, tensor.shape) == (tensor.name, "FP16", (-1, 8, 8, 4))
+
+
+def test_an_inspection_is_on_the_gpu_that_is_asked_for_without_building_engines(gpu: Gpu, tmp_path: Path) -> None:
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    OnnxRuntimeBackend().inspect(version, config_of(GROUP % 1 + TENSORRT))
+    assert gpu.sessions == [["CUDAExecutionProvider", "CPUExecutionProvider"]]
+
+
+@pytest.mark.parametrize(("text", "sessions"), [("", 1), (TENSORRT, 3)])
+def test_instances_share_a_session_unless_it_is_one_of_tensorrt(
+    gpu: Gpu, tmp_path: Path, text: str, sessions: int
+) -> None:
+    config = config_of(add_sub_config() + GROUP % 3 + text)
+    version = onnx_models.write_version(onnx_models.add_sub(), tmp_path, "model")
+    context = LoadContext(path=version, config=config, spec=spec_of(config), placements=placements(config))
+    model = OnnxRuntimeBackend().load(context)
+    instances = [model.instance(placement) for placement in context.placements]
+    assert len(gpu.sessions) == sessions
+    # The first one leaves its session to the next.
+    instances[0].close()
+    instances[0] = model.instance(context.placements[0])
+    assert len(gpu.sessions) == sessions
+    for instance in instances:
+        instance.close()
+    model.close()
+
+
+BUCKETS = 'parameters { key: "BATCH_BUCKETS" value { string_value: "2,8" } }\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        (identity_config("FP32", [3]), [8, 1]),
+        (identity_config("FP32", [3], 1), [1]),
+        (identity_config("FP32", [3]) + "dynamic_batching { preferred_batch_size: [ 4, 2, 8 ] }", [8, 4, 2, 1]),
+        (identity_config("FP32", [-1]), []),
+        (identity_config("FP32", [2, 3], 0), [2]),
+        (identity_config("FP32", [3]) + BUCKETS, []),  # each instance runs them
+    ],
+)
+def test_sizes_that_will_occur_run_before_a_model_on_a_gpu_is_ready(
+    gpu: Gpu, tmp_path: Path, text: str, rows: list[int]
+) -> None:
+    with serving(onnx_models.identity(), text, tmp_path, placement=ON_GPU):
+        # Behind those of the trial of batches, which every model has.
+        assert [shape[0] for shape in gpu.runs][: len(rows)] == rows
+        assert (3 in {shape[0] for shape in gpu.runs}) is ("max_batch_size: 8" in text)
+    made = len(gpu.runs)
+    with serving(onnx_models.identity(), text, tmp_path / "cpu"):
+        assert len(gpu.runs) == made
+
+
+def test_a_batch_without_memory_is_a_warning_and_smaller_ones_run(
+    gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gpu.at_run, gpu.from_rows = NO_MEMORY, 8
+    text = identity_config("FP32", [3]) + "dynamic_batching { preferred_batch_size: [ 4 ] }"
+    with serving(onnx_models.identity(), text, tmp_path, placement=ON_GPU):
+        assert [shape[0] for shape in gpu.runs][:3] == [8, 4, 1]
+    assert "model 'model' has not enough memory on gpu:0 for a batch of 8: lower max_batch_size" in caplog.text
+
+
+def test_a_graph_that_refuses_made_up_inputs_serves(
+    gpu: Gpu, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    gpu.at_run, gpu.from_rows = "[ONNXRuntimeError] : 2 : INVALID_ARGUMENT : no such index", 8
+    with serving(onnx_models.identity(), identity_config("FP32", [3]), tmp_path, placement=ON_GPU) as model:
+        assert gpu.runs[0] == (8, 3)
+        assert gpu.runs.count((1, 3)) < 4  # those of the trial
+        assert model.infer({"INPUT0": np.ones((1, 3), np.float32)})["OUTPUT0"].tolist() == [[1, 1, 1]]
+    assert "model 'model' does not take made-up inputs: onnx runtime error 2: no such index" in caplog.text
+
+
+@pytest.mark.parametrize("when", ["at_session", "at_run"])
+def test_a_gpu_that_is_lost_during_a_load_fails_it_as_such(gpu: Gpu, tmp_path: Path, when: str) -> None:
+    setattr(gpu, when, LOST)
+    with (
+        pytest.raises(DeviceLost, match="CUDA failure 700") as caught,
+        serving(onnx_models.identity(), identity_config("FP32", [3]), tmp_path, placement=ON_GPU),
+    ):
+        pass
+    assert caught.value.device == "gpu:0"
