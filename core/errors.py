@@ -7,6 +7,7 @@
     ├── ModelNotReady          UNAVAILABLE     known, but not ready to serve
     │   └── ModelLoading       UNAVAILABLE     it is still being loaded
     ├── ModelLoadFailed        INTERNAL        loading ended with a failure
+    │   ├── DeviceLost         INTERNAL        its GPU can run nothing more until the process is replaced
     │   └── NotInstalled       INTERNAL        its packages are not installed, and must not be
     ├── AlreadyLoaded          ALREADY_EXISTS  the model is loaded or being loaded
     ├── QueueFull              UNAVAILABLE     the model's queue is full
@@ -109,6 +110,14 @@ class ModelLoading(ModelNotReady):
 
 class ModelLoadFailed(ServerError):
     code = ErrorCode.INTERNAL
+
+
+class DeviceLost(ModelLoadFailed):
+    """An earlier failure has made the process's CUDA context on `device`, as `Placement.device`, unusable."""
+
+    def __init__(self, message: str, *, device: str, model: str | None = None) -> None:
+        super().__init__(message, model=model)
+        self.device = device
 
 
 class NotInstalled(ModelLoadFailed):

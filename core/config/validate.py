@@ -1159,8 +1159,7 @@ def _without_effect(config: ModelConfig) -> Iterator[tuple[object, Problem]]:
     cuda = optimization.cuda
     is_used = is_plan and cuda == type(cuda)(busy_wait_events=cuda.busy_wait_events)
     text = "Only busy_wait_events has an effect, and only for TensorRT plans: CUDA graphs are not captured."
-    hint = "for CUDA graphs of TensorRT set 'trt_cuda_graph_enable' of the accelerator 'tensorrt' of an ONNX model"
-    yield optimization.HasField("cuda") and not is_used, Problem("optimization.cuda", text, hint)
+    yield optimization.HasField("cuda") and not is_used, Problem("optimization.cuda", text)
     accelerators = optimization.execution_accelerators.gpu_execution_accelerator
     path = "optimization.execution_accelerators.gpu_execution_accelerator"
     hint = "remove it, or add a group of KIND_GPU"

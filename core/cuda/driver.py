@@ -29,9 +29,10 @@ _LIBRARY = "libcuda.so.1"
 # Peer access between GPUs is enabled when it is needed.
 _LAZY_PEER_ACCESS = 1
 _OUT_OF_MEMORY = 2
-# An uncorrectable memory error, an illegal address, a kernel stopped at its time limit, a destroyed context, an
-# assertion on the device, and faults of a kernel.
-_POISON = frozenset({214, 700, 702, 709, 710, *range(714, 720)})
+# An uncorrectable memory error, an error that the GPU has contained, an illegal address, a kernel stopped at its time
+# limit, a destroyed context, an assertion on the device, faults of a kernel, and leaked tensor memory. The CUDA runtime
+# has the same numbers.
+POISON = frozenset({214, 226, 700, 702, 709, 710, *range(714, 720), 721})
 _CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76
 # Pinned memory is it for all devices of the process.
 _PORTABLE = 1
@@ -64,7 +65,7 @@ class CudaError(Exception):
     @property
     def is_poison(self) -> bool:
         """Whether every further call in the process's context on the device fails as well."""
-        return self.status in _POISON
+        return self.status in POISON
 
 
 LoadLibrary = Callable[[str], DriverLibrary]

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trident.core.backends.backend import BackendInstance
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
 from trident.core.cuda.driver import gpu_ids
@@ -284,9 +283,9 @@ def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
     )
 
 
-def _report_poisoned(on_fatal: Callable[[str], None] | None, instance: BackendInstance) -> None:
+def _report_lost(on_fatal: Callable[[str], None] | None, device: str) -> None:
     if on_fatal is not None:
-        on_fatal(f"Internal - the device {instance.placement.device} can run no more models")
+        on_fatal(f"Internal - the device {device} can run no more models until the process is replaced")
 
 
 def _response_cache(options: EngineOptions) -> ResponseCache | None:
@@ -312,7 +311,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu),
         gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
-        on_poisoned=partial(_report_poisoned, on_fatal),
+        on_device_lost=partial(_report_lost, on_fatal),
         metrics=custom_metrics,
         response_cache=response_cache,
         rate_limiter=rate_limiter,

@@ -33,6 +33,7 @@ from trident.core.config.warmup import WarmupSample, bucket_samples, initial_sta
 from trident.core.errors import (
     BackendFailed,
     ConfigInvalid,
+    DeviceLost,
     ModelLoadFailed,
     OutOfMemory,
     RepositoryUnavailable,
@@ -65,6 +66,10 @@ from trident.core.shared_memory.regions import Regions
 _log = logging.getLogger("trident.lifecycle")
 
 
+def _ignore(device: str) -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A model before its load: its configuration as it is written, and the existing versions, ascending.
@@ -81,10 +86,10 @@ class Prepared:
 class ModelLoader:
     """Loads versions of models; any number of loader threads at once.
 
-    `gpu_uuids` are indexed by GPU number. `on_poisoned` is called with an instance that cannot run any more. `models`
-    is what the loaded models ask other models through; it is set before the first load. `metrics` are those that they
-    make. `response_cache`, `rate_limiter` and `tracer` are None if the server has none. `regions` are those of the
-    clients' shared memory.
+    `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing
+    can run any more. `models` is what the loaded models ask other models through; it is set before the first load.
+    `metrics` are those that they make. `response_cache`, `rate_limiter` and `tracer` are None if the server has none.
+    `regions` are those of the clients' shared memory.
     """
 
     def __init__(
@@ -93,7 +98,7 @@ class ModelLoader:
         backends: BackendRegistry,
         *,
         gpu_uuids: Sequence[str] = (),
-        on_poisoned: Callable[[BackendInstance], None] | None = None,
+        on_device_lost: Callable[[str], None] = _ignore,
         metrics: CustomMetrics | None = None,
         response_cache: ResponseCache | None = None,
         rate_limiter: RateLimiter | None = None,
@@ -106,7 +111,7 @@ class ModelLoader:
         self._gpu_uuids = tuple(gpu_uuids)
         self._threads = 0
         self.slots = LoadSlots(options.load_threads)
-        self._on_poisoned = on_poisoned
+        self._on_device_lost = on_device_lost
         self.models: BlsClient | None = None
         self._metrics = metrics or CustomMetrics()
         self._response_cache = response_cache
@@ -175,6 +180,8 @@ class ModelLoader:
                     self._load_once(prepared, version, find_steps)
                 except ServerError as error:
                     self._note_failure(version, attempt, error)
+                    if isinstance(error, DeviceLost):
+                        self._on_device_lost(error.device)
                 except Exception as exc:  # a bug of a backend is a failure of this version and must not end the server
                     _log.exception("loading '%s'%s failed", version.name, version.origin)
                     self._note_failure(version, attempt, BackendFailed(str(exc) or type(exc).__name__))
@@ -220,6 +227,9 @@ class ModelLoader:
                 self._warm_up(version, added[-1], samples, states)
         except BaseException:
             version.discard(added)
+            for instance in added:
+                if instance.poisoned:
+                    self._on_device_lost(instance.placement.device)
             raise
         version.change_instances(added, removed, config)
 
@@ -283,10 +293,13 @@ class ModelLoader:
             for instance in _one_per_device(instances):
                 with version.claims.turn(instance):
                     check_golden(_probe(version, instance, states), version.spec, version.check, golden)
-        except BaseException:
+        except BaseException as exc:
             for instance in instances:
                 version.claims.leave(instance)
+            lost = next((each.placement.device for each in instances if each.poisoned), "")
             _close_loaded(model, instances)
+            if lost:
+                raise DeviceLost(str(exc), device=lost, model=version.name) from exc
             raise
         scheduler = make_scheduler(
             version.spec,
@@ -295,7 +308,7 @@ class ModelLoader:
             delay_until=self._options.delay_scheduler,
             backlog_delay_until=self._options.backlog_delay_scheduler,
             initial_states=states,
-            on_poisoned=self._on_poisoned,
+            on_poisoned=lambda instance: self._on_device_lost(instance.placement.device),
             window=self._options.response_window,
             claims=version.claims,
         )

@@ -1,7 +1,8 @@
 """Stand-ins for NVIDIA's libraries: what ONNX Runtime's providers link, without a GPU, a driver or 2 GB of CUDA.
 
 With them the dynamic linker loads a provider, which then parses its options with its own code. The first call that
-needs a device fails with CUDA's error 100, "no device". Needs a C compiler and readelf.
+needs a device fails with CUDA's error 100, "no device", or with the one that the environment says. Needs a C compiler
+and readelf.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ NO_DEVICE = "stand-in: no device"
 
 _NVIDIA = re.compile(r"lib(?:cu|nv)")
 _NEEDED = re.compile(r"\(NEEDED\).*\[(\S+)\]")
-# The answers other than error 100 (cudaErrorNoDevice) that the providers need on their way to the first device call.
+ERROR = "TRIDENT_STAND_IN_ERROR"
+"""The variable with the number of another error."""
+
+# The answers other than an error that the providers need on their way to the first device call.
 _ANSWERS = {
     "cudaGetDeviceCount": "int cudaGetDeviceCount(int *count) { *count = 1; return 0; }",
     "cudaGetErrorString": f'const char *cudaGetErrorString(int code) {{ return "{NO_DEVICE}"; }}',
@@ -66,7 +70,11 @@ def _home(symbol: str, needed: list[str]) -> str:
 
 def _compile(library: str, symbols: list[str], folder: Path) -> None:
     source, versions, target = folder / f"{library}.c", folder / f"{library}.map", folder / library
-    source.write_text("\n".join(_ANSWERS.get(name, f"int {name}(void) {{ return 100; }}") for name in symbols))
+    beginning = (
+        f'#include <stdlib.h>\nstatic int error(void) {{ char *e = getenv("{ERROR}"); return e ? atoi(e) : 100; }}'
+    )
+    answers = (_ANSWERS.get(name, f"int {name}(void) {{ return error(); }}") for name in symbols)
+    source.write_text("\n".join([beginning, *answers]))
     versions.write_text(f"{library} {{ global: *; }};\n")
     # TensorRT's and the driver's symbols have no versions.
     script = [] if library.startswith(("libnv", "libcuda.so")) else [f"-Wl,--version-script={versions}"]

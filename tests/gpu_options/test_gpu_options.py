@@ -16,7 +16,7 @@ import pytest
 
 from tests.gpu_options.parse import CPU
 from tests.gpu_options.parse import NO_DEVICE as PARSED
-from tests.gpu_options.stub_libraries import NO_DEVICE, make_stub_libraries
+from tests.gpu_options.stub_libraries import ERROR, NO_DEVICE, make_stub_libraries
 from tests.project import ROOT
 from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requested_providers
 from trident.core.backends.onnxruntime.session import session_settings
@@ -179,6 +179,46 @@ def test_every_documented_spelling_is_accepted(parser: tuple[Path, Path], kind: 
 def test_the_parser_refuses(parser: tuple[Path, Path], refused: Case, said: str) -> None:
     [answer] = refusals(parser, [refused])
     assert said in (answer or "")
+
+
+# Run beside the wheel: a model is inspected, twice, on the GPU that its configuration asks for.
+INSPECT = """
+import sys
+from pathlib import Path
+from tests.unit import onnx_models
+from tests.unit.backend_serving import config_of
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.errors import ServerError
+version = onnx_models.write_version(onnx_models.add_sub(), Path(sys.argv[1]), "model")
+backend = OnnxRuntimeBackend()
+for _ in range(2):
+    try:
+        backend.inspect(version, config_of("instance_group { kind: KIND_GPU count: 1 gpus: 0 }"))
+    except ServerError as error:
+        print(type(error).__name__, error.message.split("CUDA failure ")[-1])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("error", "kind"), [(100, "ModelLoadFailed"), (2, "OutOfMemory"), (700, "DeviceLost")])
+def test_a_session_is_made_on_the_gpu_and_its_failure_is_understood(
+    parser: tuple[Path, Path], tmp_path: Path, error: int, kind: str
+) -> None:
+    wheel, stubs = parser
+    path = os.pathsep.join([str(wheel), str(ROOT)])
+    environment = os.environ | {"PYTHONPATH": path, "LD_LIBRARY_PATH": str(stubs), ERROR: str(error)}
+    done = subprocess.run(
+        [sys.executable, "-c", INSPECT, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        check=True,
+        text=True,
+        timeout=120,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith(kind)]
+    assert [line.split(" ; ")[0] for line in lines] == [f"{kind} {error}: {NO_DEVICE}"] * 2, done.stdout
+    # Such as a warning for each session that CUDA is not a plug-in.
+    assert done.stderr == ""
 
 
 def test_the_stand_in_says_what_the_parser_looks_for() -> None:

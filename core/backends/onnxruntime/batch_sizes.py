@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from trident.core.backends.onnxruntime.batch_trial import time_limit
-from trident.core.backends.onnxruntime.session import FAILURES, SessionSettings, failure_of, made_up, run_options
+from trident.core.backends.onnxruntime.session import (
+    FAILURES,
+    SessionSettings,
+    check_device,
+    failure_of,
+    made_up,
+    run_options,
+)
 from trident.core.config.placement import Placement
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import OutOfMemory
@@ -44,6 +51,7 @@ def run_sizes(session: Any, spec: ModelSpec, placement: Placement) -> None:
             with time_limit(options, _SECONDS_AT_MOST):
                 session.run(list(spec.outputs), feed, options)
         except FAILURES as exc:
+            check_device(exc, spec.name, placement)
             error = failure_of(exc, spec.name)
             if isinstance(error, OutOfMemory):
                 _log.warning(

@@ -37,9 +37,9 @@ from trident.core.backends.onnxruntime.providers import OPENVINO, ProviderReques
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
-from trident.core.cuda.driver import compute_capability
+from trident.core.cuda.driver import POISON, compute_capability
 from trident.core.cuda.versions import OLD_DRIVER_CURE, old_driver
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
 from trident.core.inference.tensors import BY_ONNX_NAME, BYTES, Array
 from trident.core.observability.hardware import read_driver
 
@@ -65,21 +65,26 @@ _OUT_OF_MEMORY = re.compile(
     r"|CUDNN (?:error|failure) (?:1001|400[34]):"
     r"|CUFFT (?:error|failure) 2:"
     r"|CURAND (?:error|failure) 102:"
-    r"|\w+ (?:error|failure) \d+: \w*_ALLOC(?:ATION)?_FAILED)[^;]* ; GPU=\d"
+    r"|\w+ (?:error|failure) \d+: \w*_ALLOC(?:ATION)?_FAILED)[^;]* ; GPU=-?\d"
 )
 
-# After one of these errors every call in the process's CUDA context fails. 214 is an uncorrectable memory error, 700 an
-# illegal address, 702 a kernel stopped at its time limit, 709 a destroyed context, 710 an assertion on the device, 714
-# to 719 are faults of a kernel. cuDNN and cuBLAS report them as a failed execution.
+# After one of these errors every call in the process's CUDA context fails: also that which asks for the current GPU,
+# which is -1 then. cuDNN and cuBLAS report them as a failed execution.
 _POISONED = re.compile(
-    r"(?:CUDA (?:error|failure) (?:214|700|702|709|710|71[4-9]):"
-    r"|(?:CUDNN|CUBLAS) (?:error|failure) \d+: \w*_EXECUTION_FAILED)[^;]* ; GPU=\d"
+    rf"(?:CUDA (?:error|failure) (?:{'|'.join(map(str, sorted(POISON)))}):"
+    r"|(?:CUDNN|CUDNN_FE|CUBLAS) (?:error|failure) \d+: \w*_EXECUTION_FAILED)[^;]* ; GPU=-?\d"
 )
 
 
 def is_poison(exc: BaseException) -> bool:
     """Whether the CUDA context is lost, so that nothing can run on its GPU until the process is replaced."""
     return _POISONED.search(str(exc)) is not None
+
+
+def check_device(exc: Exception, model_name: str, placement: Placement) -> None:
+    """Raise DeviceLost for an exception of a session on a GPU, during a load, if the CUDA context is lost."""
+    if is_poison(exc):
+        raise DeviceLost(failure_of(exc, model_name).message, device=placement.device, model=model_name) from exc
 
 
 def failure_of(
@@ -341,6 +346,8 @@ def make_session(request: SessionRequest) -> MadeSession:
         with serial:
             made = _session_of_file(request, path)
     except FAILURES as exc:
+        if on_gpu:
+            check_device(exc, name, request.placement)
         hint = load_hint(str(exc), path, onnxruntime.__version__)
         raise failure_of(exc, name, ModelLoadFailed, hint) from exc
     active = made.session.get_providers()

@@ -89,8 +89,20 @@ def _error_of(exc: Exception, model: str) -> ServerError:
     return BackendFailed(text, model=model)
 
 
+def _is_poison(exc: BaseException) -> bool:
+    """Whether a CUDA context is lost. The text alone may be one that the model has from its client."""
+    if "CUDA error" not in str(exc):
+        return False
+    try:
+        for device_id in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(device_id)
+    except RuntimeError as error:
+        return "out of memory" not in str(error)
+    return False
+
+
 _FAILURES = Failures(
-    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of
+    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of, _is_poison
 )
 
 

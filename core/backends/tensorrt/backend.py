@@ -21,9 +21,9 @@ from trident.core.backends.tensorrt.package import (
     TensorRtPackage,
     device_support,
     error_of,
-    failure_of,
     import_package,
     is_poison,
+    load_failure_of,
 )
 from trident.core.config.placement import DeviceKind, Placement, placements
 from trident.core.config.problem import ModelSignature, is_plain
@@ -132,7 +132,9 @@ class TensorRtBackend:
                     batching=config.max_batch_size > 0,
                 )
             except (CudaError, EngineError) as exc:
-                raise failure_of(exc, "unable to create TensorRT context", config.name) from exc
+                raise load_failure_of(
+                    exc, "unable to create TensorRT context", config.name, placement.device_id
+                ) from exc
             return Runner(run=run, run_bound=run.bound, on_buffer=run.pinned.replace, close=run.close)
 
         def provider(loaded: LoadedEngine) -> str:
@@ -160,7 +162,7 @@ class TensorRtBackend:
                 engine = package.deserialize(runtime, plan, config.name)
                 return LoadedEngine(package, runtime, engine, describe(engine))
         except CudaError as exc:
-            raise failure_of(exc, "unable to create TensorRT engine", config.name) from exc
+            raise load_failure_of(exc, "unable to create TensorRT engine", config.name, device_id) from exc
 
     def _package(self, plan: Path) -> TensorRtPackage:
         """TensorRT, imported when the first plan is read. Raises ModelLoadFailed, which says what built `plan`."""

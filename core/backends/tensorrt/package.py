@@ -20,7 +20,7 @@ from trident.core.backends.parameters import boolean
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.backends.tensorrt import EXTRA
 from trident.core.cuda.driver import CudaError
-from trident.core.errors import BackendFailed, ConfigInvalid, ModelLoadFailed, OutOfMemory, ServerError
+from trident.core.errors import BackendFailed, ConfigInvalid, DeviceLost, ModelLoadFailed, OutOfMemory, ServerError
 
 _log = logging.getLogger("trident.backends")
 
@@ -68,10 +68,17 @@ def is_poison(exc: BaseException) -> bool:
 
 def error_of(exc: Exception, model: str) -> ServerError:
     """The server's error for a failed execution: a CudaError, an EngineError, or what TensorRT raises."""
-    return failure_of(exc, f"unable to enqueue for inference {model}", model, BackendFailed)
+    return failure_of(exc, f"unable to enqueue for inference {model}", model)
 
 
-def failure_of(exc: Exception, what: str, model: str, failed: type[ServerError] = ModelLoadFailed) -> ServerError:
+def load_failure_of(exc: Exception, what: str, model: str, device_id: int) -> ServerError:
+    """As `failure_of`, while a model is loaded on a GPU: DeviceLost, OutOfMemory or ModelLoadFailed."""
+    if is_poison(exc):
+        return DeviceLost(f"{what}: {exc}", device=f"gpu:{device_id}", model=model)
+    return failure_of(exc, what, model, ModelLoadFailed)
+
+
+def failure_of(exc: Exception, what: str, model: str, failed: type[ServerError] = BackendFailed) -> ServerError:
     """OutOfMemory, or `failed`, for `what` was not possible because of `exc`."""
     message = f"{what}: {exc}"
     lacks_memory = exc.is_out_of_memory if isinstance(exc, CudaError) else is_out_of_memory(str(exc))

@@ -67,6 +67,8 @@ def install(gpu: Gpu, replace: Callable[[Any, str, Any], None] = setattr) -> Non
     real: Any = onnxruntime.InferenceSession
 
     class Session(real):
+        _sess: Any
+
         def __init__(self, model: Any, options: Any = None, providers: Any = (), **more: Any) -> None:
             names = [name for name, _ in providers]
             if names != [CPU]:

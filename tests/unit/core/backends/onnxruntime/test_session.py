@@ -205,6 +205,7 @@ def test_out_of_memory_is_recognized(exc: Exception, failed: type[BackendFailed]
         "CUDA error 719: unspecified launch failure",
         "CUDA failure 710: device-side assert triggered",
         "CUDNN failure 8: CUDNN_STATUS_EXECUTION_FAILED",
+        "CUDNN_FE failure 5000: CUDNN_STATUS_EXECUTION_FAILED",
         "CUBLAS failure 13: CUBLAS_STATUS_EXECUTION_FAILED",
     ],
 )

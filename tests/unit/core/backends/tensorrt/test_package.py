@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from trident.core.backends.tensorrt.package import EngineError, device_support, error_of, failure_of, is_poison
+from trident.core.backends.tensorrt.package import EngineError, device_support, error_of, is_poison, load_failure_of
 from trident.core.cuda.driver import CudaError
-from trident.core.errors import BackendFailed, ModelLoadFailed, OutOfMemory
+from trident.core.errors import BackendFailed, DeviceLost, ModelLoadFailed, OutOfMemory
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,17 @@ def test_failures_are_told_apart(exc: Exception, kind: type[Exception], poison: 
     assert is_poison(exc) is poison
 
 
-def test_failures_at_load_are_load_failures() -> None:
-    error = failure_of(EngineError(SHAPE), "unable to create TensorRT context", "m")
-    assert type(error) is ModelLoadFailed
-    assert error.message == f"unable to create TensorRT context: {SHAPE}"
-    assert type(failure_of(EngineError(MEMORY), "unable to create TensorRT context", "m")) is OutOfMemory
+@pytest.mark.parametrize(
+    ("exc", "kind"),
+    [
+        (EngineError(SHAPE), ModelLoadFailed),
+        (EngineError(MEMORY), OutOfMemory),
+        (EngineError(ACCESS), DeviceLost),
+        (CudaError("cuStreamCreateWithPriority failed with CUDA error 700", 700), DeviceLost),
+    ],
+)
+def test_failures_at_load_are_load_failures(exc: Exception, kind: type[Exception]) -> None:
+    error = load_failure_of(exc, "unable to create TensorRT context", "m", 1)
+    assert type(error) is kind
+    assert error.message == f"unable to create TensorRT context: {exc}"
+    assert getattr(error, "device", "gpu:1") == "gpu:1"
