@@ -116,7 +116,7 @@ ONLY_IN_SOURCE = {
     "model '…' was lost with the process that had it: it is unloaded",
     "what native libraries print cannot be logged: …",
     "'…' could not be restored: …",
-    "the device … can run no more models",
+    "the device … can run no more models until the process is replaced",
     "Exit timeout expired. Exiting immediately.",
     "Model '…' (version …) has … in-flight inferences",
     "generate expects model to produce exactly 1 response",
