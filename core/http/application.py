@@ -84,6 +84,7 @@ class V2Application(HttpFrontEnd):
     * `early_error_mime`: the content type of a refusal before the body is parsed.
     * `has_hint_field`: whether the body of an error may have its hint in a field.
     * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
+    * `documented_routes()`: all routes, if some are not in the table.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `request_metrics` has the counts of the responses of all routes, and those that Flask's
@@ -120,6 +121,10 @@ class V2Application(HttpFrontEnd):
         """The route of a POST to `path`, and the arguments of its view, if it is one of inference; else None."""
         found = _INFER_PATH.fullmatch(path)
         return (_INFER_ROUTES[found[3]], {"model": found[1], "version": found[2] or ""}) if found else None
+
+    def documented_routes(self) -> Iterable[Route]:
+        """The routes of the OpenAPI document, each with the rules of its paths."""
+        return self.routes
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from trident.core.http import admin
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
+from trident.core.http.openapi import model_openapi, openapi
 from trident.core.http.reply import JSON, TEXT, Reply
 from trident.core.http.sample_request import sample_request
 
@@ -74,6 +75,8 @@ ROUTES: tuple[Route, ...] = (
     Route("model_ready", of_model("/ready"), "health", GET, admin.model_ready, TEXT, TEXT),
     Route("server_metadata", ("/v2",), "metadata", GET, admin.server_metadata),
     Route("model_metadata", of_model(""), "metadata", GET, admin.model_metadata),
+    Route("openapi", ("/v2/docs/openapi.json",), "metadata", GET, openapi),
+    Route("model_openapi", of_model("/openapi.json"), "metadata", GET, model_openapi),
     Route("sample_request", of_model("/request"), "metadata", GET, sample_request),
     Route("model_config", of_model("/config"), "model-config", GET, admin.model_config),
     Route("statistics", ("/v2/models/stats", *of_model("/stats")), "statistics", GET, admin.model_statistics),

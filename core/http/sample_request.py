@@ -127,6 +127,15 @@ def _is_picture(dims: Shape) -> bool:
     return len(dims) >= 3 and dims[-3:].count(-1) == 2 and (dims[-3] in _CHANNELS or dims[-1] in _CHANNELS)
 
 
+def request_document(sample: Sample) -> dict[str, Any]:
+    """The body of an infer request."""
+    inputs = [
+        {"name": each.name, "datatype": each.datatype.name, "shape": each.shape, "data": [each.value] * each.count}
+        for each in sample.inputs
+    ]
+    return {"inputs": inputs, **({"parameters": sample.parameters} if sample.parameters else {})}
+
+
 # --- where it is sent
 
 

@@ -1,0 +1,131 @@
+"""The OpenAPI documents of a server: they are valid, their examples work, and the server answers as they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import validate
+from schemathesis.core.result import Ok
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.contract.servers.server import HOST, ServerProcess
+from tests.project import ROOT
+from tests.unit import onnx_models
+from tests.unit.onnx_serving import identity_config
+
+pytestmark = pytest.mark.slow
+
+SERVER = "/v2/docs/openapi.json"
+MODELS = ("simple", "digits", "running_mean", "stream_words", "half")
+CHECKS = (status_code_conformance, content_type_conformance, response_schema_conformance)
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    models = tmp_path_factory.mktemp("models")
+    for path in ("models/simple", "models/digits", "examples/running_mean", "examples/stream_words"):
+        (models / Path(path).name).symlink_to(ROOT / "deploy" / path)
+    onnx_models.write_version(onnx_models.identity("FP16"), models, "half", identity_config("FP16", (-1,)))
+    with ServerProcess(models, tmp_path_factory.mktemp("server") / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+
+
+def paths(server: ServerProcess, path: str) -> Any:
+    return server.json("GET", path)["paths"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_document_of_a_model_is_valid_and_its_example_works(model: str, server: ServerProcess) -> None:
+    document = server.json("GET", f"/v2/models/{model}/openapi.json")
+    validate(document)
+    examples = {
+        path: operation["requestBody"]["content"]["application/json"]["example"]
+        for path, item in document["paths"].items()
+        for operation in [item.get("post", {})]
+        if "example" in operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+    }
+    tails = {path.rpartition("/")[2] for path in examples}
+    # FP16 has no JSON.
+    infers = set() if model == "half" else {"generate_stream"} if model == "stream_words" else {"infer"}
+    assert infers <= tails
+    for path, example in examples.items():
+        if model == "running_mean" and not path.endswith("/infer"):
+            continue  # a sequence has no form there
+        conforms(document, "GenerateRequest" if "generate" in path else "InferRequest", example)
+        status, _, body = server.request("POST", path, json.dumps(example).encode())
+        assert status == 200, body
+        if path.endswith("/infer"):
+            conforms(document, "InferResponse", json.loads(body))
+
+
+def conforms(document: Any, schema: str, value: Any) -> None:
+    components = {"components": document["components"], "$ref": f"#/components/schemas/{schema}"}
+    Draft202012Validator(components).validate(value)
+
+
+def test_the_document_of_a_model_says_what_it_takes(server: ServerProcess) -> None:
+    document = server.json("GET", "/v2/models/digits/versions/1/openapi.json")
+    example = document["paths"]["/v2/models/digits/versions/1/infer"]["post"]["requestBody"]["content"][
+        "application/json"
+    ]["example"]
+    validator = Draft202012Validator(
+        {"components": document["components"], "$ref": "#/components/schemas/InferRequest"}
+    )
+    (tensor,) = example["inputs"]
+    for wrong in ({"name": "OTHER"}, {"datatype": "INT8"}, {"shape": [1, 1, 8, 9]}, {"shape": [0, 1, 8, 8]}):
+        assert not validator.is_valid({"inputs": [tensor | wrong]})
+    top = {"name": "OUTPUT", "parameters": {"classification": 3}}
+    assert validator.is_valid({**example, "outputs": [top]})
+    assert not validator.is_valid({**example, "outputs": [{**top, "parameters": {"classification": 11}}]})
+    answer = server.json("POST", "/v2/models/digits/infer", {**example, "outputs": [top]})
+    conforms(document, "InferResponse", answer)
+
+
+@pytest.mark.parametrize(
+    ("document", "mode", "examples"),
+    [
+        (SERVER, GenerationMode.POSITIVE, 2),
+        ("/v2/models/simple/openapi.json", GenerationMode.POSITIVE, 10),
+        ("/v2/models/simple/openapi.json", GenerationMode.NEGATIVE, 10),
+    ],
+)
+def test_the_server_answers_as_the_document_says(
+    document: str, mode: GenerationMode, examples: int, server: ServerProcess
+) -> None:
+    validate(server.json("GET", document))
+    schema = schemathesis.openapi.from_url(f"http://{HOST}:{server.http_port}{document}")
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    assert {each.path for each in operations} == set(paths(server, document))
+    for operation in operations:
+        if mode is GenerationMode.NEGATIVE and not operation.body:
+            continue
+        if "{model}" in operation.path:
+            continue  # no made-up name is a model's; its own document names it
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def call(case: Any) -> None:
+            response = case.call()
+            # Other errors of a server say what it cannot do: 501 and 503.
+            assert response.status_code != 500, response.text
+            case.validate_response(response, checks=CHECKS)
+
+        call()
