@@ -177,7 +177,7 @@ def user_of(pid: int) -> int:
 
 def check_description(image: Image) -> None:
     capabilities = "com.amazonaws.sagemaker.capabilities."
-    for label in ("multi-models", "accept-bind-to-port"):
+    for label in ("multi-models", "accept-bind-to-port", "bidirectional-streaming"):
         expect(image.labels.get(capabilities + label) == "true", f"label {label}")
     expect({"8000/tcp", "8001/tcp", "8002/tcp", "8080/tcp"} <= image.ports, f"ports {sorted(image.ports)}")
     expect(image.user == "1000:1000", f"user {image.user}")

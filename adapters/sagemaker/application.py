@@ -38,8 +38,10 @@ from trident.core.http.metrics import MetricsPage
 from trident.core.http.payloads.formats import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
+from trident.core.http.stream import Forms, open_socket
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
+BIDIRECTIONAL_STREAM = "/invocations-bidirectional-stream"
 _MB = 1 << 20
 _NOT_YET = 503
 _TARGET_MODEL = environ_key(TARGET_MODEL)
@@ -95,6 +97,7 @@ def endpoint_routes(endpoint: SageMakerEndpoint, metrics_page: MetricsPage) -> t
     metrics = metrics_route(metrics_page)
     single = (
         Route("invocations", ("/invocations",), "inference", POST, partial(_invocations, endpoint)),
+        Route("bidirectional_stream", (BIDIRECTIONAL_STREAM,), "inference", GET, partial(_stream, endpoint)),
         Route(
             "execution_parameters", ("/execution-parameters",), "metadata", GET, partial(execution_parameters, settings)
         ),
@@ -147,6 +150,11 @@ def _in_session(reply: Reply, session: Session) -> Reply:
     own = {name for name, _ in reply.headers}
     reply.headers += [header for header in session.headers() if header[0] not in own]
     return reply
+
+
+def _stream(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ) -> Reply:
+    """The WebSocket that the platform opens for InvokeEndpointWithBidirectionalStream."""
+    return open_socket(application, environ, lambda: (endpoint.default_model(), LATEST), Forms(binary=True))
 
 
 def _invoke_model(endpoint: SageMakerEndpoint, application: V2Application, environ: Environ, model: str) -> Reply:

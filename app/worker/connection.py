@@ -26,7 +26,8 @@ class Phase(Enum):
 
     A connection begins as NEW, with TLS after its HANDSHAKE, and is IDLE between requests. From there a request goes
     to HEAD, BODY and APPLICATION; it skips HEAD and BODY if it arrives whole. A response that the socket does not take
-    at once goes through SEND, and back to the phase before it. LINGER follows a refusal. ENDED follows every phase.
+    at once goes through SEND, and back to the phase before it. STREAM follows a request that opens a WebSocket. LINGER
+    follows a refusal, and the end of a WebSocket. ENDED follows every phase.
     """
 
     HANDSHAKE = "the TLS handshake"
@@ -36,6 +37,7 @@ class Phase(Enum):
     BODY = "the rest of a body"
     APPLICATION = "the application"
     SEND = "the client to take its response"
+    STREAM = "a message on its WebSocket"
     LINGER = "the client to read a refusal"
     ENDED = "nothing"
 
@@ -185,6 +187,10 @@ class Connection:
         except OSError as error:
             raise ClientGone("it did not take the response") from error
 
+    def end_sending(self) -> None:
+        """Tell the client that nothing more follows. Raises OSError if it has gone."""
+        self._sock.shutdown(socket.SHUT_WR)
+
     def _send_rest(self, parts: list[Buffer], sent: int, size: int) -> None:
         """Send the bytes after the first `sent`, and remove sent bytes from `parts`."""
         before, self.phase = self.phase, Phase.SEND
@@ -251,8 +257,11 @@ class Connection:
             self._unsent[:] = [memoryview(bytes(part)) for part in self._unsent]
 
     def time_out(self) -> None:
-        """End the connection because its phase took too long."""
+        """Its phase took too long: end the connection."""
         self.hang_up()
+
+    def leave(self) -> None:
+        """The server stops: end a WebSocket, which has no end of its own."""
 
     def hang_up(self) -> None:
         """Shut the socket down. The greenlet of the connection wakes up and closes it."""
@@ -279,8 +288,11 @@ _LINGER_S: Final = 2.0
 # How long the first request of a connection may take to arrive after the server has begun to close.
 _FIRST_REQUEST_S: Final = 2.0
 _WAITING: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.IDLE)
+_NO_WORK: Final = (*_WAITING, Phase.STREAM)
 # As for HTTP/2 (app/worker/http2/frames.py).
 _HANDSHAKE_S: Final = 20.0
+# A client of a WebSocket that sends nothing for so long gets a ping, which it must answer in the same time.
+_PING_S: Final = 20.0
 _NO_REQUEST: Final = (Phase.HANDSHAKE, Phase.NEW, Phase.LINGER, Phase.ENDED)
 # How long a client that sends or reads slowly may occupy memory shared with the engine.
 _SHARED_S: Final = 2.0
@@ -310,6 +322,7 @@ class Connections:
             Phase.HEAD: limits.request_timeout_s,
             Phase.BODY: limits.request_timeout_s,
             Phase.SEND: limits.request_timeout_s,
+            Phase.STREAM: _PING_S,
             Phase.LINGER: _LINGER_S,
         }
 
@@ -334,7 +347,7 @@ class Connections:
 
     def last_work(self) -> float:
         """When a connection last served a request, in seconds of the coarse clock; now if one does so now."""
-        if any(connection.phase not in _WAITING for connection in self.open):
+        if any(connection.phase not in _NO_WORK for connection in self.open):
             return self.clock.now
         return max(self.last_end, max((connection.since for connection in self.open), default=0.0))
 
@@ -347,7 +360,7 @@ class Connections:
         self.ending = True
 
     def close_idle(self) -> None:
-        """Also close the connections that wait for another request.
+        """Also close the connections that wait for another request, and have WebSockets leave.
 
         A new connection has a moment to send its first one, which its client could not know to repeat.
         """
@@ -356,6 +369,8 @@ class Connections:
         for connection in self.open:
             if connection.phase is Phase.HEAD or (connection.phase is Phase.IDLE and not connection.has_input()):
                 connection.hang_up()
+            elif connection.phase in (Phase.STREAM, Phase.SEND):
+                connection.leave()
 
     def _idle(self) -> list[Connection]:
         return [connection for connection in self.open if connection.phase in _WAITING]

@@ -144,10 +144,15 @@ def error_reply(
     headers = _extra_headers(error, environ, hints)
     if AS_EVENT_KEY in environ:
         return text_reply(status, error_event(error, hints), EVENT_STREAM, headers)
+    return text_reply(status, orjson.dumps(error_document(error, hints, has_hint_field=has_hint_field)), mime, headers)
+
+
+def error_document(error: Exception, hints: ErrorHints, *, has_hint_field: bool = True) -> dict[str, str]:
+    """The members that tell a client of an error. `has_hint_field` is that of `error_reply`."""
     document = {"error": _valid(message_of(error, hints))}
     if has_hint_field and hints is ErrorHints.FIELD and isinstance(error, ServerError) and error.hint:
         document["hint"] = _valid(error.hint[:_LONGEST_HEADER])
-    return text_reply(status, orjson.dumps(document), mime, headers)
+    return document
 
 
 def error_event(error: Exception, hints: ErrorHints = ErrorHints.FIELD) -> bytes:

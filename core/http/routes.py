@@ -14,6 +14,7 @@ from trident.core.http.generate import generate, generate_stream
 from trident.core.http.openapi import model_openapi, openapi
 from trident.core.http.reply import JSON, TEXT, Reply
 from trident.core.http.sample_request import sample_request
+from trident.core.http.stream import stream
 
 View = Callable[..., Reply]
 
@@ -70,6 +71,7 @@ INFERENCE = (INFER, GENERATE, GENERATE_STREAM)
 
 ROUTES: tuple[Route, ...] = (
     *INFERENCE,
+    Route("stream", of_model("/stream"), "inference", GET, stream),
     Route("live", ("/v2/health/live",), "health", GET, admin.live, TEXT, TEXT),
     Route("ready", ("/v2/health/ready",), "health", GET, admin.ready, TEXT, TEXT),
     Route("model_ready", of_model("/ready"), "health", GET, admin.model_ready, TEXT, TEXT),

@@ -9,8 +9,10 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from io import BytesIO
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.types import WSGIApplication
 
 import gevent
@@ -37,9 +39,13 @@ from trident.core.frontend.trace_events import NOT_NOTED, Span
 from trident.core.http.application import log_request
 from trident.core.http.front_end import RECEIVED_KEY, TRACES_KEY
 from trident.core.http.reply import ARRIVED_KEY, BODY_KEY, CALLER_KEY, CLIENT_GONE_KEY
+from trident.core.http.stream import UPGRADE_KEY, ModelStream
 from trident.core.inference.request import Caller
 from trident.core.observability.switches import SWITCHES
 from trident.core.observability.tracing.trace_gate import TraceGate
+
+if TYPE_CHECKING:
+    from trident.app.worker.web_socket import WebSocket
 
 log = logging.getLogger("trident.http")
 
@@ -55,7 +61,7 @@ _SHOWN: Final = 2048
 class Http1Connection(Connection):
     """Serves one socket until its end. Hub thread only; `client_gone` from the greenlet that serves the request."""
 
-    __slots__ = ("_began_ns", "_body", "_buffer", "_caller", "_received", "_received_ns", "_service")
+    __slots__ = ("_began_ns", "_body", "_buffer", "_caller", "_received", "_received_ns", "_service", "_web_socket")
 
     def __init__(self, sock: socket.socket | TlsSocket, peer: Any, service: Http1Service) -> None:
         """`sock` is connected, and does not block."""
@@ -76,6 +82,7 @@ class Http1Connection(Connection):
         self._began_ns = 0
         # The first byte of the current request, in nanoseconds of the monotonic clock; 0 unless it may be traced.
         self._received_ns = 0
+        self._web_socket: WebSocket | None = None
 
     def serve(self) -> None:
         """Answer request after request. Returns when the connection is closed."""
@@ -138,6 +145,8 @@ class Http1Connection(Connection):
                 environ[BODY_KEY] = self._receive_chunks(buffer[end:])
                 environ["CONTENT_LENGTH"] = str(len(environ[BODY_KEY]))
                 return self._answer(head, environ)
+            if head.upgrades:
+                return self._upgrade(head, environ, buffer[end:])
         body_end = end + head.length
         self._buffer = buffer[body_end:]
         if len(buffer) >= body_end:
@@ -198,6 +207,31 @@ class Http1Connection(Connection):
             self.moves_since = NEVER
         return body.memory
 
+    def _upgrade(self, head: RequestHead, environ: dict[str, Any], rest: bytes) -> bool:
+        """Let the application open a WebSocket and serve that to its end, or answer otherwise; `rest` follows the head.
+        Returns whether the connection continues."""
+        self._buffer = rest
+        environ[BODY_KEY] = b""
+        environ[UPGRADE_KEY] = partial(self._accept, environ)
+        keep_alive = self._answer(head, environ)
+        web_socket = self._web_socket
+        if web_socket is None:
+            return keep_alive
+        if self._service.connections.closing:
+            web_socket.leave()
+        self._buffer = b""
+        web_socket.serve(rest)
+        return False
+
+    def _accept(self, environ: dict[str, Any], stream: ModelStream) -> list[tuple[str, str]]:
+        """The headers that accept a handshake for `stream`. Raises InvalidRequest."""
+        # Imported for servers with streams only, and not on the hub: that takes a tenth of a second.
+        module = self._hub.threadpool.apply(import_module, ("trident.app.worker.web_socket",))
+        web_socket: WebSocket = module.WebSocket(self, stream, self._clock, self._service.limits.keepalive_s)
+        headers: list[tuple[str, str]] = web_socket.accept(environ)
+        self._web_socket = web_socket
+        return headers
+
     def _answer(self, head: RequestHead, environ: dict[str, Any]) -> bool:
         """Let the application answer. Returns whether the connection continues."""
         service = self._service
@@ -253,8 +287,16 @@ class Http1Connection(Connection):
             self._body.leave_shared()
         super()._copy_shared()
 
+    def leave(self) -> None:
+        if self._web_socket is not None:
+            self._web_socket.leave()
+
     def time_out(self) -> None:
-        """End the connection because its phase took too long, with 408 if a request was being received."""
+        """Its phase took too long: end the connection, with 408 if a request was being received; or see whether the
+        client of a WebSocket is still there."""
+        if self.phase is Phase.STREAM and self._web_socket is not None:
+            self._web_socket.look()
+            return
         if self.phase in (Phase.HEAD, Phase.BODY):
             refusal = Refusal(408, "the request was not received in time")
             answer = refusal.response()
@@ -273,7 +315,7 @@ class Http1Connection(Connection):
         try:
             self.send([answer], len(answer))
             self.begin(Phase.LINGER)
-            self._sock.shutdown(socket.SHUT_WR)
+            self.end_sending()
             discarded = 0
             while discarded < _MAX_DISCARDED and (part := self.receive(_RECEIVE_SIZE)):
                 discarded += len(part)

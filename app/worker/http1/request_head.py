@@ -89,7 +89,8 @@ class RequestHead:
 
     `environ` is a template, of which each request gets a copy. It contains every key that a request sets, so that the
     copy does not grow. `length` is the length of the body in bytes, 0 for a chunked one. A head that `is_plain` is
-    followed by `length` bytes; otherwise the body is chunked, or the client waits for 100 Continue.
+    followed by `length` bytes; otherwise the body is chunked, the client waits for 100 Continue, or it asks for a
+    WebSocket.
     """
 
     __slots__ = (
@@ -101,6 +102,7 @@ class RequestHead:
         "keep_alive",
         "length",
         "minor_version",
+        "upgrades",
     )
 
     def __init__(self, environ: dict[str, Any], minor_version: int) -> None:
@@ -115,10 +117,18 @@ class RequestHead:
             raise Refusal.of(417, f"Expect: {expected[:_SHOWN]!r} is not known, only 100-continue")
         self.expects_continue = expected is not None and minor_version > 0
         self.is_chunked = self._is_chunked()
-        self.is_plain = not self.is_chunked and not self.expects_continue
         self.length = int(environ.get("CONTENT_LENGTH", "0"))
+        self.upgrades = "HTTP_UPGRADE" in environ and self._asks_for_web_socket()
+        self.is_plain = not (self.is_chunked or self.expects_continue or self.upgrades)
         if self.is_chunked:
             environ["CONTENT_LENGTH"] = ""
+
+    def _asks_for_web_socket(self) -> bool:
+        """Any other protocol is not known, and the request is answered as one of HTTP/1.1 (RFC 9110 section 7.8)."""
+        environ = self.environ
+        protocols = [each.strip(" \t") for each in environ["HTTP_UPGRADE"].lower().split(",")]
+        has_body = self.is_chunked or self.length > 0
+        return environ["REQUEST_METHOD"] == "GET" and "websocket" in protocols and not has_body
 
     def _is_chunked(self) -> bool:
         coding: str | None = self.environ.get("HTTP_TRANSFER_ENCODING")

@@ -30,21 +30,23 @@ class ResponseHead:
     """The status line and headers of an application, rendered except for framing, connection and date.
 
     `declared` is the application's Content-Length, or None. `omits_body` is true for the statuses without a body.
+    `upgrades`: another protocol follows the head, whose headers say which.
     """
 
-    __slots__ = ("closes", "declared", "omits_body", "start")
+    __slots__ = ("closes", "declared", "omits_body", "start", "upgrades")
 
     def __init__(self, status: str, headers: Headers) -> None:
         """Raises ValueError for an invalid status or header."""
         if not status[:3].isdecimal() or status[3:4] not in (" ", ""):
             raise ValueError(f"invalid response status {status!r}")
         self.omits_body = status.startswith(("1", "204", "304"))
+        self.upgrades = status.startswith("101")
         self.declared: int | None = None
         self.closes = False
         lines = [f"HTTP/1.1 {status}\r\n"]
         for name, value in headers:
             lower = name.lower()
-            if lower in _HOP_BY_HOP:
+            if lower in _HOP_BY_HOP and not self.upgrades:
                 self.closes = self.closes or (lower == "connection" and value.lower() == "close")
                 continue
             if lower == "content-length":
@@ -234,6 +236,8 @@ class Response:
         head = self._heads.head_for(self.status, self._headers)
         self._omits_body = self._omits_body or head.omits_body
         framing = b""
+        if head.upgrades:
+            return head.start + self._clock.date_end
         if head.declared is not None:
             if size is not None and size != head.declared and not self._omits_body:
                 raise ValueError(

@@ -128,6 +128,7 @@ class TestImage:
         assert {name for name, value in found.items() if value == "true"} == {
             prefix + "multi-models",
             prefix + "accept-bind-to-port",
+            prefix + "bidirectional-streaming",
         }
         opencontainers = {name.rpartition(".")[2] for name in found if name.startswith("org.opencontainers.image.")}
         assert opencontainers == {"title", "description", "licenses", "version", "revision"}

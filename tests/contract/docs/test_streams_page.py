@@ -1,0 +1,60 @@
+"""The requests of docs/streams.md, sent to a server of deploy/examples, and the end of a sequence on a real server.
+
+Source: docs/spec/streams.md section 3.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+
+import pytest
+from websockets.sync.client import connect
+
+from tests.contract.docs.documented_examples import Example, assert_answers, examples
+from tests.contract.servers.server import ServerProcess
+from tests.project import ROOT
+
+EXAMPLES = examples((ROOT / "docs" / "streams.md").read_text())
+LIMIT_S = 60
+
+pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("streams")
+    for name in ("stream_words", "running_mean"):
+        shutil.copytree(ROOT / "deploy" / "examples" / name, folder / "models" / name)
+    shutil.copytree(ROOT / "deploy" / "examples" / "running_mean", folder / "models" / "one_slot")
+    config = folder / "models" / "one_slot" / "config.pbtxt"
+    text = config.read_text().replace('"running_mean"', '"one_slot"')
+    config.write_text(text.replace("max_candidate_sequences: 1024", "max_candidate_sequences: 1"))
+    with ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as running:
+        yield running
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.label)
+def test_example_answers_as_written(example: Example, server: ServerProcess) -> None:
+    assert_answers(example, server)
+
+
+def test_a_sequence_leaves_its_slot_when_its_stream_ends(server: ServerProcess) -> None:
+    address = f"ws://{server.address}/v2/models/one_slot/stream?binary=chunk"
+    with connect(address) as second:
+        with connect(address) as first:
+            first.send(struct.pack("<f", 4))
+            assert json.loads(first.recv(LIMIT_S))["outputs"][0]["data"] == [4]
+            second.send(struct.pack("<f", 6))
+        # One minute before the sequence of the first would be idle for too long.
+        assert json.loads(second.recv(LIMIT_S / 2))["outputs"][0]["data"] == [6]
+
+
+def test_a_stop_closes_the_streams(http_workers: str, server: ServerProcess) -> None:
+    with connect(f"ws://{server.address}/v2/models/running_mean/stream") as stream:
+        assert server.stop() == 0
+        for _ in stream:
+            pytest.fail("nothing was asked")
+        assert stream.close_code == 1001
