@@ -7,7 +7,8 @@
 #     STAGE=gpu docker/check.sh
 #     STAGE=gpu12 docker/check.sh
 #
-# Needs root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv as `make check` makes it (or PYTHON).
+# Needs root on Debian or Ubuntu, `apt-get install buildah debootstrap`, and .venv as `make check` makes it (or PYTHON); for
+# GPUs also `gcc binutils`. Not for the extra tensorrt, which has no wheels to build from.
 # The base image is a substitute: Debian 12 with its Python 3.11. It is made once and kept in FOLDER (build/image-check)
 # together with the wheels. Nothing else is kept: the store of images is removed at the end.
 set -euo pipefail
@@ -19,6 +20,7 @@ stage=${STAGE:-cpu}
 base=localhost/trident-check-base
 image=localhost/trident-check
 
+[[ ",$extras," != *,tensorrt,* ]] || { echo "EXTRAS=tensorrt can only be built with a network" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || { echo "root is needed to make a root file system and to run in it" >&2; exit 1; }
 for tool in buildah debootstrap unshare; do
   command -v "$tool" > /dev/null || { echo "$tool is missing: apt-get install buildah debootstrap util-linux" >&2; exit 1; }

@@ -36,7 +36,6 @@ LEFT_OUT = (
     LeftOut("onnxruntime/quantization", "authors of models"),
     LeftOut("onnxruntime/tools", "authors of models"),
     LeftOut("onnxruntime/transformers", "authors of models"),
-    LeftOut("onnxruntime/capi/libonnxruntime_providers_tensorrt.so", "TensorRT, which is not in the image"),
     LeftOut("torch/include", "compilers: headers"),
     LeftOut("torch/testing/_internal/py312_intrinsics.py", "Python 3.12, whose syntax it has"),
     LeftOut("torch/test", "the dependencies' own tests"),
@@ -50,15 +49,22 @@ LEFT_OUT = (
     LeftOut("nvidia/**/libnvblas.so.*", "programs that call BLAS; ONNX Runtime calls cuBLAS"),
     LeftOut("nvidia/**/libcufftw.so.*", "programs that call FFTW; ONNX Runtime calls cuFFT"),
 )
+_TENSORRT_PROVIDER = LeftOut(
+    "onnxruntime/capi/libonnxruntime_providers_tensorrt.so", "TensorRT, which is not installed"
+)
 # Of the 400 services that boto3 knows: storage and the sources of credentials.
 KEPT_SERVICES = frozenset({"s3", "signin", "sso", "sso-oidc", "sts"})
 SERVICES_REASON = "callers of AWS services other than S3 and the sources of credentials"
 
 
 def leave_out(site_packages: Path) -> dict[str, int]:
-    """Remove all LEFT_OUT files and services. Returns the saved bytes by reason."""
+    """Remove all LEFT_OUT files and services, and ONNX Runtime's provider for a TensorRT that is not there.
+
+    Returns the saved bytes by reason.
+    """
     saved: dict[str, int] = {}
-    for pattern, reason in LEFT_OUT:
+    has_tensorrt = (site_packages / "tensorrt_libs").is_dir()
+    for pattern, reason in LEFT_OUT if has_tensorrt else (*LEFT_OUT, _TENSORRT_PROVIDER):
         for path in list(site_packages.glob(pattern)):
             saved[reason] = saved.get(reason, 0) + _remove(path)
     services = site_packages / "botocore" / "data"

@@ -30,7 +30,7 @@ ARCHITECTURES = ("x86_64", "aarch64")
 STAGES = ("cpu", "gpu", "gpu12")
 # What these stages install stays in them: the build tools, and what compiles the project.
 BUILD_STAGES = ("build", "compile")
-# Not `tensorrt`: what PyPI has of it fetches the wheels from NVIDIA's index while it is installed.
+# Not `tensorrt`, whose lock files are written by hand: docker/extras/gpu-tensorrt.lock.
 EXTRAS = ("openvino", "tensorflow", "torch", "trees")
 # PyTorch for GPUs has a CUDA of its own, which is 13.
 OF_A_STAGE = ("cpu-torch", "gpu-torch")
@@ -41,6 +41,18 @@ ALWAYS = ("otel", "redis")
 _X86_ONLY = {"tensorflow", "torch", "gpu12"}
 # It names exact versions of the CUDA wheels, which take the place of the stage's own.
 _BRINGS_CUDA = ("torch",)
+# The last CUDA 12 and cuDNN are 0.7 GB more, for their kernels for Blackwell, which the image with CUDA 13 is for.
+# ONNX Runtime's documentation allows every CUDA 12 and cuDNN 9; docker/probe.py links them.
+_SMALLER_CUDA = {
+    "gpu12": (
+        "nvidia-cublas-cu12<12.7",
+        "nvidia-cuda-nvrtc-cu12<12.7",
+        "nvidia-cudnn-cu12<9.21",
+        "nvidia-cufft-cu12<11.3.1",
+        "nvidia-curand-cu12<10.3.8",
+        "nvidia-nvjitlink-cu12<12.7",
+    )
+}
 _GLIBC_MINORS = range(17, 37)
 # These make the project's wheel. Its build is not isolated, so that hashes apply.
 _BUILD = ("setuptools>=77", "wheel")
@@ -91,7 +103,8 @@ def requirements(target: str) -> list[str]:
     extras = project["optional-dependencies"]
     stage, extra = stage_and_extra(target)
     wanted = [stage, *ALWAYS, *([extra] if extra else [])]
-    return [*project["dependencies"], *(each for name in wanted for each in extras[name])]
+    of_extras = (each for name in wanted for each in extras[name])
+    return [*project["dependencies"], *of_extras, *_SMALLER_CUDA.get(target, ())]
 
 
 def _title(target: str) -> str:

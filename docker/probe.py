@@ -1,6 +1,6 @@
 """Tests a built image in its three roles, for docker/check.sh.
 
-    probe.py ROOT IMAGE_JSON CONTAINER EXTRAS -- BUILDAH RUN...
+    probe.py ROOT IMAGE_JSON CONTAINER STAGE EXTRAS -- BUILDAH RUN...
 
 ROOT is the mounted file system of the container CONTAINER; IMAGE_JSON is the output of `buildah inspect` for its image,
 which was built with EXTRAS. A tiny model of each extra is served, too.
@@ -35,6 +35,7 @@ from roles import Mount, Role, Wrong, call, expect, roles
 from size import BASE_ALLOWANCE, BUDGETS, counted, read_sizes
 
 from tests.contract.frameworks.framework_models import WIDTH, framework_models
+from tests.gpu_options.stub_libraries import make_stub_libraries
 
 SEVEN = 7
 ROWS = np.arange(2 * WIDTH, dtype=np.float32).reshape(2, WIDTH)
@@ -57,6 +58,13 @@ for service in ("s3", "sts", "sso", "sso-oidc"):
     boto3.client(service, region_name="us-east-1")
 storage.Client(project="none", credentials=AnonymousCredentials())
 print(len(names), "modules")
+"""
+# Begins to start CUDA's provider, as a session of the server does.
+START_CUDA = """
+import onnxruntime
+onnxruntime.preload_dlls()
+model = "/models/simple/1/model.onnx"
+onnxruntime.InferenceSession(model, providers=["CUDAExecutionProvider"], enable_fallback=False)
 """
 START_LIMIT_S = 120.0
 # A platform kills 30 s after SIGTERM.
@@ -217,6 +225,22 @@ def check_libraries(root: Path) -> None:
         print(f"   {provider.name}: its {len(needed)} libraries are there")
 
 
+def check_linking(root: Path, container: Container) -> None:
+    """Check that CUDA's provider finds each symbol in the image's libraries, up to its first call of the driver."""
+    (provider,) = (root / "opt/trident").rglob("libonnxruntime_providers_cuda.so")
+    with tempfile.TemporaryDirectory() as folder:
+        make_stub_libraries([provider], Path(folder))
+        for path in Path(folder).iterdir():
+            if path.name != "libcuda.so.1":
+                path.unlink()
+        Path(folder).chmod(0o755)
+        plain = roles()[0]
+        environment = {"LD_LIBRARY_PATH": "/driver", "LD_BIND_NOW": "1"}
+        role = replace(plain, environment=environment, mounts=[*plain.mounts, Mount(Path(folder), "/driver")])
+        expect_end(container.command(role, ["python", "-c", START_CUDA]), 1, "CUDA failure 35")
+    print("   CUDA's provider is linked, and then finds no driver")
+
+
 def check_bytecode(venv: Path) -> None:
     """Check that every module is there as bytecode: the server's user cannot write it, and a start would make it."""
     (packages,) = venv.glob("lib/python3*/site-packages")
@@ -301,6 +325,8 @@ def main(arguments: list[str]) -> int:
         check_description(image)
         check_files(Path(root), stage, extras)
         check_libraries(Path(root))
+        if stage != "cpu":
+            check_linking(Path(root), inside)
         check_commands(inside, image, extras)
         check_roles(inside, image)
         check_first_process(Path(root), image)

@@ -29,8 +29,7 @@ SIZES = ROOT / "docker" / "sizes.json"
 BUDGETS = {
     "cpu": 450_000_000,
     "gpu": 3_000_000_000,
-    # cuDNN and cuBLAS for CUDA 12 have 0.5 GB more than those for CUDA 13.
-    "gpu12": 3_700_000_000,
+    "gpu12": 3_000_000_000,
     "openvino": 150_000_000,
     "tensorflow": 1_200_000_000,
     "trees": 130_000_000,

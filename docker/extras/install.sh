@@ -18,6 +18,8 @@ for extra in ${extras//,/ }; do
   "$venv/bin/python" -m pip install --no-compile --no-deps --require-hashes -r "$lock" || {
     if [ "$lock" = cpu-torch.lock ]; then
       echo "PyTorch for CPUs is not on PyPI: give PyTorch's index for CPUs, --build-arg PIP_EXTRA_INDEX_URL=ADDRESS" >&2
+    elif [ "$extra" = tensorrt ]; then
+      echo "TensorRT's libraries are not on PyPI: the build fetches them from pypi.nvidia.com" >&2
     fi
     exit 1
   }

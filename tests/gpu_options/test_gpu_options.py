@@ -10,10 +10,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
+from docker.lock import read_pins
 from tests.gpu_options.parse import CPU
 from tests.gpu_options.parse import NO_DEVICE as PARSED
 from tests.gpu_options.stub_libraries import ERROR, NO_DEVICE, make_stub_libraries
@@ -219,6 +222,42 @@ def test_a_session_is_made_on_the_gpu_and_its_failure_is_understood(
     assert [line.split(" ; ")[0] for line in lines] == [f"{kind} {error}: {NO_DEVICE}"] * 2, done.stdout
     # Such as a warning for each session that CUDA is not a plug-in.
     assert done.stderr == ""
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from trident.core.backends.onnxruntime.providers import TENSORRT, missing_library, preload_tensorrt
+folder = Path(sys.argv[1])
+print(missing_library(TENSORRT, folder))
+preload_tensorrt()
+print(missing_library(TENSORRT, folder))
+"""
+
+
+@pytest.mark.slow
+def test_tensorrt_is_found_in_its_package(parser: tuple[Path, Path], tmp_path: Path) -> None:
+    wheel, stubs = parser
+    for library in stubs.glob("*.so.*"):
+        if library.suffix.lstrip(".").isdecimal():
+            folder = tmp_path / ("tensorrt_libs" if library.name.startswith("libnv") else "cuda")
+            folder.mkdir(exist_ok=True)
+            shutil.copy(library, folder)
+    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}", "LD_LIBRARY_PATH": str(tmp_path / "cuda")}
+    command = [sys.executable, "-c", LOADED, str(wheel / "onnxruntime" / "capi")]
+    done = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, check=True, timeout=60)
+    before, after = done.stdout.splitlines()
+    assert "libnvinfer.so" in before
+    assert after == ""
+
+
+def test_tensorrt_has_the_version_that_its_provider_links(parser: tuple[Path, Path]) -> None:
+    [linked] = [path.suffix.removeprefix(".") for path in parser[1].glob("libnvinfer.so.[0-9]*[0-9]")]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [wanted] = map(Requirement, project["optional-dependencies"]["tensorrt"])
+    assert [wanted.specifier.contains(f"{int(linked) + more}.5") for more in (-1, 0, 1)] == [False, True, False]
+    for lock in (ROOT / "docker" / "extras").glob("*-tensorrt.lock"):
+        assert {version.partition(".")[0] for version in read_pins(lock).values()} == {linked}
 
 
 def test_the_stand_in_says_what_the_parser_looks_for() -> None:

@@ -5,9 +5,12 @@ Source: docs/spec/onnxruntime-backend.md section 5.2; ONNX Runtime's execution p
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +239,18 @@ _LIBRARIES = {
     TENSORRT: "libonnxruntime_providers_tensorrt.so",
     OPENVINO: "libonnxruntime_providers_openvino.so",
 }
+
+
+@cache
+def preload_tensorrt() -> None:
+    """Load what TensorRT's provider links, which pip installs where the linker does not search."""
+    package = find_spec("tensorrt_libs")
+    for folder in (package and package.submodule_search_locations) or ():
+        for name in ("libnvinfer.so.*", "libnvonnxparser.so.*"):
+            for library in Path(folder).glob(name):
+                # The linker's message about a library that does not load is that about the provider.
+                with contextlib.suppress(OSError):
+                    ctypes.CDLL(str(library))
 
 
 def missing_library(provider: str, folder: Path) -> str:

@@ -33,7 +33,14 @@ from trident.core.backends.onnxruntime.graph_file import (
     without_links,
     without_zip_maps,
 )
-from trident.core.backends.onnxruntime.providers import OPENVINO, ProviderRequest, check_active, missing_library
+from trident.core.backends.onnxruntime.providers import (
+    OPENVINO,
+    TENSORRT,
+    ProviderRequest,
+    check_active,
+    missing_library,
+    preload_tensorrt,
+)
 from trident.core.backends.parameters import boolean, field_of, integer, parameters_of
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
@@ -341,7 +348,10 @@ def make_session(request: SessionRequest) -> MadeSession:
         raise ModelLoadFailed(f"unable to load model '{name}', {problem}", hint=OLD_DRIVER_CURE, model=name)
     capability = compute_capability(request.placement.device_id) if on_gpu and config.cc_model_filenames else ""
     path = model_path(request.version, config, capability)
-    serial = _openvino_lock if any(provider.name == OPENVINO for provider in request.providers) else nullcontext()
+    wanted = {provider.name for provider in request.providers}
+    if TENSORRT in wanted:
+        preload_tensorrt()
+    serial = _openvino_lock if OPENVINO in wanted else nullcontext()
     try:
         with serial:
             made = _session_of_file(request, path)

@@ -128,8 +128,14 @@ def test_pins_have_hashes_and_lock_files_name_no_index(target: str) -> None:
 
 def test_every_extra_of_the_project_can_be_in_an_image() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    no_image = {"tensorrt", "test", "train"}
-    assert {*STAGES, *EXTRAS, *ALWAYS, *no_image} == project["optional-dependencies"].keys()
+    no_image = {"test", "train"}
+    assert {*STAGES, *EXTRAS, *ALWAYS, *no_image, "tensorrt"} == project["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize(("stage", "cuda"), [("gpu", "cu13"), ("gpu12", "cu12")])
+def test_tensorrt_is_that_for_the_cuda_of_the_image(stage: str, cuda: str) -> None:
+    names = {f"tensorrt-{cuda}", f"tensorrt-{cuda}-bindings", f"tensorrt-{cuda}-libs"}
+    assert read_pins(ROOT / f"docker/extras/{stage}-tensorrt.lock").keys() == names
 
 
 def test_extra_repeats_nothing_of_its_stage() -> None:

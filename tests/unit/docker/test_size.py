@@ -47,6 +47,16 @@ def test_image_over_its_budget_is_reported(
     assert "big==1" in printed.out
 
 
+TENSORRT_PROVIDER = "onnxruntime/capi/libonnxruntime_providers_tensorrt.so"
+
+
+def test_leave_out_keeps_the_provider_of_an_installed_tensorrt(tmp_path: Path) -> None:
+    for name in (TENSORRT_PROVIDER, "tensorrt_libs/libnvinfer.so.10"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    assert leave_out(tmp_path) == {}
+
+
 def test_leave_out_removes_only_unneeded_files(tmp_path: Path) -> None:
     gone = [
         "numpy/linalg/tests/test_linalg.py",
@@ -55,7 +65,7 @@ def test_leave_out_removes_only_unneeded_files(tmp_path: Path) -> None:
         "gevent/greenlet.pyx",
         "botocore/data/ec2/2016-11-15/service-2.json.gz",
         "onnxruntime/transformers/optimizer.py",
-        "onnxruntime/capi/libonnxruntime_providers_tensorrt.so",
+        TENSORRT_PROVIDER,
         "nvidia/cu13/lib/libnvblas.so.13",
         "torch/bin/test_jit",
         "openvino/libs/libopenvino_intel_gpu_plugin.so",
