@@ -10,6 +10,7 @@ from typing import TextIO
 
 from deploy.sagemaker.actions import plan_of
 from deploy.sagemaker.execute import Clients, Executor, Printer
+from deploy.sagemaker.host_image import reason
 from deploy.sagemaker.options import parser
 from deploy.sagemaker.plan import DeployError, check_plan
 from deploy.sagemaker.smoke import Smoke, SmokeRun
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sy
     """
     given = parser().parse_args(arguments)
     try:
-        return _run(given.action, given, Printer(out))
+        return _run(given.action, given, Printer(out), errors)
     except DeployError as error:
         print(error, file=errors)
         if error.hint:
@@ -33,10 +34,12 @@ def main(arguments: Sequence[str], out: TextIO = sys.stdout, errors: TextIO = sy
         return 130
 
 
-def _run(action: str, given: argparse.Namespace, printer: Printer) -> int:
+def _run(action: str, given: argparse.Namespace, printer: Printer, errors: TextIO) -> int:
     smoke = Smoke.of(given) if action == "smoke" else None
     plan = smoke.plan() if smoke else plan_of(given, datetime.now(UTC))
     check_plan(plan)
+    if given.action in ("create", "update") and (why := reason(given)):
+        print(why, file=errors)
     if given.dry_run:
         printer.plan(plan)
         return 0

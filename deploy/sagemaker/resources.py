@@ -7,11 +7,11 @@ Source: docs/spec/deploy.md sections 4 and 8, docs/spec/sagemaker.md sections A1
 from __future__ import annotations
 
 import difflib
-import re
 from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
+from deploy.sagemaker.host_image import host_image
 from deploy.sagemaker.options import Metric, Metrics, Shift
 from deploy.sagemaker.plan import VARIANT, Answer, BadSettings, Call, Kind, content_name, tagged
 from trident.adapters.common.options import BadOption
@@ -43,10 +43,6 @@ _ASYNC = {"SAGEMAKER_MAX_REQUEST_SIZE": str(1 << 30), "SAGEMAKER_MODEL_SERVER_TI
 # contains a length and could not match a list.
 CSV_TYPES = ("text/csv",)
 JSON_TYPES = ("application/json", "application/jsonlines")
-# Source: botocore's model of the API; docs/gpu.md. The first has driver 580, the others 550 and 535.
-_ENDPOINT_AMIS = {"13": "al2023-ami-sagemaker-inference-gpu-4-1", "12": "al2-ami-sagemaker-inference-gpu-3-1"}
-_BATCH_AMI = "al2-ami-sagemaker-batch-gpu-535"
-_GPU_INSTANCE = re.compile(r"ml\.[gp]\d")
 _MB_STEP = 1024
 _MOST_IN_FLIGHT_MB = 100
 _MOST_STEP_PERCENT = 50
@@ -262,29 +258,10 @@ def _instances(given: Namespace) -> dict[str, Any]:
             VolumeSizeInGB=given.volume_gb,
             ModelDataDownloadTimeoutInSeconds=given.download_secs,
             ContainerStartupHealthCheckTimeoutInSeconds=given.startup_secs,
-            InferenceAmiVersion=given.ami or _host_image(given),
+            InferenceAmiVersion=host_image(given),
             RoutingConfig=given_values(RoutingStrategy=given.routing),
         ),
     }
-
-
-def _host_image(given: Namespace) -> str:
-    """The host image whose driver runs the CUDA of the container; without GPUs the platform's default, "".
-
-    The defaults of some instance types have driver 470, on which none of the server's images for GPUs runs.
-    """
-    return _ENDPOINT_AMIS[given.cuda] if _GPU_INSTANCE.match(given.instance_type) else ""
-
-
-def _batch_host_image(given: Namespace) -> str:
-    if not _GPU_INSTANCE.match(given.instance_type):
-        return ""
-    if given.cuda != "12":
-        raise BadSettings(
-            "batch transform has drivers 470 and 535, and CUDA 13 needs 580",
-            hint="use the image that is built with --build-arg CUDA=12, and say --cuda 12; or give --ami",
-        )
-    return _BATCH_AMI
 
 
 def _serverless(given: Namespace) -> dict[str, Any]:
@@ -361,7 +338,7 @@ def create_transform_job(given: Namespace, model_name: str, now: str) -> Call:
     machines = {
         "InstanceType": needed(given, "instance_type", "such as ml.c6i.xlarge"),
         "InstanceCount": given.instance_count,
-        **given_values(TransformAmiVersion=given.ami or _batch_host_image(given)),
+        **given_values(TransformAmiVersion=host_image(given)),
     }
     filters = given_values(InputFilter=given.input_filter, OutputFilter=given.output_filter)
     processing = {**filters, **({"JoinSource": given.join} if given.join != "None" or filters else {})}

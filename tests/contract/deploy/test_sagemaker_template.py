@@ -170,6 +170,7 @@ def test_captured_types_and_the_variant_are_those_of_the_command() -> None:
     command = only(on_gpus, "sagemaker.CreateEndpointConfig")["ProductionVariants"][0]
     assert variant.keys() == command.keys()
     assert variant["VariantName"] == command["VariantName"]
+    assert choices(variant["InferenceAmiVersion"]) == [{"Ref": "HostImage"}, command["InferenceAmiVersion"]]
 
 
 def test_no_permission_is_for_all_resources() -> None:

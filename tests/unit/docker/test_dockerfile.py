@@ -159,7 +159,11 @@ class TestImage:
 
 
 def test_only_the_gpu_image_requests_the_driver() -> None:
-    asked = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+    asked = {
+        "NVIDIA_VISIBLE_DEVICES": "all",
+        "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
+        "LD_LIBRARY_PATH": "/usr/local/nvidia/lib64",
+    }
     assert asked.items() <= variables("gpu").items()
     assert not asked.keys() & variables("cpu").keys()
 

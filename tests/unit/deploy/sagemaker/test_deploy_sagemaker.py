@@ -140,15 +140,34 @@ def test_capture_lists_text_types_but_not_binary_tensors() -> None:
     ],
 )
 def test_the_host_image_has_a_driver_for_the_image(options: list[str], ami: str | None) -> None:
-    [variant] = config_of(*MODEL, "--model-data", ARCHIVE, *options)["ProductionVariants"]
-    assert variant.get("InferenceAmiVersion") == ami
+    printed = run("create", "digits", *MODEL, "--model-data", ARCHIVE, *options, "--dry-run")
+    assert (f'"InferenceAmiVersion": "{ami}"' in printed.out) == (ami is not None)
+    chosen = ami if ami != AMI_535 else None
+    assert printed.errors.startswith(f"host image {chosen}: ") if chosen else printed.errors == ""
+
+
+def test_the_reason_names_the_drivers() -> None:
+    printed = run("create", "digits", *MODEL, "--model-data", ARCHIVE, "--instance-type=ml.g5.xlarge", "--dry-run")
+    assert "CUDA 13 (--cuda) needs driver 580.65.06 or later, and this one has 580;" in printed.errors
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--instance-type=ml.p3.2xlarge"], "older than Turing"),
+        (["--instance-type=ml.p6-b200.48xlarge", "--cuda=12"], "Blackwell"),
+    ],
+)
+def test_the_image_has_code_for_the_gpus(options: list[str], text: str) -> None:
+    assert text in refusal("create", "films", *MODEL, "--model-data", ARCHIVE, *options)
 
 
 def test_batch_transform_on_gpus_needs_the_image_with_cuda_12() -> None:
     batch = (*BATCH, "--instance-type=ml.g5.xlarge")
-    assert "CUDA 13 needs 580" in refusal("create", "films", *batch)
-    job = only(dry_run("create", "films", *batch, "--cuda=12"), "sagemaker.CreateTransformJob")
-    assert job["TransformResources"]["TransformAmiVersion"] == "al2-ami-sagemaker-batch-gpu-535"
+    assert "CUDA 13 needs driver 580.65.06, and --kind batch has up to 535" in refusal("create", "films", *batch)
+    printed = run("create", "films", *batch, "--cuda=12", "--dry-run")
+    assert '"TransformAmiVersion": "al2-ami-sagemaker-batch-gpu-535"' in printed.out
+    assert printed.errors.startswith("host image al2-ami-sagemaker-batch-gpu-535: ml.g5.xlarge has GPUs")
 
 
 def test_batch_transform_job_splits_and_assembles() -> None:

@@ -68,4 +68,4 @@ def test_documented_options_exist(capsys: pytest.CaptureFixture[str]) -> None:
     known = set(re.findall(r"--[a-z][a-z-]+", capsys.readouterr().out))
     prose = re.sub(r"^```.*?^```$", "", DOCUMENT, flags=re.MULTILINE | re.DOTALL)
     named = set(re.findall(r"`(--[a-z][a-z-]+)", prose))
-    assert named - known == {"--model-repository", "--target"}  # of the server, and of docker
+    assert named - known == {"--model-repository"}  # of the server
