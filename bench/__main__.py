@@ -30,7 +30,7 @@ from bench import compare, guard, plain, scaling, tails
 from bench.comparisons import COMPARISONS
 from bench.frameworks import FRAMEWORKS
 from bench.repository import REPOSITORY
-from bench.runner import run
+from bench.runner import NothingMeasured, run
 
 BENCHMARKS = COMPARISONS | {"frameworks": FRAMEWORKS, "repository": REPOSITORY}
 PROGRAMS = {"compare": compare.main, "guard": guard.main, "scaling": scaling.main, "tails": tails.main}
@@ -38,12 +38,15 @@ PROGRAMS = {"compare": compare.main, "guard": guard.main, "scaling": scaling.mai
 
 def main() -> None:
     name, *arguments = sys.argv[1:] or [""]
-    if name in BENCHMARKS:
-        run(name, BENCHMARKS[name], arguments)
-    elif name in PROGRAMS:
-        PROGRAMS[name](arguments)
-    else:
-        plain.main(sys.argv[1:])
+    try:
+        if name in BENCHMARKS:
+            run(name, BENCHMARKS[name], arguments)
+        elif name in PROGRAMS:
+            PROGRAMS[name](arguments)
+        else:
+            plain.main(sys.argv[1:])
+    except NothingMeasured as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
 
 from bench.cases import ADD_SUB, BY_KEY, LENGTH, Case
 from bench.clients import BUILD, HttpLoad, Load, require_wrk, write_script
@@ -59,61 +58,9 @@ FOLDER = BUILD / "gpu"
 SERVING = ("--http-workers=0", "--allow-client-shm=true", "--model-control-mode=explicit")
 BASE = "bare session"
 RESNET = "ResNet-50-like graph"
-_WORDS, _TOKENS = 30_522, 128
-BERT = Case("bert", "BERT-base-like graph", "bert", (("IDS", "INT32", (_TOKENS,)),), ("OUTPUT",), binary=True)
-
-
-def bert(columns: int = 768, layers: int = 12, heads: int = 12) -> onnx.ModelProto:
-    """IDS INT32 [N, 128] -> OUTPUT FP32 [N, 128, columns], the layers of BERT with random weights.
-
-    Source of the sizes: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", section 3.
-    """
-    random = np.random.default_rng(0)
-    nodes: list[onnx.NodeProto] = []
-    weights: list[onnx.TensorProto] = []
-
-    def constant(name: str, value: object, dtype: type = np.float32) -> str:
-        weights.append(numpy_helper.from_array(np.array(value, dtype), name))
-        return name
-
-    def weight(name: str, *shape: int, scale: float = columns**-0.5) -> str:
-        return constant(name, random.standard_normal(shape, np.float32) * np.float32(scale))
-
-    def add(operator: str, *inputs: str, **attributes: Any) -> str:
-        output = f"{operator}{len(nodes)}"
-        nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
-        return output
-
-    def dense(name: str, source: str, into: int, out: int) -> str:
-        product = add("MatMul", source, weight(f"{name}.weight", into, out, scale=into**-0.5))
-        return add("Add", product, weight(f"{name}.bias", out, scale=0.02))
-
-    def normed(name: str, source: str) -> str:
-        gamma, beta = constant(f"{name}.gamma", np.ones(columns)), weight(f"{name}.beta", columns, scale=0.02)
-        return add("LayerNormalization", source, gamma, beta, axis=-1)
-
-    half, one, two = (constant(name, value) for name, value in (("half", 0.5), ("one", 1), ("root of two", 2**0.5)))
-    width = constant("root of width", (columns // heads) ** 0.5)
-    split = constant("split", [0, 0, heads, columns // heads], np.int64)
-    merged = constant("merged", [0, 0, columns], np.int64)
-    words = add("Gather", weight("words", _WORDS, columns), "IDS")
-    x = normed("embeddings", add("Add", words, weight("positions", _TOKENS, columns)))
-    for n in range(layers):
-        q, k, v = (
-            add("Transpose", add("Reshape", dense(f"{n}.{part}", x, columns, columns), split), perm=perm)
-            for part, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
-        )
-        attention = add("Softmax", add("Div", add("MatMul", q, k), width), axis=-1)
-        mixed = add("Reshape", add("Transpose", add("MatMul", attention, v), perm=[0, 2, 1, 3]), merged)
-        x = normed(f"{n}.attention", add("Add", dense(f"{n}.mixed", mixed, columns, columns), x))
-        wide = dense(f"{n}.wide", x, columns, 4 * columns)
-        gelu = add("Mul", add("Mul", wide, half), add("Add", add("Erf", add("Div", wide, two)), one))
-        x = normed(f"{n}.output", add("Add", dense(f"{n}.narrow", gelu, 4 * columns, columns), x))
-    nodes.append(helper.make_node("Identity", [x], ["OUTPUT"]))
-    given = helper.make_tensor_value_info("IDS", TensorProto.INT32, ["N", _TOKENS])
-    output = helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["N", _TOKENS, columns])
-    graph = helper.make_graph(nodes, "bert", [given], [output], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+BERT = Case(
+    "bert", "BERT-base-like graph", "bert", (("IDS", "INT32", (networks.BERT_TOKENS,)),), ("OUTPUT",), binary=True
+)
 
 
 class Part:
@@ -412,7 +359,7 @@ def models(part: Part) -> None:
     part.write("simple", onnx.load(repositories.SHIPPED / "simple" / "1" / "model.onnx"))
     tensorrt = 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
     part.write("resnet_trt", graph, more=tensorrt)
-    part.write("bert", bert(48, 2, 4) if small else bert())
+    part.write("bert", networks.bert(48, 2, 4) if small else networks.bert())
 
 
 def add_sub(part: Part) -> None:

@@ -36,7 +36,7 @@ from bench.machine import LoadWatch
 from bench.models import python_models, repositories
 from bench.models.repositories import CACHED, SHIPPED, TABULAR
 from bench.results import Ratio, Turn, names_among, table
-from bench.runner import Ask, Interleaved, NothingAnswered, NotServed
+from bench.runner import Ask, Interleaved, NothingMeasured, NotServed
 from bench.servers.server import GRPC, SAGEMAKER, VERTEX, VERTEX_ROUTES, Server, trident
 from tests.project import ROOT
 
@@ -214,7 +214,7 @@ class Measured:
     def measure(self, until: float) -> None:
         """Add pairs of turns until that time of the monotonic clock, and a few if it is over.
 
-        A pair in which a server had no core to answer is left out; NothingAnswered if that is no exception.
+        A pair in which a server had no core to answer is left out; NothingMeasured if that is no exception.
         """
         least = len(self.pairs) + LEAST_PAIRS
         left_out = 0
@@ -224,7 +224,7 @@ class Measured:
             while len(self.pairs) < least or time.monotonic() < until:
                 try:
                     self.pairs.append(interleaved.round(len(self.pairs)))
-                except NothingAnswered:
+                except NothingMeasured:
                     left_out += 1
                     if left_out > LEAST_PAIRS:
                         raise

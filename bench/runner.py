@@ -30,8 +30,8 @@ LONGEST_S = 3600
 END_LIMIT_S = 60.0
 
 
-class NothingAnswered(RuntimeError):
-    """In a whole turn; on a crowded machine the client or the server may not have had a core."""
+class NothingMeasured(RuntimeError):
+    """In a whole turn, so that there is no ratio; on a crowded machine client or server may not have had a core."""
 
 
 class NotServed(Exception):
@@ -84,7 +84,7 @@ class Interleaved:
     def round(self, number: int) -> dict[str, Turn]:
         """A turn of each load, in their order in even rounds and in the reverse order in odd ones.
 
-        NothingAnswered if a server did not answer at all.
+        NothingMeasured if a server did not answer at all, or took less CPU time than the system counts.
         """
         names = list(self.loads) if number % 2 == 0 else list(self.loads)[::-1]
         return {name: self._turn(self.loads[name], self._running[name]) for name in names}
@@ -97,10 +97,11 @@ class Interleaved:
         self._stop()
         took_s = time.perf_counter() - start
         count_after, cpu_after_s = self._drain(load)
-        requests = count_after - count
-        if requests == 0:
-            raise NothingAnswered(f"{load.server.name} answered nothing in {took_s:.2f} s")
-        return Turn(requests / took_s, (cpu_after_s - cpu_s) / requests * 1e6)
+        requests, busy_s = count_after - count, cpu_after_s - cpu_s
+        if requests == 0 or busy_s == 0:
+            lacking = f"took no measurable CPU time for {requests} requests" if requests else "answered nothing"
+            raise NothingMeasured(f"{load.server.name} {lacking} in a turn of {took_s:.2f} s: take longer turns")
+        return Turn(requests / took_s, busy_s / requests * 1e6)
 
     def _drain(self, load: Load) -> tuple[int, float]:
         """Stop all clients and wait until the server has answered: its requests so far, and its CPU seconds."""

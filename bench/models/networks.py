@@ -1,4 +1,4 @@
-"""Graphs with random weights: a small convolutional network, and a compute-bound one."""
+"""Graphs with random weights: small ones, and two that are bound by their computation, like ResNet-50 and BERT."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bench.cases import DIGIT, IMAGE
 CLASSES = 10
 CNN_CHANNELS = (16, 32)
 RESNET_CLASSES = 1000
+BERT_WORDS, BERT_TOKENS = 30_522, 128
 # Bottlenecks in the stage, channels inside them, stride of the first one. They put out four times the channels.
 STAGES = ((3, 64, 1), (4, 128, 2), (6, 256, 2), (3, 512, 2))
 EXPANSION = 4
@@ -196,4 +197,57 @@ def transformer(columns: int = 64, layers: int = 4, tokens: int = 1000, classes:
     inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("IDS", "MASK")]
     output = helper.make_tensor_value_info("CLASSES", TensorProto.FLOAT, [*shape, classes])
     graph = helper.make_graph(nodes, "transformer", inputs, [output], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def bert(columns: int = 768, layers: int = 12, heads: int = 12) -> onnx.ModelProto:
+    """IDS INT32 [N, 128] -> OUTPUT FP32 [N, 128, columns], the layers of BERT with random weights.
+
+    Source of the sizes: Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers", section 3.
+    """
+    random = np.random.default_rng(0)
+    nodes: list[onnx.NodeProto] = []
+    weights: list[onnx.TensorProto] = []
+
+    def constant(name: str, value: object, dtype: type = np.float32) -> str:
+        weights.append(numpy_helper.from_array(np.array(value, dtype), name))
+        return name
+
+    def weight(name: str, *shape: int, scale: float = columns**-0.5) -> str:
+        return constant(name, random.standard_normal(shape, np.float32) * np.float32(scale))
+
+    def add(operator: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{operator}{len(nodes)}"
+        nodes.append(helper.make_node(operator, inputs, [output], name=output, **attributes))
+        return output
+
+    def dense(name: str, source: str, into: int, out: int) -> str:
+        product = add("MatMul", source, weight(f"{name}.weight", into, out, scale=into**-0.5))
+        return add("Add", product, weight(f"{name}.bias", out, scale=0.02))
+
+    def normed(name: str, source: str) -> str:
+        gamma, beta = constant(f"{name}.gamma", np.ones(columns)), weight(f"{name}.beta", columns, scale=0.02)
+        return add("LayerNormalization", source, gamma, beta, axis=-1)
+
+    half, one, two = (constant(name, value) for name, value in (("half", 0.5), ("one", 1), ("root of two", 2**0.5)))
+    width = constant("root of width", (columns // heads) ** 0.5)
+    split = constant("split", [0, 0, heads, columns // heads], np.int64)
+    merged = constant("merged", [0, 0, columns], np.int64)
+    words = add("Gather", weight("words", BERT_WORDS, columns), "IDS")
+    x = normed("embeddings", add("Add", words, weight("positions", BERT_TOKENS, columns)))
+    for n in range(layers):
+        q, k, v = (
+            add("Transpose", add("Reshape", dense(f"{n}.{part}", x, columns, columns), split), perm=perm)
+            for part, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
+        )
+        attention = add("Softmax", add("Div", add("MatMul", q, k), width), axis=-1)
+        mixed = add("Reshape", add("Transpose", add("MatMul", attention, v), perm=[0, 2, 1, 3]), merged)
+        x = normed(f"{n}.attention", add("Add", dense(f"{n}.mixed", mixed, columns, columns), x))
+        wide = dense(f"{n}.wide", x, columns, 4 * columns)
+        gelu = add("Mul", add("Mul", wide, half), add("Add", add("Erf", add("Div", wide, two)), one))
+        x = normed(f"{n}.output", add("Add", dense(f"{n}.narrow", gelu, 4 * columns, columns), x))
+    nodes.append(helper.make_node("Identity", [x], ["OUTPUT"]))
+    given = helper.make_tensor_value_info("IDS", TensorProto.INT32, ["N", BERT_TOKENS])
+    output = helper.make_tensor_value_info("OUTPUT", TensorProto.FLOAT, ["N", BERT_TOKENS, columns])
+    graph = helper.make_graph(nodes, "bert", [given], [output], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
