@@ -16,7 +16,7 @@ import ctypes
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -160,10 +160,15 @@ class CudaDriver:
         Raises CudaError, also for an unknown device.
         """
         self.call("cuCtxPushCurrent_v2", self._context(device_id))
+        popped = ctypes.byref(ctypes.c_void_p())
         try:
             yield
-        finally:
-            self.call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+        except BaseException:
+            # In a lost context this fails as well, and what failed first tells more.
+            with suppress(CudaError):
+                self.call("cuCtxPopCurrent_v2", popped)
+            raise
+        self.call("cuCtxPopCurrent_v2", popped)
 
     def _context(self, device_id: int) -> ctypes.c_void_p:
         with self._lock:

@@ -5,6 +5,7 @@ Source: docs/architecture.md section 5; lookup texts: docs/spec/http.md section 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -47,6 +48,8 @@ from trident.core.response_cache.local_cache import LocalCache
 from trident.core.response_cache.response_cache import ResponseCache
 from trident.core.scheduling.rate_limiter import RateLimiter
 from trident.core.shared_memory.regions import CudaRegion, RegionKind, Regions, SystemRegion
+
+_log = logging.getLogger("trident.engine")
 
 
 class InferenceEngine:
@@ -302,6 +305,8 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     Call it in the process that serves, after any fork: sessions and threads do not survive one.
     """
     gpus = gpu_ids(options.min_compute_capability)
+    if options.visible_gpus and not gpus:
+        _log.info("CUDA_VISIBLE_DEVICES is '%s', by which CUDA finds no GPU", options.visible_gpus)
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
     rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None

@@ -191,11 +191,16 @@ def _cgroup_memory(folder: Path) -> MemoryState | None:
     return MemoryState(total, max(0, total - max(0, used - reclaimable)))
 
 
-def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
+_MIG = "MIG-"
+
+
+def visible_gpus(
+    gpus: Sequence[Gpu], visible: str | None, find: Callable[[str], Gpu | None] = lambda uuid: None
+) -> list[Gpu]:
     """The GPUs that a value of CUDA_VISIBLE_DEVICES names, in its order; None: the variable is not set, so all.
 
-    Entries are numbers and prefixes of UUIDs. As in CUDA, the list ends at the first entry that does not name exactly
-    one GPU.
+    Entries are numbers, prefixes of UUIDs, and names of instances of a GPU (MIG), for which `find` is asked. As in
+    CUDA, the list ends at the first entry that does not name exactly one.
     """
     if visible is None:
         return list(gpus)
@@ -203,6 +208,9 @@ def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> list[Gpu]:
     for entry in (part.strip() for part in visible.split(",")):
         if entry.isdecimal():
             found = list(gpus[int(entry) : int(entry) + 1])
+        elif entry.startswith(_MIG):
+            instance = find(entry)
+            found = [instance] if instance is not None else []
         else:
             found = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
         if len(found) != 1:
@@ -237,7 +245,7 @@ def open_visible(visible: str | None, load: Callable[[], NvmlLibrary] | None) ->
     """A session and the visible GPUs. Raises OSError without the library, NvmlError if the library fails."""
     nvml = Nvml((load or load_library)())
     try:
-        return nvml, visible_gpus(nvml.gpus(), visible)
+        return nvml, visible_gpus(nvml.gpus(), visible, nvml.named)
     except NvmlError:
         nvml.close()
         raise

@@ -84,6 +84,15 @@ class Nvml:
         self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
         return [self._gpu(index) for index in range(count.value)]
 
+    def named(self, uuid: str) -> Gpu | None:
+        """The GPU, or the instance of one (MIG), with this whole UUID; None if there is none."""
+        handle = ctypes.c_void_p()
+        try:
+            self._call("nvmlDeviceGetHandleByUUID", ctypes.c_char_p(uuid.encode()), ctypes.byref(handle))
+        except NvmlError:
+            return None
+        return Gpu(uuid, handle)
+
     def driver_version(self) -> str:
         """The version of the driver, such as `550.54.15`."""
         text = ctypes.create_string_buffer(_VERSION_BYTES)

@@ -112,6 +112,8 @@ _TOO_NEW_OPSET = re.compile(r"Opset (\d+) is under development.*?domain (\S+) is
 # How ONNX Runtime begins its texts about weights in other files. An unreadable one has only "SystemError : 13".
 _OF_WEIGHTS = re.compile(r"[Ee]xternal data|External initializer|Deserialize tensor|SystemError")
 MayRead = Callable[[Path, int], bool]
+# CUDA's own finding, for a machine whose driver cannot be asked.
+_OLD_DRIVER = "CUDA failure 35:"
 _UNREADABLE = "Protobuf parsing failed"
 _FORBIDDEN = re.compile(r"system error number 13\b|errcode = 13\b|Permission denied")
 
@@ -125,6 +127,8 @@ def load_hint(text: str, path: Path, version: str, may_read: MayRead = os.access
         return hint
     if _FORBIDDEN.search(text):
         return f"user {os.geteuid()}, as which the server runs, may not read the files: chmod -R a+rX {path.parent}"
+    if _OLD_DRIVER in text:
+        return OLD_DRIVER_CURE
     if match := _TOO_NEW_IR.search(text):
         given, known = match.groups()
         return (

@@ -89,7 +89,7 @@ def _error_of(exc: Exception, model: str) -> ServerError:
     return BackendFailed(text, model=model)
 
 
-def _is_poison(exc: BaseException) -> bool:
+def is_poison(exc: BaseException) -> bool:
     """Whether a CUDA context is lost. The text alone may be one that the model has from its client."""
     if "CUDA error" not in str(exc):
         return False
@@ -102,7 +102,7 @@ def _is_poison(exc: BaseException) -> bool:
 
 
 _FAILURES = Failures(
-    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of, _is_poison
+    (torch.jit.Error, RuntimeError, ValueError, TypeError, KeyError, UnicodeError, MemoryError), _error_of, is_poison
 )
 
 

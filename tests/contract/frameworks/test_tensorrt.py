@@ -6,7 +6,6 @@ Source: docs/spec/framework-backends.md section 6.5.
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,35 +14,13 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from tests.contract.frameworks.gpu_machine import GpuMachine
 from tests.contract.servers.server import ServerProcess
-from tests.project import ROOT
 from tests.unit.core.backends.tensorrt.plans import add_sub, fill, write_plan
 from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
-# Python runs it when it starts. The driver is the fake one, for all who ask ctypes for it.
-SITE = """
-import ctypes
-
-class Library(ctypes.CDLL):
-    def __new__(cls, name=None, *arguments, **more):
-        if name != "libcuda.so.1":
-            return super().__new__(cls)
-        global driver
-        if driver is None:
-            from tests.unit.core.cuda.fake_cuda import FakeCuda
-            driver = FakeCuda()
-            driver.allocate(bytes(1024))
-        return driver
-
-driver = None
-ctypes.CDLL = Library
-"""
-PACKAGE = """
-from tests.unit.core.backends.tensorrt.fake_tensorrt import *
-from tests.unit.core.backends.tensorrt.fake_tensorrt import __version__
-"""
 # That of the first allocation.
 HANDLE = b"\x01" + bytes(62) + b"\xff"
 CLIENTS: dict[str, Any] = {"http": tritonclient.http, "grpc": tritonclient.grpc}
@@ -55,13 +32,11 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_plan(folder / "models" / "sums" / "1", add_sub())
     write_plan(folder / "models" / "filled" / "1", fill())
     write_plan(folder / "models" / "newer" / "1", add_sub(version=(11, 4, 0, 106)))
-    (folder / "sitecustomize.py").write_text(SITE)
-    (folder / "tensorrt.py").write_text(PACKAGE)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
+    machine = GpuMachine(folder)
     options = ["--shutdown-grace-secs=0", "--exit-on-error=false", "--model-control-mode=explicit", "--load-model=*"]
     options.append("--allow-client-shm=true")
     log = folder / "log"
-    with ServerProcess(folder / "models", log, *options, ready=False, environment=environment) as running:
+    with ServerProcess(folder / "models", log, *options, ready=False, environment=machine.environment) as running:
         until(lambda: "failed to load 'newer'" in running.log_text(), running.log_text)
         until(lambda: {status_of(running, name) for name in ("sums", "filled")} == {200}, running.log_text)
         yield running

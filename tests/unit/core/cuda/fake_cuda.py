@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from trident.core.cuda.driver import IpcHandle
+from trident.core.cuda.driver import POISON, IpcHandle
 
 DEVICES = 2
 
@@ -25,6 +25,8 @@ def run_stream(handle: int) -> None:
 class FakeCuda:
     """Has allocations of other processes by their handles. `failing` is the call that fails, `calls` are all.
 
+    `failures` are the statuses of calls. After one of POISON all calls have it, in this process: the context is lost.
+
     Checks that each call which needs a context has one. Copies on a stream are made when it is waited for, as late as
     on a GPU. `memory` has the blocks on the devices, `limit` is how many bytes one may have, `pinned` are the ranges
     of pinned memory, `capabilities` are those of the devices, `open_streams` and `open_events` what was not destroyed.
@@ -35,6 +37,8 @@ class FakeCuda:
         self.opened: list[int] = []
         self.calls: list[str] = []
         self.failing = ""
+        self.failures: dict[str, int] = {}
+        self._lost = 0
         self.devices = DEVICES
         self.capabilities = [(9, 0)] * DEVICES
         self.limit = 1 << 30
@@ -82,6 +86,10 @@ class FakeCuda:
             self.calls.append(name)
             if name == self.failing:
                 return 700
+            failure = self._lost or self.failures.get(name, 0)
+            if failure:
+                self._lost = failure if failure in POISON else 0
+                return failure
             status: int = method(*arguments)
             return status
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 UUIDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33")
-NOT_SUPPORTED = 3
+MIG = "MIG-41c8"
+NOT_SUPPORTED, NOT_FOUND = 3, 6
 
 
 class FakeNvml:
     """NVML with the GPUs of UUIDS. `codes` are the error codes of failing functions, `missing` the absent functions.
 
-    GPU i has i + 1 times the values of the first; a handle is the GPU's number plus 1.
+    GPU i has i + 1 times the values of the first; a handle is the GPU's number plus 1. MIG is an instance of the first
+    GPU, with the values of a GPU 8. `cuda` is the newest version that the driver supports.
     """
 
     def __init__(self) -> None:
+        self.uuids: Sequence[str] = UUIDS
+        self.driver, self.cuda = "550.54.15", 12040
         self.codes: dict[str, int] = {}
         self.missing: set[str] = set()
         self.millijoules = 5_000_000
@@ -38,15 +42,19 @@ class FakeNvml:
             case "nvmlShutdown":
                 self.sessions -= 1
             case "nvmlDeviceGetCount_v2":
-                pointed(arguments[0]).value = len(UUIDS)
+                pointed(arguments[0]).value = len(self.uuids)
             case "nvmlSystemGetDriverVersion":
-                arguments[0].value = b"550.54.15"
+                arguments[0].value = self.driver.encode()
             case "nvmlSystemGetCudaDriverVersion_v2":
-                pointed(arguments[0]).value = 12040
+                pointed(arguments[0]).value = self.cuda
             case "nvmlDeviceGetHandleByIndex_v2":
                 pointed(arguments[1]).value = arguments[0].value + 1
+            case "nvmlDeviceGetHandleByUUID":
+                if arguments[0].value.decode() != MIG:
+                    return NOT_FOUND
+                pointed(arguments[1]).value = 8
             case "nvmlDeviceGetUUID":
-                arguments[1].value = UUIDS[arguments[0].value - 1].encode()
+                arguments[1].value = self.uuids[arguments[0].value - 1].encode()
             case _:
                 self._field(name, arguments[0].value, pointed(arguments[1]))
         return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.core.observability.fake_nvml import NOT_SUPPORTED, UUIDS, FakeNvml, no_library
+from tests.unit.core.observability.fake_nvml import MIG, NOT_SUPPORTED, UUIDS, FakeNvml, no_library
 from tests.unit.core.observability.proc_files import MEMINFO, Proc
 from tests.waiting import until
 from trident.core.observability.hardware import (
@@ -363,6 +363,7 @@ def test_visible_gpus_are_chosen_as_cuda_chooses_them(visible: str | None, numbe
 
 def test_memory_follows_the_order_of_the_visible_gpus(library: FakeNvml) -> None:
     assert gpu_memory("2,0", lambda: library) == ((240_000, 3_000), (80_000, 1_000))
+    assert gpu_memory(f"{MIG},1", lambda: library) == ((640_000, 8_000), (160_000, 2_000))
     library.codes["nvmlDeviceGetMemoryInfo"] = NOT_SUPPORTED
     assert gpu_memory("0,1", lambda: library) == (None, None)
     assert library.sessions == 0

@@ -13,6 +13,7 @@ import torch
 
 from tests.unit.backend_serving import config_of, serving_version, spec_of, strings, tensor_text
 from trident.core.backends.backend import LoadContext
+from trident.core.backends.pytorch.script_model import is_poison
 from trident.core.backends.pytorch.torch_script import TorchScriptBackend
 from trident.core.config.placement import DeviceKind, Placement
 from trident.core.config.schema import ModelConfig
@@ -382,3 +383,24 @@ def test_newer_archives_and_unknown_operators_are_named(
         pass
     assert text in raised.value.message
     assert hint in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("said", "found", "is_lost"),
+    [
+        ("CUDA error: device-side assert triggered", "CUDA error: device-side assert triggered", True),
+        ("CUDA error: device-side assert triggered", None, False),  # the text of a client
+        ("CUDA error: an illegal memory access was encountered", "CUDA error: out of memory", False),
+        ("index out of range in self", "CUDA error: device-side assert triggered", False),
+    ],
+)
+def test_a_lost_gpu_is_one_that_fails_again(
+    monkeypatch: pytest.MonkeyPatch, said: str, found: str | None, is_lost: bool
+) -> None:
+    def synchronize(device_id: int) -> None:
+        if found is not None:
+            raise RuntimeError(found)
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    assert is_poison(RuntimeError(said)) is is_lost

@@ -1,0 +1,193 @@
+"""What a server does on a machine whose GPUs fail, are too old, too few or several: the CPU plays the GPUs.
+
+Source: docs/gpu.md; docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contract.frameworks.gpu_machine import MIG, UUIDS, GpuMachine
+from tests.contract.servers.server import STOP_LIMIT_S, ServerProcess
+from tests.unit import onnx_models
+from tests.unit.core.backends.onnxruntime.cpu_as_gpu import LOST, NO_MEMORY
+from tests.unit.core.backends.tensorrt.plans import add_sub, write_plan
+from tests.unit.onnx_serving import add_sub_config
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+ILLEGAL_ADDRESS, OUT_OF_MEMORY = 700, 2
+LOST_ADDRESS = {"failures": {"cuEventSynchronize": ILLEGAL_ADDRESS}}
+TOO_OLD = NO_MEMORY.replace("2: out of memory", "35: CUDA driver version is insufficient for CUDA runtime version")
+LARGE = "model 'graph' has not enough memory on gpu:0 for a batch of 8: lower max_batch_size"
+ENDS = "error: creating server: Internal - the device gpu:0 can run no more models until the process is replaced"
+EXPLICIT = ("--model-control-mode=explicit", "--exit-on-error=false")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """The models `graph`, in ONNX, and `plan`, of TensorRT."""
+    models = tmp_path / "models"
+    onnx_models.write_version(onnx_models.add_sub("FP32"), models, "graph")
+    (models / "graph" / "config.pbtxt").write_text(add_sub_config("FP32") + "instance_group { kind: KIND_GPU }\n")
+    write_plan(models / "plan" / "1", add_sub())
+    return models
+
+
+def server_of(models: Path, machine: GpuMachine, *options: str, ready: bool = True) -> ServerProcess:
+    log = models.parent / "log"
+    return ServerProcess(models, log, "--shutdown-grace-secs=0", *options, ready=ready, environment=machine.environment)
+
+
+def infer(server: ServerProcess, model: str, rows: int = 1) -> tuple[int, str]:
+    tensor = {"datatype": "FP32", "shape": [rows, 16], "data": [1.0] * rows * 16}
+    body = json.dumps({"inputs": [{"name": f"INPUT{number}", **tensor} for number in range(2)]}).encode()
+    status, _, answer = server.request("POST", f"/v2/models/{model}/infer", body)
+    return status, answer.decode()
+
+
+def load(server: ServerProcess, model: str) -> tuple[int, str]:
+    status, _, answer = server.request("POST", f"/v2/repository/models/{model}/load", b"{}")
+    return status, answer.decode()
+
+
+def ended(server: ServerProcess) -> tuple[int, str]:
+    """The exit status of a server that ends by itself, and its last line."""
+    status = server.process.wait(STOP_LIMIT_S)
+    server.kill()
+    return status, server.log_text().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("workers", "model", "fault", "text"),
+    [
+        (0, "graph", {"at_run": LOST}, "CUDA failure 700"),
+        (0, "plan", LOST_ADDRESS, "cuEventSynchronize failed with CUDA error 700"),
+        (2, "graph", {"at_run": LOST}, "CUDA failure 700"),
+    ],
+    ids=["session", "plan", "front-ends"],
+)
+def test_a_gpu_that_is_lost_in_a_request_ends_the_server(
+    models: Path, tmp_path: Path, workers: int, model: str, fault: dict[str, Any], text: str
+) -> None:
+    machine = GpuMachine(tmp_path)
+    with server_of(models, machine, f"--http-workers={workers}") as server:
+        assert infer(server, model)[0] == 200
+        machine.change(**fault)
+        status, answer = infer(server, model)
+        assert (status, text in answer) == (500, True), answer
+        status, line = ended(server)
+        assert (status, ENDS in line) == (1, True), line
+
+
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        ("graph", {"at_session": LOST}),
+        ("graph", {"at_run": LOST}),
+        ("plan", {"failures": {"cuStreamCreateWithPriority": ILLEGAL_ADDRESS}}),
+    ],
+    ids=["session", "warm-up", "plan"],
+)
+def test_a_gpu_that_is_lost_during_a_load_ends_the_server(
+    models: Path, tmp_path: Path, model: str, fault: dict[str, Any]
+) -> None:
+    machine = GpuMachine(tmp_path, **fault)
+    with server_of(models, machine, *EXPLICIT) as server:
+        with suppress(OSError, http.client.HTTPException):  # it may end before it has answered
+            status, answer = load(server, model)
+            assert (status, "700" in answer) == (400, True), answer
+        status, line = ended(server)
+        assert (status, ENDS in line) == (1, True), line
+
+
+def test_memory_may_lack_at_each_step_and_the_server_serves_on(models: Path, tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path)
+    healthy: dict[str, Any] = {"failures": {}, "at_session": "", "at_run": "", "from_rows": 1}
+    with server_of(models, machine, *EXPLICIT) as server:
+        # The context of the device, an instance's stream, a session.
+        for model, fault, text in (
+            ("plan", {"failures": {"cuDevicePrimaryCtxRetain": OUT_OF_MEMORY}}, "unable to create TensorRT engine"),
+            ("plan", {"failures": {"cuStreamCreateWithPriority": OUT_OF_MEMORY}}, "unable to create TensorRT context"),
+            ("graph", {"at_session": NO_MEMORY}, "CUDA failure 2: out of memory"),
+        ):
+            machine.change(**healthy | fault)
+            status, answer = load(server, model)
+            assert (status, text in answer) == (503, True), answer
+        # A run of the largest size before the model is ready, and pinned memory, are no reason to refuse it.
+        machine.change(**healthy | {"at_run": NO_MEMORY, "from_rows": 8, "failures": {"cuMemHostRegister_v2": 2}})
+        assert load(server, "graph") == (200, "")
+        assert LARGE in server.log_text()
+        assert [infer(server, "graph", rows)[0] for rows in (1, 8, 7)] == [200, 503, 200]
+        machine.change(**healthy)
+        assert load(server, "plan") == (200, "")
+        machine.change(failures={"cuMemAlloc_v2": OUT_OF_MEMORY})
+        status, answer = infer(server, "plan", 8)
+        assert (status, "cuMemAlloc_v2 failed with CUDA error 2" in answer) == (503, True), answer
+        machine.change(**healthy)
+        assert [infer(server, model, 8)[0] for model in ("plan", "graph")] == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("state", "visible", "line"),
+    [
+        (
+            {"driver": "535.183.01", "cuda": 12020},
+            None,
+            "driver 535.183.01 is too old for CUDA 13: it supports CUDA 12.2, and 580.65.06 or later is needed",
+        ),
+        # Without the management library only a session finds out.
+        ({"nvml": False, "at_session": TOO_OLD}, None, "use a machine with a newer driver"),
+        ({"devices": 0}, None, "has kind KIND_GPU but no GPUs are available"),
+        ({}, "MIG-gone", "CUDA_VISIBLE_DEVICES is 'MIG-gone', by which CUDA finds no GPU"),
+    ],
+    ids=["old-driver", "old-driver-without-nvml", "no-device", "unknown-mig"],
+)
+def test_a_model_for_a_gpu_that_is_not_there_ends_the_start(
+    models: Path, tmp_path: Path, state: dict[str, Any], visible: str | None, line: str
+) -> None:
+    machine = GpuMachine(tmp_path, **state)
+    if visible is not None:
+        machine.environment["CUDA_VISIBLE_DEVICES"] = visible
+    with server_of(models, machine, ready=False) as server:
+        status, last = ended(server)
+    assert (status, "failed to load all models" in last) == (1, True), last
+    assert line in server.log_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "visible", "devices", "labels"),
+    [
+        ({"devices": 2}, None, ["gpu:0", "gpu:1"], UUIDS),
+        ({"devices": 2, "nvml": False}, None, ["gpu:0", "gpu:1"], ()),
+        ({"devices": 2}, UUIDS[1], ["gpu:0"], UUIDS[1:]),
+        ({"devices": 2}, MIG, ["gpu:0"], (MIG,)),
+    ],
+    ids=["two", "two-without-nvml", "second-by-uuid", "mig"],
+)
+def test_models_run_on_the_gpus_that_are_visible(
+    models: Path,
+    tmp_path: Path,
+    state: dict[str, Any],
+    visible: str | None,
+    devices: list[str],
+    labels: tuple[str, ...],
+) -> None:
+    machine = GpuMachine(tmp_path, **state)
+    if visible is not None:
+        machine.environment["CUDA_VISIBLE_DEVICES"] = visible
+    options = (*EXPLICIT, "--load-model=graph")
+    with server_of(models, machine, *options) as server:
+        assert infer(server, "graph")[0] == 200
+        until(lambda: f"| {', '.join(devices)} " in server.log_text(), server.log_text)
+        page = server.request("GET", "/metrics", port=server.metrics_port)[2].decode()
+        used = 'nv_gpu_memory_used_bytes{gpu_uuid="%s"}'
+        assert [uuid for uuid in (*UUIDS, MIG) if used % uuid in page] == list(labels)
+        assert ("no GPU metrics: libnvidia-ml.so.1" in server.log_text()) is (state.get("nvml") is False)
