@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,13 +36,14 @@ _NO_BODY: Final[Content] = MappingProxyType({})
 
 
 class Operation(NamedTuple):
-    """What the methods of a route do. `answer` is the body of a 200, `body` that of a POST."""
+    """What the methods of a route do. `answer` is the body of the `status`, `body` that of a POST."""
 
     summary: str
     answer: Content = _NO_BODY
     body: Content = _NO_BODY
     needs_body: bool = True
     parameters: tuple[Schema, ...] = ()
+    status: HTTPStatus = HTTPStatus.OK
 
 
 # --- schemas
@@ -262,6 +264,18 @@ OPERATIONS: Final[dict[str, Operation]] = {
     ),
     "model_config": Operation("The configuration in force", _json("ModelConfig")),
     "statistics": Operation("Counts and durations since the start", _json("Statistics")),
+    "stream": Operation(
+        "Requests and answers on a WebSocket",
+        parameters=tuple(
+            _query(name, f"What {messages} are", {"type": "string", "enum": ["v2", "chunk"], "default": "v2"})
+            for name, messages in (
+                ("text", "the client's text messages"),
+                ("binary", "the client's binary messages"),
+                ("answers", "the server's messages"),
+            )
+        ),
+        status=HTTPStatus.SWITCHING_PROTOCOLS,
+    ),
     "slowest": Operation("The slowest and the failed requests of the last hour", _json("Slowest")),
     "repository_index": Operation(
         "The models and their states",
@@ -339,7 +353,7 @@ def _operation(route: Route, rule: str, method: str, operation: Operation) -> di
         "summary": operation.summary,
         "tags": [route.group or "platform"],
         "responses": {
-            "200": {"description": "OK", **_content(operation.answer)},
+            str(operation.status.value): {"description": operation.status.phrase, **_content(operation.answer)},
             "default": {"description": "An error", **_content({JSON: ref("Error"), TEXT: TEXT_VALUE})},
         },
     }
