@@ -87,6 +87,18 @@ def test_a_gpu_that_is_lost_in_a_request_ends_the_server(
         assert (status, ENDS in line) == (1, True), line
 
 
+def test_an_engine_that_has_lost_its_gpu_is_replaced_while_the_other_one_serves(models: Path, tmp_path: Path) -> None:
+    machine = GpuMachine(tmp_path, devices=2)
+    with server_of(models, machine, "--http-workers=2", "--engines=2") as server:
+        machine.change(at_run=LOST)
+        assert infer(server, "graph")[0] == 500
+        machine.change(at_run="")
+        assert infer(server, "graph")[0] == 200
+        lost = "the device gpu:0 can run no more models until the process is replaced: the other engines serve on"
+        until(lambda: lost in server.log_text(), server.log_text)
+        until(lambda: server.log_text().count("successfully loaded 'graph'") == 3, server.log_text)
+
+
 @pytest.mark.parametrize(
     ("model", "fault"),
     [
