@@ -117,6 +117,8 @@ ONLY_IN_SOURCE = {
     "what native libraries print cannot be logged: …",
     "'…' could not be restored: …",
     "the device … can run no more models until the process is replaced",
+    "CUDA_VISIBLE_DEVICES is '…', by which CUDA finds no GPU",
+    "model '…' has not enough memory on … for a batch of …: …",
     "Exit timeout expired. Exiting immediately.",
     "Model '…' (version …) has … in-flight inferences",
     "generate expects model to produce exactly 1 response",
