@@ -310,13 +310,14 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
     rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
-    regions = Regions(options.shm_map_from)
+    on_device_lost = partial(_report_lost, on_fatal)
+    regions = Regions(options.shm_map_from, on_lost=on_device_lost)
     tracer = Tracer(options.tracing)
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu),
         gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
-        on_device_lost=partial(_report_lost, on_fatal),
+        on_device_lost=on_device_lost,
         metrics=custom_metrics,
         response_cache=response_cache,
         rate_limiter=rate_limiter,

@@ -252,14 +252,23 @@ _ALIGNMENT = 256
 _log = logging.getLogger("trident.shared_memory")
 
 
+OnLost = Callable[[str], None]
+"""Called with a GPU (`Placement.device`) on which this process can do nothing more."""
+
+
+def _ignore(device: str) -> None:
+    pass
+
+
 class CudaMemory:
     """Any thread. The handle is closed with the last reference."""
 
-    __slots__ = ("__weakref__", "_address", "_device_id", "_driver")
+    __slots__ = ("__weakref__", "_address", "_device_id", "_driver", "_on_lost")
 
-    def __init__(self, driver: CudaDriver, device_id: int, handle: bytes) -> None:
+    def __init__(self, driver: CudaDriver, device_id: int, handle: bytes, on_lost: OnLost = _ignore) -> None:
         """Raises CudaError."""
         self._driver = driver
+        self._on_lost = on_lost
         self._device_id = device_id
         self._address = address = driver.open_handle(device_id, handle)
         weakref.finalize(self, _close, driver, device_id, address).atexit = False
@@ -293,6 +302,8 @@ class CudaMemory:
         raise RegionFailed("memory of a GPU cannot be used in place")
 
     def _failed(self, action: str, error: CudaError) -> RegionFailed:
+        if error.is_poison:
+            self._on_lost(f"gpu:{self._device_id}")
         return RegionFailed(f"CUDA shared memory on device {self._device_id} cannot be {action}: {error}")
 
 
@@ -319,9 +330,15 @@ class Regions:
     System memory is mapped for tensors of at least `map_from` bytes, 0 for none: see RegionMemory.view.
     """
 
-    def __init__(self, map_from: int = 0, open_driver: Callable[[], CudaDriver | None] = CudaDriver.open) -> None:
+    def __init__(
+        self,
+        map_from: int = 0,
+        open_driver: Callable[[], CudaDriver | None] = CudaDriver.open,
+        on_lost: OnLost = _ignore,
+    ) -> None:
         self._map_from = map_from
         self._open_driver = open_driver
+        self._on_lost = on_lost
         self._driver: CudaDriver | None = None
         self._lock = threading.Lock()
         self._regions: dict[str, Region] = {}
@@ -380,7 +397,7 @@ class Regions:
                 )
             self._check_name(name)
             try:
-                memory = CudaMemory(driver, device_id, handle)
+                memory = CudaMemory(driver, device_id, handle, self._on_lost)
                 size = memory.size
             except CudaError as error:
                 raise InvalidRequest(

@@ -25,6 +25,7 @@ from trident.core.backends.onnxruntime.providers import CUDA, TENSORRT, requeste
 from trident.core.backends.onnxruntime.session import session_settings
 from trident.core.config.parse import parse_model_config
 from trident.core.config.placement import DeviceKind, Placement
+from trident.core.cuda.versions import OLD_DRIVER_CURE
 
 WHEELS = ROOT / "build" / "gpu-wheels"
 LOCKS = sorted(path.name for path in (ROOT / "docker").glob("requirements-gpu*.lock"))
@@ -198,14 +199,22 @@ for _ in range(2):
     try:
         backend.inspect(version, config_of("instance_group { kind: KIND_GPU count: 1 gpus: 0 }"))
     except ServerError as error:
-        print(type(error).__name__, error.message.split("CUDA failure ")[-1])
+        print(type(error).__name__, error.message.split("CUDA failure ")[-1], error.hint)
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("error", "kind"), [(100, "ModelLoadFailed"), (2, "OutOfMemory"), (700, "DeviceLost")])
+@pytest.mark.parametrize(
+    ("error", "kind", "hint"),
+    [
+        (100, "ModelLoadFailed", "None"),
+        (2, "OutOfMemory", "None"),
+        (35, "ModelLoadFailed", OLD_DRIVER_CURE),
+        (700, "DeviceLost", "None"),
+    ],
+)
 def test_a_session_is_made_on_the_gpu_and_its_failure_is_understood(
-    parser: tuple[Path, Path], tmp_path: Path, error: int, kind: str
+    parser: tuple[Path, Path], tmp_path: Path, error: int, kind: str, hint: str
 ) -> None:
     wheel, stubs = parser
     path = os.pathsep.join([str(wheel), str(ROOT)])
@@ -220,6 +229,7 @@ def test_a_session_is_made_on_the_gpu_and_its_failure_is_understood(
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith(kind)]
     assert [line.split(" ; ")[0] for line in lines] == [f"{kind} {error}: {NO_DEVICE}"] * 2, done.stdout
+    assert done.stdout.count(f" {hint}\n") == 2
     # Such as a warning for each session that CUDA is not a plug-in.
     assert done.stderr == ""
 

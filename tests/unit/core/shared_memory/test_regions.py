@@ -402,6 +402,18 @@ def test_wrong_handles_devices_and_sizes_are_refused(gpu_regions: Regions, libra
     assert (gpu_regions.cuda_regions(""), library.opened) == ([], [])
 
 
+def test_a_gpu_that_is_lost_while_tensors_are_copied_is_told(library: FakeCuda) -> None:
+    lost: list[str] = []
+    regions = Regions(open_driver=lambda: CudaDriver(library), on_lost=lost.append)
+    regions.register_cuda("r", library.allocate(bytes(32)), 1, 32)
+    ((region, _),) = regions.use([RegionReference("r", 0, 8)])
+    for status, told in ((2, []), (700, ["gpu:1"])):
+        library.failures["cuMemcpyHtoD_v2"] = status
+        with pytest.raises(RegionFailed, match=f"cannot be written: cuMemcpyHtoD_v2 failed with CUDA error {status}"):
+            region.memory.write(0, b"12345678")
+        assert lost == told
+
+
 def test_a_request_reads_and_writes_device_memory(gpu_regions: Regions, library: FakeCuda) -> None:
     handle = library.allocate(bytes(range(32)))
     gpu_regions.register_cuda("r", handle, 0, 32)
