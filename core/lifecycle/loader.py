@@ -225,11 +225,11 @@ class ModelLoader:
                 added.append(version.make_instance(placement))
                 version.claims.enter(added[-1], version.name)
                 self._warm_up(version, added[-1], samples, states)
-        except BaseException:
+        except BaseException as exc:
             version.discard(added)
-            for instance in added:
-                if instance.poisoned:
-                    self._on_device_lost(instance.placement.device)
+            lost = exc.device if isinstance(exc, DeviceLost) else _lost_device(added)
+            if lost:
+                self._on_device_lost(lost)
             raise
         version.change_instances(added, removed, config)
 
@@ -296,9 +296,8 @@ class ModelLoader:
         except BaseException as exc:
             for instance in instances:
                 version.claims.leave(instance)
-            lost = next((each.placement.device for each in instances if each.poisoned), "")
             _close_loaded(model, instances)
-            if lost:
+            if lost := _lost_device(instances):
                 raise DeviceLost(str(exc), device=lost, model=version.name) from exc
             raise
         scheduler = make_scheduler(
@@ -469,6 +468,11 @@ def _probe(version: ModelVersion, instance: BackendInstance, states: InitialStat
 def _one_per_device(instances: Sequence[BackendInstance]) -> list[BackendInstance]:
     """One instance per device: those on one device share a session and so give the same answers."""
     return list({instance.placement.device: instance for instance in instances}.values())
+
+
+def _lost_device(instances: Sequence[BackendInstance]) -> str:
+    """The device of an instance that can execute nothing again; "" without one."""
+    return next((instance.placement.device for instance in instances if instance.poisoned), "")
 
 
 def _close_loaded(model: BackendModel, instances: Sequence[BackendInstance]) -> None:
