@@ -195,8 +195,7 @@ class OnnxRuntimeBackend:
                 else:
                     session = load(placement)
             options = run_options(settings_on(plan, placement, placed))
-            made = make_runner(session, context.spec, placement, options, may_run_inline)
-            return replace(made, close=close)
+            return make_runner(session, context.spec, placement, options, may_run_inline, close)
 
         def provider(session: Any) -> str:
             """The first, which runs all it can."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,14 @@ BF16 = BY_NAME["BF16"]
 _CPU = "cpu"
 
 
-def make_runner(session: Any, spec: ModelSpec, placement: Placement, run_options: Any, may_run_inline: bool) -> Runner:
+def make_runner(
+    session: Any,
+    spec: ModelSpec,
+    placement: Placement,
+    run_options: Any,
+    may_run_inline: bool,
+    close: Callable[[], None] | None = None,
+) -> Runner:
     """How an instance runs `session`: on arrays where that is possible, otherwise on ONNX Runtime's values."""
     scalars = frozenset(argument.name for argument in session.get_inputs() if not argument.shape)
     inputs = {name: tensor.datatype for name, tensor in spec.inputs.items()}
@@ -50,6 +57,7 @@ def make_runner(session: Any, spec: ModelSpec, placement: Placement, run_options
                 run_options=run_options,
                 scalars=scalars,
                 on_buffer=on_buffer,
+                close=close,
             )
     else:
         on_buffer = None
@@ -70,6 +78,7 @@ def make_runner(session: Any, spec: ModelSpec, placement: Placement, run_options
         scalars=scalars,
         on_buffer=on_buffer,
         may_run_inline=may_run_inline,
+        close=close,
     )
 
 
