@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from trident.adapters.common.options import PORT, SWITCH, BadOption
+from trident.adapters.common.options import FILE, PORT, SWITCH, TEXT, BadOption
 from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
@@ -13,7 +15,10 @@ from trident.app.commands.emulate_options import (
     stop_signals,
     variables_of,
 )
+from trident.app.emulators.sagemaker.api_model import read_settings_file
 from trident.app.emulators.sagemaker.emulator import Emulator, EmulatorOptions
+from trident.app.emulators.sagemaker.hosting import OPERATIONS, Hosting
+from trident.app.emulators.sagemaker.transform import TransformOptions
 from trident.app.process.environment import process_environment
 from trident.app.settings.reading import CACHE_OPTIONS, read_cloud_cache
 from trident.app.settings.sources import read_values
@@ -31,6 +36,9 @@ ACCEPTED = (
     own_option("multi-model", SWITCH, False, "A multi-model endpoint: MODEL is the folder of its archives."),
     own_option("port", PORT, 0, "Port of the runtime API; 0 finds a free one."),
     own_option("env", VARIABLE, (), "A variable of the model's environment."),
+    own_option("settings", FILE, "", "Parameters of the platform's API, by operation."),
+    own_option("batch", TEXT, "", "Input of a batch transform job."),
+    own_option("output", TEXT, "", "Folder of its output."),
     *CACHE_OPTIONS,
 )
 
@@ -53,8 +61,12 @@ def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, s
     values, others = read_values(ACCEPTED, arguments)
     if len(others) != 2 or others[0] != SAGEMAKER:
         raise BadOption("one model must be named: trident emulate sagemaker MODEL")
+    settings = read_settings_file(Path(values["settings"]), OPERATIONS) if values["settings"] else {}
+    hosting = Hosting(settings)
     return EmulatorOptions(
         model=others[1],
+        hosting=hosting,
+        batch=_batch(values, hosting),
         multi_model=values["multi-model"],
         api_port=values["port"],
         command=CONTAINER_COMMAND,
@@ -62,6 +74,15 @@ def read_sagemaker_options(arguments: Sequence[str], environment: Mapping[str, s
         variables=_checked_variables(values["env"]),
         cache=read_cloud_cache(values, environment),
     )
+
+
+def _batch(values: Mapping[str, Any], hosting: Hosting) -> TransformOptions | None:
+    given, output = values["batch"], values["output"]
+    if bool(given) != bool(output):
+        raise BadOption("a batch transform job has both an input and an output: --batch=INPUT --output=DIR")
+    if given and (values["multi-model"] or values["port"]):
+        raise BadOption.of("--batch", "a job has neither several models nor an endpoint")
+    return TransformOptions(input=given, output=output, job=hosting.transform) if given else None
 
 
 def _checked_variables(texts: Sequence[str]) -> dict[str, str]:

@@ -7,6 +7,7 @@ EMULATE_COMMANDS = """\
 
 EMULATE_USAGE = """\
 Usage: trident emulate sagemaker [--multi-model] [options] MODEL
+       trident emulate sagemaker --batch=INPUT --output=DIR [options] MODEL
        trident emulate vertex [options] GS_URI_OR_DIR [-- ARGUMENT ...]
        trident emulate vertex --batch=INPUT --output=DIR [options] GS_URI_OR_DIR [-- ARGUMENT ...]
 
@@ -26,6 +27,11 @@ s3://bucket/prefix or gs://bucket/prefix.
                     storage each is fetched when it is first called
   --port=integer    port of the runtime API; default 0, any free one
   --env=NAME=VALUE  a variable of the model's environment; repeatable
+  --settings=FILE   JSON with the parameters of CreateModel, CreateEndpointConfig, CreateInferenceComponent or
+                    CreateTransformJob: several instances, an asynchronous or serverless endpoint, a component, a job
+  --batch=INPUT     run a batch transform job instead of an endpoint; INPUT is a file, a folder or s3://bucket/prefix;
+                    status 1 if an object has no output
+  --output=DIR      the folder or s3://bucket/prefix of its output
 
 Vertex AI: PredictionServiceClient(transport="rest", client_options={"api_endpoint": ...}) works with it. A folder is
 copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR_HOST.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, TextIO
 
 import boto3
-from botocore import UNSIGNED, xform_name
+from botocore import xform_name
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, NoRegionError
 
@@ -30,6 +31,7 @@ from deploy.sagemaker.plan import (
 # Longer than the platform waits for an answer of the container, which is 60 seconds.
 _READ_TIMEOUT_S = 90
 _EMULATED_REGION = "us-east-1"
+_EMULATED_KEYS = ("any", "any")
 _HINTS = {
     "AccessDeniedException": "docs/deploy-sagemaker.md lists the rights that each action needs",
     "AccessDenied": "docs/deploy-sagemaker.md lists the rights that each action needs",
@@ -46,7 +48,7 @@ class Clients:
     """A context manager and a function that returns the client of an API by boto3's name for the API.
 
     Each client is made once and closed on exit. An empty region or address selects boto3's default. At an address the
-    client does without a region and credentials if there are none.
+    client makes do without a region and credentials if there are none.
     """
 
     def __init__(self, region: str, endpoint_url: str) -> None:
@@ -75,9 +77,11 @@ class Clients:
             session = boto3.session.Session(region_name=self._region or None)
             if self._endpoint_url:  # an emulator asks neither who calls nor from where
                 session = boto3.session.Session(region_name=session.region_name or _EMULATED_REGION)
-                if session.get_credentials() is None:
-                    config = config.merge(Config(signature_version=UNSIGNED))
-            return session.client(service, endpoint_url=self._endpoint_url or None, config=config)
+                if session.get_credentials() is None:  # it may tell services apart by the signature
+                    session = boto3.session.Session(*_EMULATED_KEYS, region_name=session.region_name)
+            # Only an address that is given here would take precedence over the variable, as that of an emulator of S3.
+            own = f"AWS_ENDPOINT_URL_{service.upper().replace('-', '_')}" in os.environ
+            return session.client(service, endpoint_url=None if own else self._endpoint_url or None, config=config)
         except NoRegionError:
             raise BadSettings("no region is given", hint="use --region or AWS_DEFAULT_REGION") from None
         except (BotoCoreError, ValueError) as error:

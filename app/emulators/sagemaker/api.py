@@ -1,4 +1,4 @@
-"""The runtime API on a port of this machine, as the SDK calls it.
+"""The runtime API on a port of this machine, as the SDK calls it, and the operations that scale what it serves.
 
 Signatures are not checked, and calls may use any endpoint name.
 Source: docs/spec/sagemaker.md section A3 for the headers.
@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
-from typing import cast
+from types import MappingProxyType
+from typing import Any, cast
+
+import orjson
 
 from trident.app.emulators.api import ApiConnection, ApiServer
 from trident.app.emulators.container import ClientClosed, ContainerFault, ContainerStream
 from trident.app.emulators.report import BreachReport, size
+from trident.app.emulators.sagemaker.api_model import problems
 from trident.app.emulators.sagemaker.endpoint import Endpoint, PlatformLimits
 from trident.app.emulators.sagemaker.errors import ApiError, endpoint_deleted, validation_error
 from trident.app.emulators.sagemaker.invocation import (
@@ -27,8 +31,16 @@ from trident.app.emulators.sagemaker.invocation import (
     read_invocation,
     stream_error,
 )
+from trident.app.emulators.sagemaker.queued import InvocationQueue, Queued
 
 VARIANT = "AllTraffic"
+ASYNC_HEADERS = ("InputLocation", "S3OutputPathExtension", "Filename", "RequestTTLSeconds", "InvocationTimeoutSeconds")
+Manage = Callable[[Mapping[str, Any]], dict[str, Any]]
+_TARGET = "X-Amz-Target"
+_WRONG_KIND = {
+    False: "Endpoint is not asynchronous: use InvokeEndpoint",
+    True: "Endpoint is asynchronous: use InvokeEndpointAsync",
+}
 _LONGEST_NAME = 63
 
 
@@ -37,6 +49,7 @@ class _Operation(StrEnum):
 
     INVOKE = "invocations"
     INVOKE_WITH_STREAM = "invocations-response-stream"
+    INVOKE_ASYNC = "async-invocations"
 
 
 _PATH = re.compile(rf"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/({'|'.join(_Operation)})")
@@ -45,9 +58,22 @@ _PATH = re.compile(rf"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/({'|'.join(_Ope
 class RuntimeApi(ApiServer):
     """Serves `endpoint` on `port`, 0 for any free one."""
 
-    def __init__(self, endpoint: Endpoint, port: int, limits: PlatformLimits, report: BreachReport) -> None:
-        """Raises ConfigInvalid for a port that is in use or that needs privileges."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        port: int,
+        limits: PlatformLimits,
+        report: BreachReport,
+        queue: InvocationQueue | None = None,
+        operations: Mapping[str, Manage] = MappingProxyType({}),
+    ) -> None:
+        """With `queue` the endpoint is asynchronous. `operations` are those of SageMaker's API that manages endpoints.
+
+        Raises ConfigInvalid for a port that is in use or that needs privileges.
+        """
         self.endpoint = endpoint
+        self.queue = queue
+        self.operations = operations
         self.limits = limits
         self.report = report
         super().__init__(port, _Connection, "runtime API")
@@ -63,11 +89,18 @@ class _Connection(ApiConnection):
 
     def do_POST(self) -> None:
         try:
+            if _TARGET in self.headers:
+                self._manage(self.headers[_TARGET])
+                return
             operation = self._operation()
             body = self._body()
-            invocation = read_invocation(dict(self.headers), body, is_stream=operation is _Operation.INVOKE_WITH_STREAM)
+            invocation = read_invocation(dict(self.headers), body, is_stream=operation is not _Operation.INVOKE)
             self._api.count()
-            if operation is _Operation.INVOKE:
+            if (operation is _Operation.INVOKE_ASYNC) != (self._api.queue is not None):
+                raise validation_error(_WRONG_KIND[self._api.queue is not None])
+            if self._api.queue is not None:
+                self._reply_queued(self._api.queue.add(invocation, dict(self._async_headers())))
+            elif operation is _Operation.INVOKE:
                 answer = self._api.endpoint.invoke(invocation)
                 self.reply(200, self._passed_back(answer.headers), answer.body)
             else:
@@ -77,6 +110,34 @@ class _Connection(ApiConnection):
             self._reply_error(error)
         except ClientClosed:
             self._reply_error(endpoint_deleted())
+
+    def _manage(self, target: str) -> None:
+        """Call an operation of the API that manages endpoints; its parameters and answer are JSON."""
+        name = target.rpartition(".")[2]
+        body = self.read_body(self.body_length())
+        operation = self._api.operations.get(name)
+        if operation is None:
+            known = ", ".join(self._api.operations) or "none for this endpoint"
+            raise validation_error(f"'{name}' is not an operation of the emulator, which knows {known}")
+        try:
+            parameters = orjson.loads(body)
+            found = problems("sagemaker", name, parameters)
+        except (orjson.JSONDecodeError, AttributeError) as error:
+            raise validation_error(f"the parameters are not a JSON object: {error}") from None
+        if found:
+            raise validation_error("; ".join(found))
+        self.reply(200, {"Content-Type": "application/x-amz-json-1.1"}, orjson.dumps(operation(parameters)))
+
+    def _async_headers(self) -> Iterator[tuple[str, str]]:
+        for name in ASYNC_HEADERS:
+            if PREFIX + name in self.headers:
+                yield name, self.headers[PREFIX + name]
+
+    def _reply_queued(self, queued: Queued) -> None:
+        headers = {"Content-Type": "application/json", f"{PREFIX}OutputLocation": queued.output}
+        if queued.failure:
+            headers[f"{PREFIX}FailureLocation"] = queued.failure
+        self.reply(202, headers, orjson.dumps({"InferenceId": queued.inference_id}))
 
     def do_GET(self) -> None:
         self._reply_error(
@@ -88,8 +149,8 @@ class _Connection(ApiConnection):
         if found is None or len(found[1]) > _LONGEST_NAME:
             self.drain(self.body_length())
             raise validation_error(
-                f"'{self.path[:200]}' is not an operation of the emulator: InvokeEndpoint and "
-                "InvokeEndpointWithResponseStream"
+                f"'{self.path[:200]}' is not an operation of the emulator: InvokeEndpoint, "
+                "InvokeEndpointWithResponseStream and InvokeEndpointAsync"
             )
         return _Operation(found[2])
 

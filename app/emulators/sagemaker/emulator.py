@@ -1,6 +1,6 @@
 """The emulator: gives one container its files, environment and port, probes it, forwards calls to it, and stops it.
 
-Source: docs/spec/sagemaker.md sections A1 to A5.
+Source: docs/spec/sagemaker.md sections A1 to A6.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ from trident.app.emulators.sagemaker.archives import (
     is_in_cloud,
     unpack,
 )
-from trident.app.emulators.sagemaker.endpoint import (
-    Endpoint,
-    EndpointModels,
-    MultiModelEndpoint,
-    PlatformLimits,
-    SingleModelEndpoint,
-)
+from trident.app.emulators.sagemaker.endpoint import EndpointModels, MultiModelEndpoint, PlatformLimits
+from trident.app.emulators.sagemaker.fleet import Fleet, Machines, StartContainer
+from trident.app.emulators.sagemaker.hosting import Hosting
 from trident.app.emulators.sagemaker.probes import Probes
+from trident.app.emulators.sagemaker.queued import InvocationQueue
+from trident.app.emulators.sagemaker.transform import TransformJob, TransformOptions
 from trident.core.errors import ConfigInvalid
 from trident.core.repository.sources import SourceOpener
 
@@ -51,9 +49,14 @@ _LAST_PORT = 65535
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorOptions(PlatformOptions):
-    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives: a path or a cloud address."""
+    """`model` is a folder or a .tar.gz, or with `multi_model` a folder of such archives: a path or a cloud address.
+
+    With `batch` a batch transform job runs instead of an endpoint.
+    """
 
     multi_model: bool = False
+    hosting: Hosting = field(default_factory=Hosting)
+    batch: TransformOptions | None = None
     limits: PlatformLimits = field(default_factory=PlatformLimits)
 
 
@@ -63,40 +66,106 @@ class Emulator(PlatformEmulator):
     def __init__(self, options: EmulatorOptions, out: TextIO, err: TextIO | None = None) -> None:
         super().__init__(out, err)
         self._options = options
-        self._limits = options.limits
+        self._hosting = options.hosting
+        self._limits = options.hosting.limits(options.limits)
 
     def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
+        """Returns False if an object of a batch transform job has no output."""
+        self._hosting.check(multi_model=self._options.multi_model)
+        if self._options.batch is not None:
+            self._options.batch.check()
         folder = folder / "ml"
         archives: ModelArchives | None = None
         with contextlib.ExitStack() as held:
             if self._options.multi_model:
                 archives = ModelArchives(self._storage(held, stopped), folder / "models", self._limits.archive_bytes)
                 (folder / "models").mkdir(parents=True)
-                model_root = folder / "model"
-            else:
-                model_root = self._model_root(folder, held, stopped)
-            self._run_container(model_root, folder / "models", archives, stopped)
+                self._run_multi_model(folder, archives, stopped)
+                return True
+            model_root = self._model_root(folder, held, stopped)
+
+            def start(port: int) -> Container:
+                return self._container(model_root, folder / "models", port)
+
+            if self._options.batch is not None:
+                return self._transform(self._options.batch, start, stopped)
+            self._run_fleet(start, stopped)
         return True
 
-    def _run_container(
-        self, model_root: Path, models_root: Path, archives: ModelArchives | None, stopped: threading.Event
-    ) -> None:
+    def _container(self, model_root: Path, models_root: Path, port: int) -> Container:
+        return Container([*self._options.command, _START], self._environment(model_root, models_root, port))
+
+    def _run_multi_model(self, folder: Path, archives: ModelArchives, stopped: threading.Event) -> None:
         port = self._port()
         client = ContainerClient(port, self._limits)
-        models = None if archives is None else EndpointModels(client, archives, self._limits, self.report)
-        api = RuntimeApi(self._endpoint(client, models), self._options.api_port, self._limits, self.report)
+        models = EndpointModels(client, archives, self._limits, self.report)
+        endpoint = MultiModelEndpoint(client, models, self._limits, self.report)
+        api = RuntimeApi(endpoint, self._options.api_port, self._limits, self.report)
         with contextlib.closing(api):
-            container = Container([*self._options.command, _START], self._environment(model_root, models_root, port))
+            container = self._container(folder / "model", folder / "models", port)
             try:
-                probes = Probes(container, client, self._limits, self.report, models)
+                path, every_s = self._scraped()
+                probes = Probes(container, client, self._limits, self.report, models, scraped=path, scrape_s=every_s)
                 if self._serve(api, probes, stopped, "the runtime API"):
-                    self._say(_summary(api, models))
+                    self._say(f"{_counted_calls(api)}, {counted(models.evictions, 'model')} evicted")
                 client.close()  # first, because a container that was told to end need not answer new requests
                 container.stop(self._limits.stop_s, self.report)
             finally:
                 container.kill()
-                if archives is not None:
-                    archives.close()
+                archives.close()
+
+    def _run_fleet(self, start: StartContainer, stopped: threading.Event) -> None:
+        hosting = self._hosting
+        fleet = Fleet(
+            start,
+            self._limits,
+            self.report,
+            self._say,
+            machines=Machines(count=hosting.instances),
+            component=hosting.component,
+            routing=hosting.routing,
+            port=self._port(),
+            scraped=self._scraped(),
+            most_at_once=hosting.serverless.get("MaxConcurrency", 0),
+        )
+        with contextlib.ExitStack() as held:
+            queue = None
+            if hosting.asynchronous:
+                queue = InvocationQueue(hosting.asynchronous, fleet, self._limits, self.report)
+            port = self._options.api_port
+            api = RuntimeApi(fleet, port, self._limits, self.report, queue, fleet.operations())
+            held.callback(api.close)
+            held.callback(fleet.kill)
+            if self._serve(api, fleet, stopped, "the runtime API"):
+                self._say(_counted_calls(api))
+            fleet.close()
+            if queue is not None:
+                queue.close()
+
+    def _transform(self, options: TransformOptions, start: StartContainer, stopped: threading.Event) -> bool:
+        """Run the job; its end stops the container."""
+        port = self._port()
+        container, client = start(port), ContainerClient(port, self._limits)
+        probes = Probes(container, client, self._limits, self.report)
+        try:
+            if not probes.wait_until_ready(stopped.is_set):
+                return False
+            self._say("the container is ready; the job runs")
+            succeeded = TransformJob(options, client, self.report, self._say).run(stopped.is_set)
+            client.close()
+            container.stop(self._limits.stop_s, self.report)
+        finally:
+            container.kill()
+        return succeeded
+
+    def _scraped(self) -> tuple[str, float]:
+        if self._hosting.pays_twice(self._variables):
+            self._say("the platform scrapes the metrics that the container's log has as well: both are paid for")
+        return self._hosting.scraped
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {**self._hosting.variables, **self._options.variables}
 
     def _model_root(self, folder: Path, held: contextlib.ExitStack, stopped: threading.Event) -> Path:
         """The folder of a single model, which `held` keeps. Raises Interrupted and ServerError."""
@@ -125,7 +194,7 @@ class Emulator(PlatformEmulator):
         return opener
 
     def _port(self) -> int:
-        given = self._options.variables.get(BIND_TO_PORT, "")
+        given = self._variables.get(BIND_TO_PORT, "")
         return as_integer(BIND_TO_PORT, given, 1, _LAST_PORT) if given else free_port()
 
     def _environment(self, model_root: Path, models_root: Path, port: int) -> dict[str, str]:
@@ -133,18 +202,14 @@ class Emulator(PlatformEmulator):
             HTTP_ADDRESS: HOST,
             _MODEL_ROOT: str(model_root),
             _MODELS_ROOT: str(models_root),
-            BIND_TO_PORT: str(port),
         }
         if self._options.multi_model:
             platform[MULTI_MODEL] = "true"
-        return {**inherited_environment(self._options.environment), **platform, **self._options.variables}
-
-    def _endpoint(self, client: ContainerClient, models: EndpointModels | None) -> Endpoint:
-        if models is None:
-            return SingleModelEndpoint(client, self._limits, self.report)
-        return MultiModelEndpoint(client, models, self._limits, self.report)
+        if self._options.batch is not None:
+            platform |= self._options.batch.variables
+        inherited = inherited_environment(self._options.environment)
+        return {**inherited, **platform, **self._variables, BIND_TO_PORT: str(port)}
 
 
-def _summary(api: RuntimeApi, models: EndpointModels | None) -> str:
-    text = counted(api.calls, "invocation")
-    return text if models is None else f"{text}, {counted(models.evictions, 'model')} evicted"
+def _counted_calls(api: RuntimeApi) -> str:
+    return counted(api.calls, "invocation")

@@ -41,6 +41,8 @@ class PlatformLimits:
     connect_s: float = 0.25
     """Until the container accepts a connection."""
     ping_s: float = 2.0
+    scrape_s: float = 10.0
+    """The metrics page, if the platform scrapes it."""
     startup_s: float = 480.0
     """From the start until /ping answers 200."""
     probe_interval_s: float = 5.0
@@ -356,7 +358,8 @@ def _ask(
     client: ContainerClient, path: str, invocation: Invocation, limits: PlatformLimits, report: BreachReport
 ) -> ContainerAnswer:
     try:
-        return client.ask("POST", path, headers=invocation.headers, body=invocation.body, within_s=limits.invoke_s)
+        within_s = invocation.within_s or limits.invoke_s
+        return client.ask("POST", path, headers=invocation.headers, body=invocation.body, within_s=within_s)
     except ContainerFault as fault:
         raise _no_answer(f"POST {path}", fault, report) from fault
 

@@ -51,6 +51,10 @@ def _header(name: bytes, value: bytes) -> bytes:
 PREFIX = "X-Amzn-SageMaker-"
 CUSTOM_ATTRIBUTES = PREFIX + "Custom-Attributes"
 TARGET_MODEL = PREFIX + "Target-Model"
+INFERENCE_ID = PREFIX + "Inference-Id"
+COMPONENT = PREFIX + "Inference-Component"
+PREFIX_AWARE_ID = PREFIX + "Prefix-Aware-Id"
+SESSION = PREFIX + "Session-Id"
 NEW_SESSION = PREFIX + "New-Session-Id"
 CLOSED_SESSION = PREFIX + "Closed-Session-Id"
 
@@ -63,14 +67,14 @@ REQUEST_HEADERS: Mapping[str, re.Pattern[str]] = {
     "Content-Type": _VISIBLE_TEXT,
     "Accept": _VISIBLE_TEXT,
     CUSTOM_ATTRIBUTES: _VISIBLE_TEXT,
-    PREFIX + "Inference-Id": re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
+    INFERENCE_ID: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
     TARGET_MODEL: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,1023}"),
     PREFIX + "Target-Variant": _NAME,
     PREFIX + "Target-Container-Hostname": _NAME,
-    PREFIX + "Inference-Component": _NAME,
+    COMPONENT: _NAME,
     PREFIX + "Enable-Explanations": re.compile(r"[\x20-\x7e]{1,64}"),
-    PREFIX + "Prefix-Aware-Id": re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
-    PREFIX + "Session-Id": re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),
+    PREFIX_AWARE_ID: re.compile(r"[\x21-\x7e][\x20-\x7e]{0,63}"),
+    SESSION: re.compile(rf"(?=.{{1,256}}\Z)(NEW_SESSION|{_SESSION})"),
 }
 RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
     "Content-Type": _VISIBLE_TEXT,
@@ -84,11 +88,15 @@ RESPONSE_HEADERS: Mapping[str, re.Pattern[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """`headers` and `body` as the container receives them. `target_model` is "" if the caller named none."""
+    """`headers` and `body` as the container receives them. `target_model` is "" if the caller named none.
+
+    `within_s` 0 means the platform's limit for the time of a call.
+    """
 
     headers: Mapping[str, str]
     body: bytes
     target_model: str = ""
+    within_s: float = 0.0
 
 
 def read_invocation(headers: Mapping[str, str], body: bytes, *, is_stream: bool = False) -> Invocation:
@@ -121,7 +129,7 @@ def passed_back(headers: Iterable[tuple[str, str]], report: BreachReport) -> dic
 
 
 def _given(headers: Mapping[str, str], name: str, is_stream: bool) -> str | None:
-    """The value of a header. The streaming API has its own names for Content-Type and Accept."""
+    """The value of a header. Streaming and asynchronous calls have names of their own for Content-Type and Accept."""
     if is_stream and name in ("Content-Type", "Accept"):
         own = headers.get((PREFIX + name).lower())
         if own is not None:

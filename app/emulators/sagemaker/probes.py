@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from trident.app.emulators.container import Container, ContainerClient, ContainerFault
 from trident.app.emulators.report import BreachReport, seconds
 from trident.app.emulators.sagemaker.endpoint import EndpointModels, PlatformLimits, read_model_list
@@ -27,12 +29,19 @@ class Probes:
         limits: PlatformLimits,
         report: BreachReport,
         models: EndpointModels | None = None,
+        *,
+        scraped: str = "",
+        scrape_s: float = 0.0,
     ) -> None:
+        """`scraped` is the path of the metrics that are scraped every `scrape_s`; empty for none."""
         self._container = container
         self._client = client
         self._limits = limits
         self._report = report
         self._models = models
+        self._scraped = scraped
+        self._scrape_s = scrape_s
+        self._next_scrape_s = 0.0
 
     def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
         """Wait until /ping answers 200. False if it is stopped before, the container ends, or the time is over."""
@@ -55,13 +64,33 @@ class Probes:
     def watch(self, stopped: threading.Event) -> None:
         """Probe until `stopped` or the container has ended."""
         while not stopped.wait(self._limits.probe_interval_s):
-            if self._report_end():
+            if not self.probe():
                 return
-            fault = self._ping_fault()
-            if fault is not None and self._container.exit_status is None:
-                self._report.add(f"GET /ping: the container {fault}")
-            if self._models is not None:
-                self._check_list(self._models)
+
+    def probe(self) -> bool:
+        """Probe once and report what is wrong. False if the container has ended."""
+        if self._report_end():
+            return False
+        fault = self._ping_fault()
+        if fault is not None and self._container.exit_status is None:
+            self._report.add(f"GET /ping: the container {fault}")
+        if self._models is not None:
+            self._check_list(self._models)
+        if self._scraped and time.monotonic() >= self._next_scrape_s:
+            self._next_scrape_s = time.monotonic() + self._scrape_s
+            self._scrape()
+        return True
+
+    def _scrape(self) -> None:
+        try:
+            answer = self._client.ask("GET", self._scraped, within_s=self._limits.scrape_s)
+            if answer.status != _OK:
+                raise ContainerFault(f"answered {answer.status}")
+            if not any(text_string_to_metric_families(answer.text)):
+                raise ContainerFault("has no metrics")
+        except (ContainerFault, ValueError) as fault:
+            if self._container.exit_status is None:
+                self._report.add(f"GET {self._scraped}, which the platform scrapes: the container {fault}")
 
     def _report_end(self) -> bool:
         status = self._container.exit_status

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,16 @@ from tests.contract.repository.s3_emulator import REGION, S3Emulator, leave_aws
 from tests.unit.deploy.sagemaker.sagemaker_command import (
     ASYNC,
     BATCH,
+    IMAGE,
+    INSTANCE,
     MULTI_MODEL,
     REAL_TIME,
+    ROLE,
     SERVERLESS,
     Result,
     run,
 )
+from tests.unit.deploy.sagemaker.test_deploy_sagemaker_docs import COMMANDS
 
 pytestmark = pytest.mark.slow
 
@@ -208,3 +214,24 @@ def test_missing_credentials_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_p
     result = run("create", "nobody", *REAL_TIME, "--region", REGION)
     assert result.status == 1
     assert "CreateModel: there are no credentials" in result.errors
+
+
+# --- the commands of the document
+
+
+# moto knows older instances, no UpdateEndpoint and no scaling of a serverless endpoint.
+KNOWN = re.compile(r"ml\.[a-z0-9]+\.\w+")
+RUN = [each for each in COMMANDS if each.split()[0] in ("create", "scale", "delete") and "scale seldom" not in each]
+
+
+def test_documented_commands_run_without_credentials(
+    moto: S3Emulator, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    leave_aws(monkeypatch, tmp_path)
+    for command in RUN:
+        line = KNOWN.sub(INSTANCE, command).replace("$IMAGE", IMAGE).replace("$ROLE", ROLE)
+        if "--metrics embedded" in line:  # the same endpoint again
+            line = line.replace("create digits", "create digits-again")
+        done(run(*shlex.split(line), "--endpoint-url", moto.endpoint))
+    for name in ("shelf", "films", "seldom", "nightly", "digits-again"):
+        done(run("delete", name, "--endpoint-url", moto.endpoint))

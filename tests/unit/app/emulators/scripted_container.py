@@ -35,10 +35,10 @@ class Answer:
 class ScriptedContainer:
     """A context manager. `answer` is called for each request on its own thread; `calls` are all requests in order."""
 
-    def __init__(self, answer: Callable[[Call], Answer]) -> None:
+    def __init__(self, answer: Callable[[Call], Answer], port: int = 0) -> None:
         self.answer = answer
         self.calls: list[Call] = []
-        self._server = _Listener((HOST, 0), self)
+        self._server = _Listener((HOST, port), self)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=[0.01])
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -23,14 +24,19 @@ class Probed:
     """Probes of a scripted container that "runs" until the test sets its exit status."""
 
     def __init__(
-        self, answer: Callable[[Call], Answer], limits: PlatformLimits = QUICK, loaded: dict[str, str] | None = None
+        self,
+        answer: Callable[[Call], Answer],
+        limits: PlatformLimits = QUICK,
+        loaded: dict[str, str] | None = None,
+        scraped: str = "",
     ) -> None:
         self.scripted = ScriptedContainer(answer)
         self.running = SimpleNamespace(exit_status=None)
         self.report = BreachReport()
         client = ContainerClient(self.scripted.port, limits)
         models = None if loaded is None else cast(EndpointModels, SimpleNamespace(loaded=lambda: loaded))
-        self.probes = Probes(cast(Container, self.running), client, limits, self.report, models)
+        container = cast(Container, self.running)
+        self.probes = Probes(container, client, limits, self.report, models, scraped=scraped, scrape_s=0.0)
 
     def is_ready(self, is_stopped: Callable[[], bool] = lambda: False) -> bool:
         with self.scripted:
@@ -132,3 +138,23 @@ def test_a_wrong_url_in_the_list_is_a_breach() -> None:
 def test_a_missing_list_is_a_breach() -> None:
     probed = Probed(lambda call: Answer() if call.path == "/ping" else Answer(404), loaded={})
     assert probed.first_breach() == "GET /models: the container answered 404"
+
+
+@pytest.mark.parametrize(
+    ("answer", "breach"),
+    [
+        (Answer(404), "answered 404"),
+        (Answer(body=b"<html>"), "invalid|Invalid|could not|metrics"),
+        (Answer(body=b""), "has no metrics"),
+    ],
+)
+def test_metrics_that_the_platform_cannot_scrape_are_a_breach(answer: Answer, breach: str) -> None:
+    probed = Probed(lambda call: Answer() if call.path == "/ping" else answer, scraped="/page")
+    found = probed.first_breach()
+    assert found.startswith("GET /page, which the platform scrapes: the container ")
+    assert re.search(breach, found)
+
+
+def test_metrics_page_is_scraped() -> None:
+    probed = Probed(lambda call: Answer(body=b"" if call.path == "/ping" else b"a_total 1\n"), scraped="/metrics")
+    assert probed.watch_until(lambda: probed.scripted.paths().count("GET /metrics") > 2) == []

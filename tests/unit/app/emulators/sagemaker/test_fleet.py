@@ -1,0 +1,179 @@
+"""The copies behind an endpoint: their placement, and the copy that gets a request. The containers are scripted."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.app.emulators.scripted_container import LIMIT_S, Answer, Call, ScriptedContainer
+from tests.waiting import until
+from trident.app.emulators.container import Container
+from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.endpoint import PlatformLimits
+from trident.app.emulators.sagemaker.errors import ApiError
+from trident.app.emulators.sagemaker.fleet import Fleet, Machines
+from trident.app.emulators.sagemaker.hosting import Hosting
+from trident.app.emulators.sagemaker.invocation import PREFIX_AWARE_ID, SESSION, Invocation
+from trident.core.errors import ConfigInvalid
+
+LIMITS = PlatformLimits(connect_s=LIMIT_S, ping_s=LIMIT_S)
+
+
+class Copies:
+    """A fleet of scripted containers, which answer with their number, once `held` is set."""
+
+    def __init__(self, stack: ExitStack, count: int, **more: Any) -> None:
+        self.held = threading.Event()
+        self.held.set()
+        self.scripted: list[ScriptedContainer] = []
+        self._stack = stack
+        self.fleet = Fleet(
+            self._start,
+            LIMITS,
+            BreachReport(),
+            lambda _: None,
+            machines=Machines(count=count),
+            component={},
+            routing=more.pop("routing", {}),
+            **more,
+        )
+        assert self.fleet.wait_until_ready(lambda: False)
+
+    def _start(self, port: int) -> Container:
+        number = len(self.scripted)
+
+        def answer(call: Call) -> Answer:
+            if call.path == "/ping":
+                return Answer()
+            assert self.held.wait(LIMIT_S)
+            headers = {"X-Amzn-SageMaker-New-Session-Id": call.body.decode()} if b"Expires" in call.body else {}
+            return Answer(body=str(number).encode(), headers=headers)
+
+        self.scripted.append(self._stack.enter_context(ScriptedContainer(answer, port)))
+        return cast(Container, SimpleNamespace(exit_status=None, stop=lambda *_: None, kill=lambda: None))
+
+    def number(self, body: bytes = b"", **headers: str) -> int:
+        """The copy that answers."""
+        return int(self.fleet.invoke(Invocation(headers, body)).body)
+
+
+@contextmanager
+def copies(count: int, **more: Any) -> Iterator[Copies]:
+    with ExitStack() as stack:
+        yield Copies(stack, count, **more)
+
+
+def test_requests_with_one_prefix_and_id_go_to_one_copy_until_it_is_busy() -> None:
+    prefix = {"PrefixLength": 4, "ConcurrencyThreshold": 1}
+    with copies(3, routing={"RoutingStrategy": "PREFIX_AWARE", "PrefixAwareRoutingConfig": prefix}) as found:
+        chosen = {found.number(b"same and %d" % n) for n in range(6)}
+        assert len(chosen) == 1
+        assert len({found.number(b"same", **{PREFIX_AWARE_ID: str(n)}) for n in range(20)}) > 1
+        found.held.clear()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(found.number, b"same")
+            until(lambda: sum(len(each.calls) for each in found.scripted) > 29)
+            second = pool.submit(found.number, b"same")
+            until(lambda: sum(len(each.calls) for each in found.scripted) > 30)
+            found.held.set()
+        assert {first.result()} == chosen
+        assert second.result() not in chosen
+
+
+def test_least_outstanding_requests_takes_the_idle_copy() -> None:
+    with copies(2, routing={"RoutingStrategy": "LEAST_OUTSTANDING_REQUESTS"}) as found:
+        found.held.clear()
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(found.number)
+            until(lambda: sum(len(each.calls) for each in found.scripted) == 3)
+            second = pool.submit(found.number)
+            until(lambda: sum(len(each.calls) for each in found.scripted) == 4)
+            found.held.set()
+        assert {first.result(), second.result()} == {0, 1}
+
+
+def test_expired_session_is_refused_and_a_stream_opens_none() -> None:
+    with copies(2) as found:
+        found.number(b"old; Expires=2001-01-01T00:00:00Z", **{SESSION: "NEW_SESSION"})
+        opened = found.number(b"new; Expires=2901-01-01T00:00:00Z", **{SESSION: "NEW_SESSION"})
+        assert {found.number(**{SESSION: "new"}) for _ in range(6)} == {opened}
+        with pytest.raises(ApiError, match="has expired"):
+            found.number(**{SESSION: "old"})
+        with (
+            pytest.raises(ApiError, match="InvokeEndpoint"),
+            found.fleet.stream(Invocation({SESSION: "NEW_SESSION"}, b"")),
+        ):
+            pass
+
+
+def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
+    with copies(1, most_at_once=1) as found, ThreadPoolExecutor(1) as pool:
+        found.held.clear()
+        first = pool.submit(found.number)
+        until(lambda: len(found.scripted[0].calls) == 2)
+        with pytest.raises(ApiError) as raised:
+            found.number()
+        assert (raised.value.status, raised.value.kind) == (429, "ThrottlingException")
+        found.held.set()
+        assert first.result() == 0
+
+
+@pytest.mark.parametrize(
+    ("strategy", "needs", "places"),
+    [
+        ("SPREAD", {"NumberOfCpuCoresRequired": 1.0}, [0, 1, 0, 1, None]),
+        ("BINPACK", {"NumberOfCpuCoresRequired": 1.0}, [0, 0, 1, 1, None]),
+        ("SPREAD", {"NumberOfCpuCoresRequired": 0.5, "MinMemoryRequiredInMb": 1000}, [0, 1, None]),
+        ("SPREAD", {"NumberOfAcceleratorDevicesRequired": 1.0}, [None]),
+    ],
+)
+def test_copies_are_placed_where_there_is_room(strategy: str, needs: dict[str, Any], places: list[int | None]) -> None:
+    machines, taken = Machines(count=2, cpus=2.0, memory_mb=1500), list[int]()
+    for place in places:
+        assert machines.place(taken, needs, strategy) == place
+        taken += [] if place is None else [place]
+
+
+def variant(**members: Any) -> dict[str, Any]:
+    return {"CreateEndpointConfig": {"ProductionVariants": [members]}}
+
+
+SERVERLESS = {"MemorySizeInMB": 2048, "MaxConcurrency": 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "multi_model", "text"),
+    [
+        (variant(InitialInstanceCount=2), True, "one instance"),
+        (variant(ServerlessConfig={**SERVERLESS, "MemorySizeInMB": 1500}), False, "steps of 1024"),
+        (variant(ServerlessConfig={**SERVERLESS, "MaxConcurrency": 201}), False, "MaxConcurrency is 201"),
+        (variant(EnableSSM=True), False, "EnableSSM"),
+        ({**variant(ServerlessConfig=SERVERLESS), "CreateInferenceComponent": {}}, False, "no inference components"),
+    ],
+)
+def test_hosting_that_the_platform_refuses_is_refused(settings: dict[str, Any], multi_model: bool, text: str) -> None:
+    with pytest.raises(ConfigInvalid, match=text):
+        Hosting(settings).check(multi_model=multi_model)
+
+
+def test_metrics_are_scraped_unless_the_configuration_says_otherwise() -> None:
+    off = {"CreateEndpointConfig": {"MetricsConfig": {"EnableDetailedObservability": False}}}
+    page = {"MetricsEndpointPath": "/server/metrics", "MetricPublishFrequencyInSeconds": 10}
+    own = {"CreateModel": {"PrimaryContainer": {"ContainerMetricsConfig": {"MetricsEndpoints": [page]}}}}
+    scraped = [Hosting(each).scraped for each in ({}, off, own, variant(ServerlessConfig=SERVERLESS))]
+    assert scraped == [("/metrics", 60.0), ("", 0.0), ("/server/metrics", 10.0), ("", 0.0)]
+    assert Hosting().pays_twice({"TRIDENT_METRICS_LOG": "emf"})
+    assert not Hosting(off).pays_twice({"TRIDENT_METRICS_LOG": "emf"})
+
+
+def test_limits_are_those_of_the_kind_of_endpoint() -> None:
+    config = {"CreateEndpointConfig": {"AsyncInferenceConfig": {"OutputConfig": {"S3OutputPath": "s3://a/b"}}}}
+    limits = [Hosting(each).limits(PlatformLimits()) for each in ({}, config, variant(ServerlessConfig=SERVERLESS))]
+    assert [each.body_bytes >> 20 for each in limits] == [25, 1024, 4]
+    assert [each.invoke_s for each in limits] == [60.0, 3600.0, 60.0]
