@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from botocore.exceptions import UnknownServiceError
 from botocore.loaders import Loader
 from botocore.model import ServiceModel
 from botocore.validate import ParamValidator
@@ -71,8 +72,13 @@ def problems(service: str, operation: str, parameters: Mapping[str, Any]) -> lis
 
 @functools.cache
 def service_model(service: str) -> Any:
-    """botocore's model of an API. Raises botocore's UnknownServiceError."""
-    return ServiceModel(Loader().load_service_model(service, "service-2"), service_name=service)
+    """botocore's model of an API. Raises ConfigInvalid if this installation lacks it, as those of our images do."""
+    try:
+        return ServiceModel(Loader().load_service_model(service, "service-2"), service_name=service)
+    except UnknownServiceError:
+        raise ConfigInvalid(
+            f"the SDK here does not have the API of {service}", hint="pip install --force-reinstall botocore"
+        ) from None
 
 
 def _finer(value: Any, shape: Any, at: str) -> Iterator[str]:
