@@ -19,6 +19,7 @@ from trident.adapters.sagemaker.sessions import (
     Session,
 )
 from trident.adapters.sagemaker.settings import DEFAULT_ACCEPT, SageMakerSettings
+from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ConfigInvalid, InvalidRequest
@@ -41,6 +42,7 @@ from trident.core.http.payloads.formats import (
 from trident.core.http.payloads.inference import decode_payload, infer_converted, infer_payload, payload_reply
 from trident.core.http.payloads.request_lines import infer_lines, may_be_request_lines, request_lines
 from trident.core.http.reply import Environ, Headers, Reply
+from trident.core.http.text_routes import hugging_face
 from trident.core.inference.request import InferenceRequest, InferenceTimes, Parameter
 
 # The type of bodies with binary tensors, as in Triton's SageMaker adapter.
@@ -206,6 +208,10 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:
+        if spec.backend == TEXT_BACKEND:
+            answer = hugging_face(application, environ, model, body)
+            if answer is not None:
+                return answer
         if may_be_request_lines(content_type, body):
             lines = off_hub(application, len(body), request_lines, content_type, body, spec)
             if lines is not None:

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from trident.core.backends.backend import Execution, LoadContext, OnChange
 from trident.core.backends.tensors.gather import Gatherer, OnBuffer, PaddingGatherer, batch_inputs, batch_total
@@ -31,6 +31,7 @@ from trident.core.inference.response import DevicePlace, OutputTensor, PlacedOut
 from trident.core.inference.streaming import ResponseSender
 from trident.core.inference.tensors import BYTES, Array, Shape
 from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.statistics import BucketUse
 
 _log = logging.getLogger("trident.backends")
 
@@ -55,6 +56,12 @@ RunBound = Callable[
 ]
 
 
+class Pads(Protocol):
+    """What pads batches. `use` says how it padded the latest one."""
+
+    use: BucketUse
+
+
 def _never(exc: BaseException) -> bool:
     return False
 
@@ -76,7 +83,8 @@ class Runner:
     """How one instance runs batches. `close` frees what only this instance holds.
 
     `run_placed` and `run_bound` are for a request that runs alone, of a model that `may_bind`. `scalars` are the inputs
-    without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`).
+    without dimensions in the graph. `may_run_inline` holds on a CPU (`BackendInstance`). `padding` is for what pads by
+    itself.
     """
 
     run: Run
@@ -87,6 +95,7 @@ class Runner:
     on_buffer: OnBuffer | None = None
     may_run_inline: bool = False
     close: Callable[[], None] | None = None
+    padding: Pads | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,7 +271,7 @@ class InProcessInstance:
         self.poisoned = False
         self._spec = spec
         self._gatherer = gatherer
-        self._padding = gatherer if isinstance(gatherer, PaddingGatherer) else None
+        self._padding: Pads | None = gatherer if isinstance(gatherer, PaddingGatherer) else runner.padding
         self._splitter = splitter
         self._run = runner.run
         self._run_placed = runner.run_placed if binds else None

@@ -13,6 +13,10 @@ from trident.core.config.schema import ModelConfig
 
 ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"
+TEXT = "text"
+# What a folder of the Hugging Face Hub has beside its ONNX model: `model.onnx`, or others in a folder `onnx`.
+_HUB_FILES = frozenset({"config.json", "tokenizer.json"})
+_HUB_GRAPHS = frozenset({"model.onnx", "onnx"})
 # The runtime of a model of a framework that is Python code, which gets each request by itself.
 _PYTHON_CODE = "model.py"
 
@@ -41,6 +45,7 @@ PLATFORMS: tuple[Platform, ...] = (
     Platform("pytorch_libtorch", "pytorch", "model.pt", pads=True),
     Platform("torch_aoti", "pytorch", "model.pt2"),
     Platform("", "python", "model.py"),
+    Platform("", TEXT, "model.onnx"),
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
 _PADDED = [row for row in PLATFORMS if row.pads]
@@ -90,7 +95,15 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
         config.default_model_filename = f"model.{config.backend}"
 
 
+def is_hub_folder(files: Collection[str]) -> bool:
+    """Whether a folder with these names is one of the Hugging Face Hub with an ONNX model, without code of its own."""
+    names = frozenset(files)
+    return names >= _HUB_FILES and not names.isdisjoint(_HUB_GRAPHS) and "model.py" not in names
+
+
 def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | None:
+    if not (config.backend or config.platform or config.default_model_filename) and is_hub_folder(files):
+        return next(row for row in PLATFORMS if row.backend == TEXT)
     rows = [row for row in PLATFORMS if not config.platform or row.name == config.platform]
     if config.backend:
         rows = [row for row in rows if row.backend == config.backend]

@@ -35,6 +35,12 @@ class DigitsConverter(BaseConverter):
     regex = "[0-9]+"
 
 
+class PlainConverter(BaseConverter):
+    """A name without a colon, after which the v1 protocol has a verb."""
+
+    regex = "[^/:]+"
+
+
 def url_map(routes: Iterable[Route]) -> Map:
     """The rules of the routes, for any method. Routes with the same rules share one map, so it must not be changed."""
     return _url_map(tuple((rule, route.name) for route in routes for rule in route.rules))
@@ -44,7 +50,7 @@ def url_map(routes: Iterable[Route]) -> Map:
 def _url_map(rules: tuple[tuple[str, str], ...]) -> Map:
     # Cached, because Werkzeug compiles two functions for each rule: 25 ms for an application, and tests make hundreds.
     made = [Rule(rule, endpoint=name) for rule, name in rules]
-    return Map(made, converters={"digits": DigitsConverter}, merge_slashes=False)
+    return Map(made, converters={"digits": DigitsConverter, "plain": PlainConverter}, merge_slashes=False)
 
 
 class RouteMap:

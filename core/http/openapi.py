@@ -44,6 +44,7 @@ class Operation(NamedTuple):
     needs_body: bool = True
     parameters: tuple[Schema, ...] = ()
     status: HTTPStatus = HTTPStatus.OK
+    error: str = "Error"
 
 
 # --- schemas
@@ -85,6 +86,9 @@ _INPUT_LENGTH: Schema = {
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object({"error": TEXT_VALUE}, {"hint": TEXT_VALUE}),
+    "OpenAiError": _object({"error": _object({"message": TEXT_VALUE, "type": TEXT_VALUE})}),
+    "Texts": {"oneOf": [TEXT_VALUE, _list(TEXT_VALUE, minItems=1)]},
+    "OpenAiModel": _object({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": _COUNT, "owned_by": TEXT_VALUE}),
     "ServerMetadata": _object({"name": TEXT_VALUE, "version": TEXT_VALUE, "extensions": _list(TEXT_VALUE)}),
     "ModelMetadata": _object(
         {
@@ -252,6 +256,57 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "generate_stream": Operation(
         "Run the model, with an event for each answer", {EVENTS: {}}, _json("GenerateRequest")
     ),
+    "embeddings": Operation(
+        "The vectors of texts, as OpenAI has it",
+        {JSON: _object({"object": TEXT_VALUE, "data": _list(ANY_OBJECT), "model": TEXT_VALUE, "usage": ANY_OBJECT})},
+        {
+            JSON: _object(
+                {"model": TEXT_VALUE, "input": ref("Texts")},
+                {"encoding_format": {"enum": ["float", "base64"]}, "dimensions": {"type": "integer", "minimum": 1}},
+            )
+        },
+        error="OpenAiError",
+    ),
+    "v1_models": Operation(
+        "The models that are ready, or one of them, as OpenAI has it",
+        {JSON: {"anyOf": [_object({"object": TEXT_VALUE, "data": _list(ref("OpenAiModel"))}), ref("OpenAiModel")]}},
+        error="OpenAiError",
+    ),
+    "v1_rerank": Operation(
+        "Documents in the order of their relevance for a query",
+        {JSON: _object({"model": TEXT_VALUE, "results": _list(ANY_OBJECT), "usage": ANY_OBJECT})},
+        {
+            JSON: _object(
+                {"query": TEXT_VALUE, "documents": _list(TEXT_VALUE, minItems=1)},
+                {
+                    "model": TEXT_VALUE,
+                    "top_n": {"type": "integer", "minimum": 1},
+                    "return_documents": {"type": "boolean"},
+                },
+            )
+        },
+        error="OpenAiError",
+    ),
+    "embed": Operation(
+        "The vectors of texts",
+        {JSON: _list(_list({"type": "number"}))},
+        {JSON: _object({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
+    ),
+    "rerank": Operation(
+        "The indices and scores of texts, the best first",
+        {JSON: _list(_object({"index": _COUNT, "score": {"type": "number"}}, {"text": TEXT_VALUE}))},
+        {
+            JSON: _object(
+                {"query": TEXT_VALUE, "texts": _list(TEXT_VALUE, minItems=1)},
+                {"model": TEXT_VALUE, "return_text": {"type": "boolean"}},
+            )
+        },
+    ),
+    "predict": Operation(
+        "The labels and scores of texts, the best first",
+        {JSON: _list({})},
+        {JSON: _object({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
+    ),
     "live": Operation("Whether the process serves", {TEXT: TEXT_VALUE, JSON: ANY_OBJECT}),
     "ready": Operation(
         "Whether every model is ready", {TEXT: TEXT_VALUE, JSON: ref("Readiness")}, parameters=(_VERBOSE,)
@@ -354,7 +409,7 @@ def _operation(route: Route, rule: str, method: str, operation: Operation) -> di
         "tags": [route.group or "platform"],
         "responses": {
             str(operation.status.value): {"description": operation.status.phrase, **_content(operation.answer)},
-            "default": {"description": "An error", **_content({JSON: ref("Error"), TEXT: TEXT_VALUE})},
+            "default": {"description": "An error", **_content({JSON: ref(operation.error), TEXT: TEXT_VALUE})},
         },
     }
     if operation.parameters:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trident.core.http import admin
+from trident.core.http import admin, text_routes
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
 from trident.core.http.openapi import model_openapi, openapi
@@ -72,6 +72,12 @@ INFERENCE = (INFER, GENERATE, GENERATE_STREAM)
 ROUTES: tuple[Route, ...] = (
     *INFERENCE,
     Route("stream", of_model("/stream"), "inference", GET, stream),
+    Route("embeddings", ("/v1/embeddings",), "inference", POST, text_routes.embeddings),
+    Route("v1_models", ("/v1/models", "/v1/models/<plain:model>"), "metadata", GET, text_routes.models),
+    Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents),
+    Route("embed", ("/embed",), "inference", POST, text_routes.embed),
+    Route("rerank", ("/rerank",), "inference", POST, text_routes.rerank),
+    Route("predict", ("/predict",), "inference", POST, text_routes.predict),
     Route("live", ("/v2/health/live",), "health", GET, admin.live, TEXT, TEXT),
     Route("ready", ("/v2/health/ready",), "health", GET, admin.ready, TEXT, TEXT),
     Route("model_ready", of_model("/ready"), "health", GET, admin.model_ready, TEXT, TEXT),

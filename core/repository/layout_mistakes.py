@@ -17,7 +17,7 @@ from trident.core.config.schema import ModelConfig
 from trident.core.repository.repository import CONFIG_FILE, RESERVED_FOLDERS, ModelDirectory, version_number
 
 _MOST_NAMES = 5
-_FILES = tuple(row.filename for row in PLATFORMS)
+_FILES = tuple(dict.fromkeys(row.filename for row in PLATFORMS))
 _FIRST = "1"
 _PICKLE = "export the model to ONNX, or load it in a model.py of the backend python"
 _TREES = 'name the backend and the type of its file: backend: "fil" and parameters { key: "model_type" … }'

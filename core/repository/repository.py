@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from trident.core.config.platforms import is_ensemble
+from trident.core.config.platforms import is_ensemble, is_hub_folder
 from trident.core.config.problem import path_inside
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import ConfigInvalid, ModelLoadFailed, RepositoryUnavailable, Unsupported
@@ -107,9 +107,25 @@ def config_path(directory: ModelDirectory, config_name: str = "") -> Path | None
 
 
 def detection_files(directory: ModelDirectory) -> frozenset[str]:
-    """The names in the first sub-directory of the model, whatever its name; they identify the backend."""
+    """The names in the first sub-directory of the model, whatever its name; they identify the backend.
+
+    A folder of the Hugging Face Hub is a version itself, so that the names in it do.
+    """
+    if hub_files := _hub_files(directory):
+        return hub_files
     folders = directory.folders()
     return directory.names_in(folders[0]) if folders else frozenset()
+
+
+def _hub_files(directory: ModelDirectory) -> frozenset[str]:
+    """The names in a model's directory that is a folder of the Hub and has no versions; else none. Raises OSError."""
+    if not (directory.path / "tokenizer.json").is_file():
+        return frozenset()
+    folders = directory.folders()
+    names = frozenset((*os.listdir(directory.path), *folders))
+    return (
+        frozenset() if any(version_number(name) is not None for name in folders) or not is_hub_folder(names) else names
+    )
 
 
 # Source: docs/spec/repository.md section 1.12.
@@ -154,6 +170,7 @@ _log = logging.getLogger("trident.repository")
 RESERVED_FOLDERS = frozenset({"warmup", "initial_state", NAMED_CONFIGS, GOLDEN_REQUESTS})
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _LARGEST = 2**63 - 1
+_VERSION_OF_HUB_FOLDER = 1
 
 
 def version_directories(directory: ModelDirectory) -> list[int]:
@@ -162,6 +179,8 @@ def version_directories(directory: ModelDirectory) -> list[int]:
     Triton reads `3_old` as version 3 and then fails because it finds no directory `3`; here `3_old` is skipped.
     """
     versions: list[int] = []
+    if _hub_files(directory):
+        return [_VERSION_OF_HUB_FOLDER]
     for name in directory.folders():
         if name in RESERVED_FOLDERS:
             continue
@@ -190,7 +209,7 @@ def version_number(name: str) -> int | None:
 
 
 def version_path(directory: ModelDirectory, version: int) -> Path:
-    return directory.path / str(version)
+    return directory.path if _hub_files(directory) else directory.path / str(version)
 
 
 def select_versions(config: ModelConfig, available: Sequence[int], model_name: str, layout_hint: str = "") -> list[int]:

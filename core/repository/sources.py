@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from trident.core.config.platforms import PLATFORMS
+from trident.core.config.platforms import PLATFORMS, is_hub_folder
 from trident.core.errors import ConfigInvalid, InvalidRequest, RepositoryUnavailable
 from trident.core.repository.config import read_config
 from trident.core.repository.location import Scheme, parse_location
@@ -435,6 +435,8 @@ def folder_shape(paths: Collection[str]) -> FolderShape:
     versioned = any(_version_and_name(path) for path in paths)
     if CONFIG_FILE in paths:
         return FolderShape.FILES if tops & MODEL_FILES and not versioned else FolderShape.MODEL
+    if is_hub_folder(tops):
+        return FolderShape.MODEL
     if any(can_be_model(below) for below in _by_folder(paths).values()):
         return FolderShape.REPOSITORY
     if any(found[1] in MODEL_FILES for path in paths if (found := _version_and_name(path))):
@@ -443,8 +445,9 @@ def folder_shape(paths: Collection[str]) -> FolderShape:
 
 
 def can_be_model(paths: Iterable[str]) -> bool:
-    """Whether a folder with these files can be a model: it has a configuration or a version directory."""
-    return any(
+    """Whether a folder with these files can be a model: it has a configuration or a version, or it is the Hub's."""
+    paths = list(paths)
+    return is_hub_folder({path.partition("/")[0] for path in paths}) or any(
         path == CONFIG_FILE
         or (path.startswith(f"{NAMED_CONFIGS}/") and path.endswith(".pbtxt"))
         or _version_and_name(path) is not None

@@ -43,6 +43,7 @@ from trident.core.backends.onnxruntime.session import (
     FAILURES,
     LIBRARIES,
     DeclaredGraph,
+    MadeSession,
     SessionRequest,
     SessionSettings,
     driver_problem,
@@ -115,8 +116,7 @@ class OnnxRuntimeBackend:
 
         It is on the device that the configuration asks for, where the operators of the graph have their kernels.
         """
-        # Optimized as the graph that serves: folding constants shows ONNX Runtime dimensions that the file has not.
-        graph = self._inspected(path, config, self._session_settings(config, threads=1))
+        graph = self.inspection_session(path, config)
         signature = signature_of(graph, config.name)
         if isinstance(graph, DeclaredGraph) or (is_complete(config) and config.max_batch_size == 0):
             return signature
@@ -125,8 +125,13 @@ class OnnxRuntimeBackend:
         is_declared = config.max_batch_size == 0 and config.output
         return replace(tried, outputs=signature.outputs) if is_declared else tried
 
-    def _inspected(self, path: Path, config: ModelConfig, plan: SessionSettings) -> Any:
-        """A session, or what the graph declares if it may have operators that are neither CUDA's nor the CPU's."""
+    def inspection_session(self, path: Path, config: ModelConfig) -> Any:
+        """A session, or what the graph declares if it may have operators that are neither CUDA's nor the CPU's.
+
+        Raises a ServerError.
+        """
+        # Optimized as the graph that serves: folding constants shows ONNX Runtime dimensions that the file has not.
+        plan = self._session_settings(config, threads=1)
         gpu = next((placement for placement in placements(config) if placement.kind is DeviceKind.GPU), None)
         providers = [ProviderRequest(CPU, {})]
         request = SessionRequest(config, path, gpu or _INSPECTION, plan, providers, is_inspection=True)
@@ -157,16 +162,11 @@ class OnnxRuntimeBackend:
         With TensorRT each instance has a session of its own, because runs of one session wait for each other there.
         """
         config = context.config
-        spinning = spinning_of(self._cores, size_of_files(context.path))
-        plan = self._session_settings(config, threads=context.threads, spinning=spinning)
-
-        placed = context.placements
+        plan = self.plan(config, context)
         labels: dict[str, tuple[str, ...]] = {}
 
         def load(placement: Placement) -> Any:
-            providers = self._providers(config, placement)
-            own = settings_on(plan, placement, placed)
-            session, found = make_session(SessionRequest(config, context.path, placement, own, providers))
+            session, found = self.session(config, context, placement, plan)
             _check_signature(config, context.path, session)
             labels.update(found)
             if placement.kind is DeviceKind.GPU:
@@ -194,7 +194,7 @@ class OnnxRuntimeBackend:
                     close = partial(leave, placement.device)
                 else:
                     session = load(placement)
-            options = run_options(settings_on(plan, placement, placed))
+            options = run_options(settings_on(plan, placement, context.placements))
             return make_runner(session, context.spec, placement, options, may_run_inline, close)
 
         def provider(session: Any) -> str:
@@ -217,6 +217,19 @@ class OnnxRuntimeBackend:
             session = next(iter(model.loaded.values()))
             log_batching_problem(config, _tried(config, context.path, session, signature_of(session, config.name)))
         return model
+
+    def plan(self, config: ModelConfig, context: LoadContext) -> SessionSettings:
+        """The settings of the sessions of the version that `context` loads, by `config`. Raises ConfigInvalid."""
+        spinning = spinning_of(self._cores, size_of_files(context.path))
+        return self._session_settings(config, threads=context.threads, spinning=spinning)
+
+    def session(
+        self, config: ModelConfig, context: LoadContext, placement: Placement, plan: SessionSettings
+    ) -> MadeSession:
+        """A session of the version that `context` loads, on the device of `placement`. Raises a ServerError."""
+        providers = self._providers(config, placement)
+        own = settings_on(plan, placement, context.placements)
+        return make_session(SessionRequest(config, context.path, placement, own, providers))
 
     def _providers(self, config: ModelConfig, placement: Placement) -> list[ProviderRequest]:
         providers = requested_providers(config, placement)

@@ -1,0 +1,236 @@
+"""The backend `text`: loads folders of the Hub, and runs texts in groups of like length.
+
+The dynamic batcher gives an execution the texts that are queued. They are sorted by their number of tokens and run in
+groups of at most `max_batch_tokens` tokens, so that a short text is hardly padded to the length of a long one, and one
+large request takes no more memory than many small ones.
+Source: docs/text-models.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trident.core.backends.backend import Backend, BackendModel, LoadContext
+from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
+from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
+from trident.core.backends.registry import check_installed, importing
+from trident.core.backends.text import EXTRA
+from trident.core.backends.text.folder import TOKENIZER, TextModel, read_text_model
+from trident.core.backends.text.tasks import STRIDE, TASKS, Group, Task
+from trident.core.config.autocomplete import auto_complete, is_complete
+from trident.core.config.placement import Placement
+from trident.core.config.problem import ModelSignature
+from trident.core.config.schema import ModelConfig, copy_of
+from trident.core.errors import InvalidRequest, ModelLoadFailed
+from trident.core.inference.tensors import Array
+from trident.core.observability.statistics import BucketUse
+
+_FRAMEWORK = "tokenizers"
+_MAX_BATCH_SIZE = 1024
+# Texts of small requests that are run together. A large request is run alone, and in groups.
+_PREFERRED_BATCH_SIZE = 64
+# A text is cut to so many characters for each token that the model takes before the tokenizer sees it.
+_MOST_CHARACTERS = 1000
+_BUSY_TOKENS = 512
+_KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+_FAILURES = Failures(FAILURES, failure_of, is_poison)
+
+
+def make_backend(settings: Mapping[str, str]) -> Backend:
+    """The backend with the values of --backend-config for it, which are those of ONNX Runtime."""
+    return TextBackend(settings)
+
+
+class TextBackend:
+    """Implements CompletingBackend. Loader threads, several at once."""
+
+    def __init__(self, settings: Mapping[str, str]) -> None:
+        self._onnxruntime = OnnxRuntimeBackend(settings)
+        self.supports_gpus = self._onnxruntime.supports_gpus
+
+    def inspect(self, path: Path, config: ModelConfig) -> ModelSignature:
+        """The tensors of the task of the model in the version directory `path`."""
+        model = read_text_model(path, config)
+        session = self._onnxruntime.inspection_session(path, _with_file(config, model))
+        task = _make_task(model, _read_tokenizer(model, config.name), session)
+        return ModelSignature(inputs=task.inputs, outputs=task.outputs, can_batch=True)
+
+    def complete(self, path: Path, config: ModelConfig) -> None:
+        """Fill in the file, the tensors of the task, and batches."""
+        signature = self.inspect(path, config)
+        config.default_model_filename = read_text_model(path, config).file
+        if not is_complete(config):
+            is_unlimited = config.max_batch_size == 0
+            auto_complete(config, signature, _MAX_BATCH_SIZE)
+            batching = config.dynamic_batching
+            if is_unlimited and config.HasField("dynamic_batching") and not batching.preferred_batch_size:
+                batching.preferred_batch_size.append(_PREFERRED_BATCH_SIZE)
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise a ServerError for execution providers that this ONNX Runtime lacks, or without `tokenizers`."""
+        self._onnxruntime.check(config)
+        check_installed(_FRAMEWORK, EXTRA, config.name)
+
+    def load(self, context: LoadContext) -> BackendModel:
+        """Load one version: a session for each device, and one tokenizer. Raises a ServerError."""
+        name = context.config.name
+        model = read_text_model(context.path, context.config)
+        config = _with_file(context.config, model)
+        tokenizer = _read_tokenizer(model, name)
+        plan = self._onnxruntime.plan(config, context)
+
+        def load(placement: Placement) -> Any:
+            return self._onnxruntime.session(config, context, placement, plan).session
+
+        def runner(session: Any, placement: Placement) -> Runner:
+            run = TextRun(session, model, tokenizer, _make_task(model, tokenizer, session))
+            return Runner(
+                run=run, run_options=run_options(settings_on(plan, placement, context.placements)), padding=run
+            )
+
+        return InProcessModel(
+            context,
+            Framework(
+                load=load,
+                runner=runner,
+                failures=_FAILURES,
+                provider=lambda session: str(session.get_providers()[0]),
+                threads=plan.thread_plan,
+                labels={"scores": model.labels},
+            ),
+        )
+
+
+class TextRun:
+    """Runs batches of texts: a Run. `use` says how the latest one was padded. On one thread at a time."""
+
+    def __init__(self, session: Any, model: TextModel, tokenizer: Any, task: Task) -> None:
+        """Raises ModelLoadFailed for a graph that needs other inputs than a tokenizer gives."""
+        self.use = BucketUse(0, 0, 0, 0)
+        self._session = session
+        self._model = model
+        self._task = task
+        self._encode = tokenizer.encode_batch if task.needs_offsets else tokenizer.encode_batch_fast
+        self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
+        self._inputs: dict[str, type[np.generic]] = {}
+        for argument in session.get_inputs():
+            if argument.name not in _KNOWN_INPUTS:
+                raise ModelLoadFailed(
+                    f"the graph {model.file} has the input '{argument.name}', which a tokenizer does not give",
+                    hint=f"export the model for {model.task.value}: its inputs may be {', '.join(_KNOWN_INPUTS)}",
+                )
+            self._inputs[argument.name] = np.int32 if "int32" in argument.type else np.int64
+
+    def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> Sequence[Array]:
+        """The outputs `names` for the texts in `feed`. Raises InvalidRequest for a text that the model cannot take."""
+        task, most = self._task, self._model.max_tokens * _MOST_CHARACTERS
+        texts = [
+            text[:most] if isinstance(text, str) else (text[0][:most], text[1][:most]) for text in task.texts(feed)
+        ]
+        try:
+            encodings = self._encode(texts)
+        except Exception as error:  # the library raises nothing narrower
+            raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
+        if not self._model.truncate:
+            self._refuse_long(encodings)
+        owners = list(range(len(encodings)))
+        if task.splits:
+            owners = [at for at, encoding in enumerate(encodings) for _ in range(1 + len(encoding.overflowing))]
+            encodings = [part for encoding in encodings for part in (encoding, *encoding.overflowing)]
+        rows: list[Any] = [None] * len(encodings)
+        tokens = padding = 0
+        for indices in groups([len(encoding) for encoding in encodings], self._model.max_batch_tokens):
+            group = self._run([encodings[at] for at in indices], options)
+            tokens += int(group.mask.sum())
+            padding += group.mask.size
+            for at, row in zip(indices, task.rows(group), strict=True):
+                rows[at] = row
+        self.use = BucketUse(0, 0, tokens, padding - tokens)
+        if task.splits:
+            parts: list[list[Any]] = [[] for _ in texts]
+            for owner, row in zip(owners, rows, strict=True):
+                parts[owner].append(row)
+            rows = parts
+        tensors = task.tensors(rows, feed)
+        return [tensors[name] for name in names]
+
+    def _run(self, encodings: list[Any], options: Any) -> Group:
+        length = max(map(len, encodings))
+        ids = np.full((len(encodings), length), self._pad_id, np.int64)
+        mask = np.zeros_like(ids)
+        types = np.zeros_like(ids)
+        for row, encoding in enumerate(encodings):
+            size = len(encoding)
+            ids[row, :size] = encoding.ids
+            mask[row, :size] = 1
+            if "token_type_ids" in self._inputs:
+                types[row, :size] = encoding.type_ids
+        made = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
+        if "position_ids" in self._inputs:
+            made["position_ids"] = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+        feed = {name: made[name].astype(kind, copy=False) for name, kind in self._inputs.items()}
+        return Group(encodings, mask, self._session.run(self._task.graph_outputs, feed, options))
+
+    def _refuse_long(self, encodings: Sequence[Any]) -> None:
+        most = self._model.max_tokens
+        for at, encoding in enumerate(encodings):
+            if len(encoding) > most:
+                raise InvalidRequest(
+                    f"text {at} has {len(encoding)} tokens, the model takes {most}",
+                    hint="shorten it, or let the server cut texts: parameter truncate of the model",
+                )
+
+
+def groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """The indices of texts of `lengths` tokens in groups of like length, of at most `most` tokens with padding.
+
+    A text that is longer than that is a group of its own. A group with enough tokens to keep the processor busy ends
+    where the next text would make a fifth of it padding.
+    """
+    group: list[int] = []
+    tokens = 0
+    for at in sorted(range(len(lengths)), key=lengths.__getitem__):
+        length = lengths[at]
+        size = (len(group) + 1) * length
+        if group and (size > most or (tokens >= _BUSY_TOKENS and size * 4 > (tokens + length) * 5)):
+            yield group
+            group, tokens = [], 0
+        group.append(at)
+        tokens += length
+    if group:
+        yield group
+
+
+def _with_file(config: ModelConfig, model: TextModel) -> ModelConfig:
+    """`config` with the ONNX file of the folder."""
+    named = copy_of(config)
+    named.default_model_filename = model.file
+    return named
+
+
+def _make_task(model: TextModel, tokenizer: Any, session: Any) -> Task:
+    return TASKS[model.task](model, tokenizer, {each.name: len(each.shape) for each in session.get_outputs()})
+
+
+def _read_tokenizer(model: TextModel, name: str) -> Any:
+    """The Hub's tokenizer, set to cut texts as `model` says. Raises ModelLoadFailed."""
+    with importing("text", EXTRA):
+        from tokenizers import Tokenizer
+    try:
+        tokenizer = Tokenizer.from_file(str(model.folder / TOKENIZER))
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelLoadFailed(f"failed to read {model.folder / TOKENIZER} of text model '{name}': {error}") from error
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if model.truncate:
+        if TASKS[model.task].splits:
+            stride = min(STRIDE, model.max_tokens // 2)
+            tokenizer.enable_truncation(model.max_tokens, stride=stride, strategy="only_second")
+        else:
+            tokenizer.enable_truncation(model.max_tokens)
+    return tokenizer

@@ -1,0 +1,421 @@
+"""Text models over the routes of other servers, so that the clients of those work as they are.
+
+    /v1/embeddings, /v1/models              OpenAI
+    /v1/rerank                              Jina AI, Cohere and vLLM
+    /embed, /rerank, /predict               text-embeddings-inference
+
+Models of the backend `text` have the tensors that these routes need; so may any other. A request that names no model
+is for the only one that has them.
+Source: docs/text-models.md; the API references of OpenAI, Jina AI and text-embeddings-inference.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import InvalidRequest, ServerError
+from trident.core.http.body import too_large
+from trident.core.http.dataplane import off_hub, one_response, read_body, run, run_many
+from trident.core.http.errors import HttpError, log_error, message_of
+from trident.core.http.front_end import HttpFrontEnd
+from trident.core.http.reply import Environ, Reply, json_reply, text_reply
+from trident.core.inference.request import InferenceRequest, InputTensor
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.tensors import BYTES, Array, Buffer, bytes_array
+
+# The tensors, as the backend `text` calls them.
+TEXT, QUERY, LABELS = "text", "query", "candidate_labels"
+EMBEDDING, TOKENS, SCORE, SCORES, ANSWER = "embedding", "tokens", "score", "scores", "answer"
+
+# A text for each row, or several.
+Texts = Sequence[str] | Sequence[list[str]]
+# An error's `type` in OpenAI's form, by its status; all others are `server_error`.
+_ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+
+
+# --- the routes
+
+
+def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """OpenAI's `POST /v1/embeddings`."""
+    try:
+        return _embeddings(front_end, environ)
+    except ServerError as error:
+        return _openai_error(front_end, environ, error)
+
+
+def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
+    """OpenAI's `GET /v1/models` and `GET /v1/models/NAME`: the models that are ready."""
+    try:
+        if model:
+            front_end.engine.model(model)
+            return json_reply(_model_object(model))
+    except ServerError as error:
+        return _openai_error(front_end, environ, error)
+    return json_reply({"object": "list", "data": [_model_object(name) for name in _ready(front_end)]})
+
+
+def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /v1/rerank`: documents in the order of their relevance for a query."""
+    try:
+        body = _object(front_end, environ)
+        documents = [each.get(TEXT) if isinstance(each, dict) else each for each in _list(body, "documents")]
+        texts = _strings(documents, "documents")
+        model = _model_with(front_end, _name(body), SCORE)
+        scores, tokens = _scores(front_end, environ, model, body, texts)
+        order = _best_first(scores)[: _count(body, "top_n", len(texts))]
+        results = [
+            {"index": at, "relevance_score": float(scores[at])}
+            | ({"document": {TEXT: texts[at]}} if body.get("return_documents", True) is True else {})
+            for at in order
+        ]
+        return json_reply({"object": "list", "model": model.spec.name, "usage": tokens, "results": results})
+    except ServerError as error:
+        return _openai_error(front_end, environ, error)
+
+
+def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /embed`: a list of vectors."""
+    body = _object(front_end, environ)
+    inputs = body.get("inputs")
+    texts = _strings([inputs] if isinstance(inputs, str) else _list(body, "inputs"), "inputs")
+    model, name, output = _embedding_model(front_end, _name(body))
+    vectors = _run(front_end, environ, model, {name: texts}, (output,))[output]
+    return json_reply(vectors.tolist())
+
+
+def rerank(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /rerank`: the indices of texts with their scores, the best first."""
+    body = _object(front_end, environ)
+    return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
+
+
+def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """`POST /predict`: the labels of one text with their scores, the best first; or a list of that for each text."""
+    body = _object(front_end, environ)
+    inputs = body.get("inputs")
+    # A list may hold texts, or lists of one text. Pairs are for rerankers.
+    listed = [inputs] if isinstance(inputs, str) else _list(body, "inputs")
+    flat = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in listed]
+    model = _model_with(front_end, _name(body), SCORES)
+    scores = _run(front_end, environ, model, {TEXT: _strings(flat, "inputs")}, (SCORES,))[SCORES]
+    found = [_labelled(model.spec, row) for row in scores]
+    return json_reply(found[0] if isinstance(inputs, str) else found)
+
+
+# --- the form of Hugging Face's containers
+
+
+def hugging_face(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
+    """The answer to `{"inputs": …, "parameters": …}`, or to lines of that, in the form of transformers' pipelines.
+
+    None for a body of another form. Raises ServerError.
+    """
+    try:
+        documents = [orjson.loads(line) for line in bytes(body).splitlines() if line.strip()]
+        is_lines = len(documents) > 1
+    except ValueError:
+        try:
+            documents, is_lines = [orjson.loads(body)], False
+        except ValueError:
+            return None
+    if not documents or not all(_is_of_pipeline(document) for document in documents):
+        return None
+    answers = [_pipeline_answer(front_end, environ, model, document) for document in documents]
+    if is_lines:
+        return text_reply(200, b"\n".join(map(orjson.dumps, answers)), "application/jsonlines")
+    return json_reply(answers[0])
+
+
+def _is_of_pipeline(document: Any) -> bool:
+    inputs = document.get("inputs") if isinstance(document, dict) else None
+    if isinstance(inputs, list):
+        return bool(inputs) and all(isinstance(each, str) for each in inputs)
+    return isinstance(inputs, str | dict)
+
+
+def _pipeline_answer(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: dict[str, Any]) -> Any:
+    spec, inputs = model.spec, body["inputs"]
+    options = body.get("parameters")
+    options = options if isinstance(options, dict) else {}
+    if isinstance(inputs, dict):
+        return _pipeline_answer_of_object(front_end, environ, model, inputs)
+    texts = _strings([inputs] if isinstance(inputs, str) else inputs, "inputs")
+    tensors: dict[str, Texts] = {TEXT: texts}
+    labels: list[str] = []
+    if LABELS in spec.inputs:
+        labels = _strings(_list(options, LABELS), LABELS)
+        tensors[LABELS] = [labels] * len(texts)
+    output = next((name for name in (EMBEDDING, SCORES, ANSWER) if name in spec.outputs), "")
+    if tensors.keys() != spec.inputs.keys() or not output:
+        raise InvalidRequest(
+            f"model '{spec.name}' takes {', '.join(spec.inputs)}: send 'inputs' as an object with these members"
+        )
+    found = _run(front_end, environ, model, tensors, (output,))[output]
+    if output == EMBEDDING:
+        return found.tolist()
+    if output == ANSWER:
+        answers = [orjson.loads(each) for each in found.ravel()]
+        return answers[0] if isinstance(inputs, str) else answers
+    if labels:
+        ranked = [
+            {"sequence": text, "labels": [labels[at] for at in order], "scores": row[order].tolist()}
+            for text, row in zip(texts, found, strict=True)
+            for order in [_best_first(row)]
+        ]
+        return ranked[0] if isinstance(inputs, str) else ranked
+    best = [_labelled(spec, row)[: _count(options, "top_k", 1)] for row in found]
+    return best if "top_k" in options else [row[0] for row in best]
+
+
+def _pipeline_answer_of_object(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, inputs: dict[str, Any]
+) -> Any:
+    spec = model.spec
+    if SCORE in spec.outputs:
+        return _ranked(front_end, environ, model, inputs)
+    missing = [name for name in spec.inputs if name not in inputs]
+    if missing or ANSWER not in spec.outputs:
+        raise InvalidRequest(f"'inputs' has no member '{', '.join(missing) or TEXT}', which model '{spec.name}' takes")
+    tensors = {name: _strings([inputs[name]], name) for name in spec.inputs}
+    return orjson.loads(_run(front_end, environ, model, tensors, (ANSWER,))[ANSWER].ravel()[0])
+
+
+def _ranked(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Mapping[str, Any]) -> Any:
+    texts = _strings(_list(body, "texts"), "texts")
+    scores, _ = _scores(front_end, environ, model, body, texts)
+    with_text = body.get("return_text") is True
+    return [
+        {"index": at, SCORE: float(scores[at])} | ({TEXT: texts[at]} if with_text else {}) for at in _best_first(scores)
+    ]
+
+
+def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
+    labels = spec.outputs[SCORES].labels or [str(at) for at in range(len(row))]
+    return [{"label": labels[at], SCORE: float(row[at])} for at in _best_first(row)]
+
+
+# --- embeddings
+
+
+def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    body = _object(front_end, environ)
+    given = body.get("input")
+    texts = _strings([given] if isinstance(given, str) else _list(body, "input"), "input")
+    if "" in texts:
+        raise InvalidRequest("'input' cannot be an empty string")
+    form = body.get("encoding_format", "float")
+    if form not in ("float", "base64"):
+        raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
+    model, name, output = _embedding_model(front_end, _name(body))
+    wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
+    found = _run(front_end, environ, model, {name: texts}, wanted)
+    vectors = found[output]
+    if body.get("dimensions") is not None:
+        vectors = _shortened(vectors, _count(body, "dimensions", vectors.shape[1]))
+    document = {
+        "object": "list",
+        "data": off_hub(front_end, vectors.nbytes, _data, vectors, form),
+        "model": model.spec.name,
+        "usage": _usage(found),
+    }
+    return off_hub(front_end, vectors.nbytes, json_reply, document)
+
+
+def _data(vectors: Array, form: str) -> list[dict[str, Any]]:
+    values: Iterator[Any] = (
+        (base64.b64encode(row.astype("<f4").tobytes()).decode() for row in vectors)
+        if form == "base64"
+        else iter(vectors.tolist())
+    )
+    return [{"object": "embedding", "index": index, "embedding": value} for index, value in enumerate(values)]
+
+
+def _shortened(vectors: Array, size: int) -> Array:
+    """The first elements of each vector, of length 1 again, as models of the Matryoshka kind are meant to be used."""
+    if size > vectors.shape[1]:
+        raise InvalidRequest(f"'dimensions' is {size}, the model's vectors have {vectors.shape[1]}")
+    cut = vectors[:, :size]
+    return np.asarray(cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12))
+
+
+def _embedding_model(front_end: HttpFrontEnd, name: str) -> tuple[ServedModel, str, str]:
+    """The model, its input and its output. Raises InvalidRequest for a model that takes no text or gives no vector."""
+    model = _model_with(front_end, name, EMBEDDING) if not name else one_response(front_end.engine.model(name))
+    spec = model.spec
+    inputs = [each.name for each in spec.inputs.values() if each.datatype is BYTES]
+    vectors = [each.name for each in spec.outputs.values() if each.datatype.name in ("FP32", "FP16", "FP64")]
+    output = EMBEDDING if EMBEDDING in vectors else vectors[0] if len(vectors) == 1 else ""
+    if len(spec.inputs) != 1 or len(inputs) != 1 or not output:
+        raise InvalidRequest(
+            f"model '{spec.name}' gives no embeddings of texts",
+            hint=f"it needs one BYTES input, and an output called {EMBEDDING} or only one of floating-point numbers",
+        )
+    return model, inputs[0], output
+
+
+# --- scores
+
+
+def _scores(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Mapping[str, Any], texts: Sequence[str]
+) -> tuple[Array, dict[str, int]]:
+    """How well each of `texts` answers the query in `body`, and the tokens used."""
+    query = _strings([body.get(QUERY)], QUERY)
+    wanted = (SCORE, TOKENS) if TOKENS in model.spec.outputs else (SCORE,)
+    found = _run(front_end, environ, model, {QUERY: query * len(texts), TEXT: texts}, wanted)
+    return found[SCORE].reshape(-1), _usage(found)
+
+
+def _best_first(scores: Array) -> list[int]:
+    return np.argsort(-scores, kind="stable").tolist()  # type: ignore[no-any-return]
+
+
+def _usage(found: Mapping[str, Array]) -> dict[str, int]:
+    tokens = int(found[TOKENS].sum()) if TOKENS in found else 0
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+# --- models and requests
+
+
+def _ready(front_end: HttpFrontEnd) -> list[str]:
+    index = front_end.bridge.run(front_end.engine.repository_index, True)
+    return sorted({entry.name for entry in index})
+
+
+def _model_object(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "trident"}
+
+
+def _model_with(front_end: HttpFrontEnd, name: str, output: str) -> ServedModel:
+    """The model `name`, or the only one with the output. Raises InvalidRequest if it lacks it or several have it."""
+    if name:
+        model = one_response(front_end.engine.model(name))
+        if output not in model.spec.outputs:
+            raise InvalidRequest(f"model '{name}' has no output '{output}', which this route needs")
+        return model
+    found: list[ServedModel] = []
+    for ready in _ready(front_end):
+        try:
+            model = front_end.engine.model(ready)
+        except ServerError:  # unloaded meanwhile
+            continue
+        if output in model.spec.outputs and TEXT in model.spec.inputs:
+            found.append(model)
+    if len(found) != 1:
+        names = ", ".join(model.spec.name for model in found[:10])
+        raise InvalidRequest(
+            f"no model with the output '{output}' is ready" if not found else f"several models fit: {names}",
+            hint="name one in the member 'model'" if found else "load one of the backend text",
+        )
+    return one_response(found[0])
+
+
+def _run(
+    front_end: HttpFrontEnd,
+    environ: Environ,
+    model: ServedModel,
+    inputs: Mapping[str, Texts],
+    outputs: tuple[str, ...],
+) -> dict[str, Array]:
+    """The outputs for texts, with a row for each. More texts than a batch may have are several requests."""
+    spec = model.spec
+    count = len(next(iter(inputs.values())))
+    most = max(1, spec.max_batch_size)
+    requests = [
+        _request(spec, {name: texts[at : at + most] for name, texts in inputs.items()}, outputs)
+        for at in range(0, count, most)
+    ]
+    if len(requests) == 1:
+        responses = [run(front_end, environ, model, requests[0])]
+    else:
+        responses = front_end.bridge.run_long(run_many, front_end, environ, requests)
+    return {name: np.concatenate([_rows(response, name, spec) for response in responses]) for name in outputs}
+
+
+def _request(spec: ModelSpec, inputs: Mapping[str, Texts], outputs: tuple[str, ...]) -> InferenceRequest:
+    tensors = []
+    for name, texts in inputs.items():
+        rows = [text if isinstance(text, list) else [text] for text in texts]
+        dims = (*[1 for _ in spec.inputs[name].dims[1:]], len(rows[0]))
+        shape = (len(rows), *dims) if spec.max_batch_size > 0 else dims
+        elements = bytes_array([text.encode() for row in rows for text in row], shape)
+        tensors.append(InputTensor(name, "BYTES", shape, elements))
+    return InferenceRequest(spec.name, tensors, outputs=outputs)
+
+
+def _rows(response: InferenceResponse, name: str, spec: ModelSpec) -> Array:
+    array = next(output.array for output in response.outputs if output.name == name)
+    return array if spec.max_batch_size > 0 else array.reshape(1, -1)
+
+
+# --- bodies and errors
+
+
+def _object(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any]:
+    """The JSON object in the body. Raises InvalidRequest."""
+    body = read_body(front_end, environ)
+    limit = front_end.options.max_input_size
+    if len(body) > limit:
+        raise too_large(str(len(body)), limit)
+    try:
+        document = off_hub(front_end, len(body), orjson.loads, body)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidRequest("the body is not a JSON object")
+    return document
+
+
+def _name(body: Mapping[str, Any]) -> str:
+    name = body.get("model", "")
+    if not isinstance(name, str):
+        raise InvalidRequest("'model' is not a string")
+    return name
+
+
+def _list(body: Mapping[str, Any], member: str) -> list[Any]:
+    values = body.get(member)
+    if not isinstance(values, list) or not values:
+        raise InvalidRequest(f"'{member}' must be a list with at least one text")
+    return values
+
+
+def _strings(values: Sequence[Any], member: str) -> list[str]:
+    for at, value in enumerate(values):
+        if not isinstance(value, str):
+            hint = (
+                "send texts: token ids of another tokenizer mean nothing to this model" if member == "input" else None
+            )
+            raise InvalidRequest(f"item {at} of '{member}' is not a string", hint=hint)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(f"item {at} of '{member}' has half of a surrogate pair") from None
+    return [*values]
+
+
+def _count(body: Mapping[str, Any], member: str, default: int) -> int:
+    value = body.get(member)
+    if value is None:
+        return default
+    if type(value) is not int or value < 1:
+        raise InvalidRequest(f"'{member}' must be a whole number of at least 1")
+    return value
+
+
+def _openai_error(front_end: HttpFrontEnd, environ: Environ, error: ServerError) -> Reply:
+    """The error in OpenAI's form, which its clients show."""
+    status = error.status if isinstance(error, HttpError) else front_end.status_of(error)
+    log_error(error, status, environ)
+    kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    message = message_of(error, front_end.options.error_hints)
+    return json_reply({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
