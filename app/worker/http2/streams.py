@@ -211,7 +211,7 @@ def _ignore() -> None:
     """Stands in for a connection that has ended."""
 
 
-class Nobody(Receiver):
+class NullReceiver(Receiver):
     """Stands in for a call that has not begun, or has ended."""
 
     __slots__ = ()
@@ -241,7 +241,7 @@ class Nobody(Receiver):
         pass
 
 
-NOBODY: Final = Nobody()
+NO_RECEIVER: Final = NullReceiver()
 
 
 _OPEN: Final = StreamState.OPEN
@@ -278,7 +278,7 @@ class Http2Stream(Stream):
         self.window = window
         self.expected = expected
         self.state = _OPEN
-        self.receiver: Receiver = NOBODY
+        self.receiver: Receiver = NO_RECEIVER
         self.is_paused = self.is_released = False
         self.waiting: Unsent | None = None
 
@@ -569,7 +569,7 @@ class Streams:
         """`stream` is closed on the wire. Its place is free when its call has ended, too."""
         del self.open[stream.id]
         stream.state = _CLOSED
-        stream.receiver = NOBODY
+        stream.receiver = NO_RECEIVER
         if stream.is_released:
             self.places_taken -= 1
         if stream.waiting is not None:
