@@ -38,7 +38,7 @@ unexport PYTHONDONTWRITEBYTECODE
   test-gpu-options clean
 
 serve: $(VENV)/.installed-cpu
-	$(BIN)/trident serve --error-hints=text $(SERVE_ARGS)
+	$(BIN)/trident serve --error-hints=text --console=true $(SERVE_ARGS)
 
 test: $(VENV)/.installed-test
 	$(PYTEST) $(TEST_ARGS)

@@ -45,6 +45,10 @@ def serve(settings: ServerSettings) -> int:
         let_openmp_sleep()
     try:
         configure_logging(replace(settings.log_options, colour=has_colours()))
+        if settings.console:
+            from trident.core.observability.log_ring import keep_log_lines
+
+            keep_log_lines()
         log_stray_messages()
         log = logging.getLogger("trident.cli")
         for warning in settings.warnings:

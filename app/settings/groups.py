@@ -313,6 +313,9 @@ class HttpSettings:
         "repository control.")
     http_max_input_size: int = option(67108864, INTEGER64,
         "Maximum size of a request body in bytes, as sent and when decompressed.")
+    console: bool = option(False, BOOLEAN,
+        "Whether the HTTP port has a page for people, /console: the models and their load, a form to try them, the log "
+        "and traces. It is behind the tokens, if there are any.", own=True)
     health_body: str = option("empty", choice("health-body", "empty", "json"),
         'Body of a 200 of the health routes: empty, as in Triton, or JSON such as {"ready":true}, which clients of '
         "KServe read.", own=True)

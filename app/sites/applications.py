@@ -27,6 +27,7 @@ from trident.core.frontend.gevent_bridge import GeventBridge
 from trident.core.http.application import V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.metrics import MetricsApplication, MetricsPage, request_metrics_page
+from trident.core.http.routes import ROUTES
 from trident.core.observability.metrics.exposition import render
 from trident.core.observability.metrics.families import log_family, metric_families
 from trident.core.observability.metrics.snapshot import MetricsOptions
@@ -78,7 +79,13 @@ class Applications:
             interval_ms=settings.metrics_interval_ms,
             config=settings.metrics_settings,
         )
-        self._v2 = V2Application(engine, http_options(settings, tokens), make_bridge(settings.http_thread_count))
+        routes = ROUTES
+        if settings.console:
+            from trident.core.http.console.routes import CONSOLE_ROUTES  # reads the files of the page
+
+            routes = (*ROUTES, *CONSOLE_ROUTES)
+        bridge = make_bridge(settings.http_thread_count)
+        self._v2 = V2Application(engine, http_options(settings, tokens), bridge, routes)
         self._of_platforms = {own.port: self._made_for(each, own) for each, own in settings.open_platforms.items()}
         self._made = [self._v2, *self._of_platforms.values()]
 

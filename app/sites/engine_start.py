@@ -16,6 +16,7 @@ from trident.core.observability.metrics.snapshot import MetricsOptions
 from trident.core.observability.tracing.settings import TraceOptions
 
 _ALONE = EnginePlace()
+_KEPT_TRACES = 100
 
 
 def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> EngineOptions:
@@ -55,8 +56,9 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         shm_map_from=settings.client_shm_map_bytes,
         response_window=WindowLimits(settings.response_window_count, settings.response_window_bytes),
         resource_limits=settings.resource_limits,
-        tracing=_tracing(settings.trace_options, place),
-        latencies=MetricsOptions(config=settings.metrics_settings).latencies,
+        tracing=_tracing(settings.trace_options, place, _KEPT_TRACES if settings.console else 0),
+        latencies=replace(MetricsOptions(config=settings.metrics_settings).latencies, steps=settings.console),
+        console=settings.console,
         place=place,
     )
 
@@ -70,10 +72,10 @@ def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:
     return {**found, "python": {CACHE_DIRECTORY: cache, **found.get("python", {})}}
 
 
-def _tracing(options: TraceOptions, place: EnginePlace) -> TraceOptions:
+def _tracing(options: TraceOptions, place: EnginePlace, kept: int) -> TraceOptions:
     """Engines after the first write traces to files of their own, and no two of them give a trace the same number."""
     file = f"{options.file}.engine-{place.index}" if options.file and place.index else options.file
-    return replace(options, file=file, numbers=(1 + place.index, place.count))
+    return replace(options, file=file, numbers=(1 + place.index, place.count), kept=kept)
 
 
 def _has_metrics(settings: ServerSettings) -> bool:

@@ -16,7 +16,7 @@ from trident.app.settings.sources import DEFAULT
 from trident.core.config.spec import ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.http.sample_request import TOKEN, Place, curl, make_sample, write_request
-from trident.core.lifecycle.lifecycle import VersionOverview
+from trident.core.lifecycle.state import VersionOverview
 from trident.core.observability import log as console
 from trident.core.observability.log import escaped, log_command, log_table
 
@@ -137,6 +137,8 @@ def log_first_request(settings: ServerSettings, specs: Iterable[ModelSpec]) -> N
     place = Place(url=url, headers=headers, trusted=not settings.http_use_ssl)
     command = min(filter(None, (_first_request(spec, place) for spec in specs)), key=len, default="")
     log_command(_log, f"Serving at {url}. To try it:", command or curl(place, "/v2"))
+    if settings.console:
+        log_command(_log, "The console, for a browser:", f"{url}/console")
 
 
 def _first_request(spec: ModelSpec, place: Place) -> str:

@@ -14,17 +14,26 @@ from pathlib import Path
 
 from trident.core.backends.registry import BackendRegistry
 from trident.core.config.spec import ModelSpec
+from trident.core.config.validate import settings_without_effect
 from trident.core.cuda.driver import gpu_ids
 from trident.core.engine.bls import EngineBlsClient
-from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServedModel, ServerMetadata, model_metadata
+from trident.core.engine.protocol import (
+    ConfigMessage,
+    ConfigReport,
+    ModelMetadata,
+    ServedModel,
+    ServerMetadata,
+    model_metadata,
+)
 from trident.core.errors import InvalidRequest
-from trident.core.lifecycle.lifecycle import Lifecycle, VersionOverview, overview
+from trident.core.lifecycle.lifecycle import Lifecycle, overview
 from trident.core.lifecycle.loader import ModelLoader
 from trident.core.lifecycle.model import is_met, repository_index, version_states
 from trident.core.lifecycle.options import EngineOptions
-from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase
+from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import CpuMeter, GpuMeter, HardwareGauges, gpu_uuids
+from trident.core.observability.history import History, VersionHistory, Watched
 from trident.core.observability.log import LogLevels, change_log
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
 from trident.core.observability.metrics.families import is_reserved
@@ -38,6 +47,7 @@ from trident.core.observability.metrics.snapshot import (
 from trident.core.observability.slowest_requests import VersionRequests
 from trident.core.observability.statistics import VersionStatistics
 from trident.core.observability.switches import SWITCHES
+from trident.core.observability.tracing.recent import TraceRecord
 from trident.core.observability.tracing.settings import Changes, TraceOptions
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
@@ -77,6 +87,7 @@ class InferenceEngine:
         self._response_cache = response_cache
         self._rate_limiter = rate_limiter
         self._regions = regions or Regions()
+        self._history = History(self._watched) if options.console else None
 
     @property
     def generation(self) -> int:
@@ -87,6 +98,8 @@ class InferenceEngine:
         """Begin to load the models on native threads; `phase` says how far the start is."""
         self._hardware.start()
         self._lifecycle.start()
+        if self._history is not None:
+            self._history.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
         """Whether the start ended, well or badly, within `timeout_s` seconds. Blocks."""
@@ -108,15 +121,32 @@ class InferenceEngine:
     def finish(self, timeout_s: float) -> bool:
         """Answer accepted requests for at most `timeout_s` seconds, then free everything. False if some are left."""
         drained = self._lifecycle.finish(timeout_s)
+        if self._history is not None:
+            self._history.close()
         if self._response_cache is not None:
             self._response_cache.close()
         self._hardware.close()
         self._tracer.close()
         return drained
 
-    def overview(self) -> list[VersionOverview]:
-        """Every version and the models without one, for a person to read."""
-        return overview(self._models.all())
+    def overview(self, name: str = "") -> list[VersionOverview]:
+        models = self._models.named(name) if name else self._models.all()
+        return overview(models, self._history.activity() if self._history is not None else {})
+
+    def history(self, models: list[str], since: int) -> list[VersionHistory]:
+        return self._history.of(models, since) if self._history is not None else []
+
+    def _watched(self) -> list[Watched]:
+        return [Watched(v.name, v.version, v.statistics, v.queued) for v in self._models.versions() if v.is_ready]
+
+    def config_report(self, name: str, version: int = -1) -> ConfigReport:
+        config = self._models.find(name, version).config
+        written = next((model.written_config for model in self._models.named(name) if model.serving), None)
+        return ConfigReport(
+            in_force=ConfigMessage.of(config),
+            written=ConfigMessage.of(written) if written is not None else None,
+            without_effect=settings_without_effect(written if written is not None else config),
+        )
 
     def model(self, name: str, version: int = -1) -> ServedModel:
         return self._models.find(name, version)
@@ -231,6 +261,9 @@ class InferenceEngine:
 
     def trace_settings(self, model: str = "") -> dict[str, list[str] | str]:
         return self._tracer.settings(model)
+
+    def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
+        return self._tracer.recent()
 
     def change_trace(self, model: str, changes: Changes) -> None:
         self._tracer.change(model, changes)

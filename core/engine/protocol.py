@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from trident.core.config.problem import Problem
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.response import CachedAnswer
 from trident.core.inference.tensors import Shape
-from trident.core.lifecycle.state import IndexEntry, ServingPhase
+from trident.core.lifecycle.state import IndexEntry, ServingPhase, VersionOverview
+from trident.core.observability.history import VersionHistory
 from trident.core.observability.log import LogLevels
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.observability.slowest_requests import VersionRequests
 from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.tracing.recent import TraceRecord
 from trident.core.observability.tracing.settings import Changes
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
@@ -108,6 +111,18 @@ class ConfigMessage:
         from trident.core.config.schema import ModelConfig
 
         return ModelConfig.FromString(self.serialized)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigReport:
+    """The configuration in force, and as its author wrote it before it was completed: None if that is not known.
+
+    `without_effect` are the settings of the author that change nothing here.
+    """
+
+    in_force: ConfigMessage
+    written: ConfigMessage | None
+    without_effect: list[Problem]
 
 
 # Source: docs/spec/http.md section 3.
@@ -264,6 +279,22 @@ class Engine(Protocol):
         `model_statistics` does."""
         ...
 
+    @call()
+    def overview(self, name: str = "") -> list[VersionOverview]:
+        """Every version and the models without one; of all models if `name` is empty."""
+        ...
+
+    @call()
+    def history(self, models: list[str], since: int) -> list[VersionHistory]:
+        """What all versions of these models did after the second `since` of the wall clock; the last fifteen minutes
+        are known. Empty unless the server has its console."""
+        ...
+
+    @call()
+    def config_report(self, name: str, version: int = -1) -> ConfigReport:
+        """Raises the lookup errors of `model`."""
+        ...
+
     @call(blocks=True)
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         """Every known version and, unless `ready_only`, every model directory. Blocks on storage."""
@@ -317,6 +348,11 @@ class Engine(Protocol):
     @call()
     def trace_settings(self, model: str = "") -> dict[str, list[str] | str]:
         """The trace settings in force for a model, or for all without settings of their own, as clients see them."""
+        ...
+
+    @call()
+    def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
+        """The last traces, each request with those that it led to. Empty unless the server has its console."""
         ...
 
     @call(changes_state=True)

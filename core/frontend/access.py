@@ -143,7 +143,7 @@ class AuthTokens:
 
     def requires(self, group: str) -> bool:
         """Whether a call of `group` must have a token. Routes without a group, "", are not health."""
-        return group in ADMIN if self._scope is Scope.ADMIN else group != HEALTH
+        return group in ADMIN if self._scope is Scope.ADMIN else group not in (HEALTH, PAGE)
 
     def check(self, group: str, header_value: Callable[[str], str | None]) -> None:
         """Raise Unauthenticated unless the request may use `group`.
@@ -167,6 +167,8 @@ class AuthTokens:
 
 # The group of the routes that probes ask for.
 HEALTH = "health"
+# The files of the console, which are the same for everyone; what the page shows has its own groups.
+PAGE = "page"
 GROUPS = (
     HEALTH,
     "metadata",

@@ -34,8 +34,17 @@ from trident.core.lifecycle.long_executions import LongExecutions
 from trident.core.lifecycle.model import Model, Retirement, index_entry, log_in_flight, poll_failure
 from trident.core.lifecycle.models import Models, StartProgress, find_steps
 from trident.core.lifecycle.options import EngineOptions, EnginePlace
-from trident.core.lifecycle.state import IndexEntry, LoadCause, LoadCounts, ModelState, Phase, ServingPhase
+from trident.core.lifecycle.state import (
+    IndexEntry,
+    LoadCause,
+    LoadCounts,
+    ModelState,
+    Phase,
+    ServingPhase,
+    VersionOverview,
+)
 from trident.core.lifecycle.version import ModelVersion
+from trident.core.observability.history import Activity
 from trident.core.repository.repositories import NOT_UNIQUE, Located, ModelKey, Repositories, Scan
 from trident.core.repository.sources import (
     FolderShape,
@@ -519,27 +528,26 @@ def check_model_name(name: str) -> None:
         raise InvalidRequest(f"invalid model name '{name}', model name must not contain path traversal characters")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VersionOverview:
-    """One model version and where it runs; empty texts for a version that does not run or a model without versions."""
-
-    entry: IndexEntry
-    device: str = ""
-    execution_provider: str = ""
-
-
-def overview(models: Iterable[Model]) -> list[VersionOverview]:
+def overview(models: Iterable[Model], active: Mapping[tuple[str, int], Activity]) -> list[VersionOverview]:
+    """Every version and the models without one; `active` are the versions that did something."""
     lines: list[VersionOverview] = []
     for model in models:
         if not model.versions:
             failed = IndexEntry(name=model.key.name, state=ModelState.UNAVAILABLE, reason=model.problem)
             lines.append(VersionOverview(entry=failed))
-        lines += [
-            VersionOverview(
-                entry=index_entry(model, version),
-                device=version.description.get("device", ""),
-                execution_provider=version.description.get("execution provider", ""),
+        for number, version in sorted(model.versions.items()):
+            processes = version.processes()
+            lines.append(
+                VersionOverview(
+                    entry=index_entry(model, version),
+                    device=version.description.get("device", ""),
+                    execution_provider=version.description.get("execution provider", ""),
+                    backend=version.spec.backend if version.is_ready else "",
+                    load_seconds=version.load_seconds,
+                    memory_bytes=sum(each.resident_bytes for each in processes),
+                    restarts=sum(each.restarts for each in processes),
+                    sequences=version.sequences,
+                    activity=active.get((model.key.name, number)),
+                )
             )
-            for _, version in sorted(model.versions.items())
-        ]
     return lines

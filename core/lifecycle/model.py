@@ -278,6 +278,11 @@ class Model:
         """Whether its name means this model: it serves, is being loaded, or failed to load."""
         return bool(self.serving) or self.has_failed or self.is_awaited
 
+    @property
+    def written_config(self) -> ModelConfig | None:
+        """The configuration of what serves as its author wrote it."""
+        return self._content.config if self._content is not None else None
+
     def is_made_of(self, files: Sequence[SourceFile]) -> bool:
         """Whether the serving versions were loaded from exactly these files."""
         return self._content is not None and self._content.files == files

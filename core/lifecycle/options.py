@@ -55,7 +55,7 @@ class EngineOptions:
     may send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter,
     None without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
     `unload_timeout_s` is how long a version that leaves waits for its requests before it ends its processes, 0 for
-    ever. `place` is that of the engine among those of the server.
+    ever. `console`: a history is kept for it. `place` is that of the engine among those of the server.
     """
 
     repositories: tuple[str, ...]
@@ -93,4 +93,5 @@ class EngineOptions:
     latencies: LatencyOptions = field(default_factory=LatencyOptions)
     resource_limits: tuple[ResourceLimit, ...] | None = None
     tracing: TraceOptions = field(default_factory=TraceOptions)
+    console: bool = False
     place: EnginePlace = field(default_factory=EnginePlace)

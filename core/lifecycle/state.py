@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from trident.core.errors import OutOfMemory
+from trident.core.observability.history import Activity
 from trident.core.observability.metrics.snapshot import LoadMetrics
 from trident.core.repository.progress import DownloadSnapshot
 
@@ -192,3 +193,23 @@ class IndexEntry:
     version: int | None = None
     state: ModelState | None = None
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionOverview:
+    """One model version and where it runs; empty texts for a version that does not run or a model without versions.
+
+    `memory_bytes` and `restarts` are those of its own processes, 0 without any. `sequences` are those that have a slot,
+    all slots, and the sequences that wait for one. `activity` is None if nothing happened in the last minute, or if no
+    history is kept.
+    """
+
+    entry: IndexEntry
+    device: str = ""
+    execution_provider: str = ""
+    backend: str = ""
+    load_seconds: float = 0.0
+    memory_bytes: int = 0
+    restarts: int = 0
+    sequences: tuple[int, int, int] | None = None
+    activity: Activity | None = None

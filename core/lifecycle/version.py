@@ -201,6 +201,12 @@ class ModelVersion:
         return model.processes() if model is not None else []
 
     @property
+    def sequences(self) -> tuple[int, int, int] | None:
+        """See SequenceBatcher; None for a model without sequences, whose scheduler knows nothing of them."""
+        found: tuple[int, int, int] | None = getattr(self._scheduler, "sequences", None)
+        return found
+
+    @property
     def queued(self) -> int:
         """Requests that wait for an instance."""
         scheduler = self._scheduler  # read once: the unload sets it to None

@@ -238,7 +238,7 @@ _PART_NS = 12_000_000_000
 _BITS = 7
 
 # How many values there were in each step.
-_Steps = defaultdict[int, int]
+Steps = defaultdict[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +317,7 @@ class Summaries:
         return tuple(
             SummaryMetrics(
                 name=name,
-                quantiles=_values([part[index] for part in self._parts], self._quantiles),
+                quantiles=quantile_values([part[index] for part in self._parts], self._quantiles),
                 sum=total // 1000,
                 count=count,
             )
@@ -332,7 +332,7 @@ class Summaries:
         del self._parts[:-_PARTS]
 
 
-def _new_part() -> tuple[_Steps, ...]:
+def _new_part() -> tuple[Steps, ...]:
     return tuple(defaultdict(int) for _ in SUMMARIES)
 
 
@@ -347,9 +347,9 @@ def _middle_ns(step: int) -> float:
     return (first + 0.5) * 2.0 ** (bits - _BITS) if bits else 0.0
 
 
-def _values(parts: Sequence[_Steps], quantiles: Sequence[float]) -> tuple[tuple[float, float], ...]:
+def quantile_values(parts: Iterable[Mapping[int, int]], quantiles: Sequence[float]) -> tuple[tuple[float, float], ...]:
     """Each quantile with its value in microseconds."""
-    steps: _Steps = defaultdict(int)
+    steps: Steps = defaultdict(int)
     for part in parts:
         for step, count in part.items():
             steps[step] += count
@@ -384,6 +384,15 @@ class LatencyMeters:
         """`bounds` has the bounds of each histogram by its name, ascending."""
         self._histograms = Histograms(bounds) if options.histograms else None
         self._summaries = Summaries(options.quantiles) if options.summaries else None
+        self._steps: Steps | None = defaultdict(int) if options.steps else None
+
+    def take_steps(self) -> Mapping[int, int]:
+        """The durations of the requests that succeeded since the last call, counted as `quantile_values` takes them."""
+        taken = self._steps
+        if not taken:
+            return {}
+        self._steps = defaultdict(int)
+        return taken
 
     def observe_batch(
         self,
@@ -399,6 +408,9 @@ class LatencyMeters:
             self._histograms.observe(requests, compute_start_ns, compute_end_ns, now_ms)
         if self._summaries is not None:
             self._summaries.observe(requests, compute_start_ns, input_end_ns, output_start_ns, compute_end_ns)
+        if self._steps is not None:
+            for pending in requests:
+                self._steps[_step(compute_end_ns - pending.start_ns)] += 1
 
     def observe_many(
         self,
@@ -415,6 +427,8 @@ class LatencyMeters:
             self._histograms.observe_many(pending, compute_start_ns, first_ns, end_ns, now_ms)
         if self._summaries is not None:
             self._summaries.observe((pending,), compute_start_ns, input_end_ns, output_start_ns, end_ns)
+        if self._steps is not None:
+            self._steps[_step(end_ns - pending.start_ns)] += 1
 
     def observe_hit(self, request_id: str, duration_ns: int, now_ns: int, now_ms: int) -> None:
         """Count a request that the response cache answered at `now_ns`."""
@@ -422,6 +436,8 @@ class LatencyMeters:
             self._histograms.observe_hit(request_id, duration_ns, now_ms)
         if self._summaries is not None:
             self._summaries.observe_hit(duration_ns, now_ns)
+        if self._steps is not None:
+            self._steps[_step(duration_ns)] += 1
 
     def observe_miss(self, duration_ns: int, now_ns: int) -> None:
         """Count a request whose answer was looked up in vain and kept at `now_ns`."""

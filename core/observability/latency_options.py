@@ -27,16 +27,18 @@ DEFAULT_QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatencyOptions:
-    """`histogram_latencies`, `summary_latencies` and `summary_quantiles` of --metrics-config."""
+    """`histogram_latencies`, `summary_latencies` and `summary_quantiles` of --metrics-config. `steps`: the durations of
+    requests are counted for the console."""
 
     histograms: bool = False
     summaries: bool = False
+    steps: bool = False
     quantiles: tuple[float, ...] = DEFAULT_QUANTILES
 
     @property
     def is_any(self) -> bool:
         """Whether there is anything to measure."""
-        return self.histograms or self.summaries
+        return self.histograms or self.summaries or self.steps
 
 
 def parse_quantiles(text: str) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trident.core.inference.pending_request import CancelCause, PendingRequest
 from trident.core.inference.request import IDLE, CloseReason
@@ -65,6 +65,7 @@ class ModelStatistics:
         self._failures = dict.fromkeys(FailureReason, 0)
         self._refusals: dict[FailureReason, int] = {}
         self._cancellations = dict.fromkeys(CancelCause, 0)
+        self._failed_count = 0
         self._fail_ns = 0
         self._queue_ns = 0
         self._compute = _ComputeCounters()
@@ -310,6 +311,7 @@ class ModelStatistics:
 
     def _note_failed(self, pending: PendingRequest, reason: FailureReason, duration_ns: int, error: str) -> None:
         """Keep a request that failed. Under the lock."""
+        self._failed_count += 1
         self._noted.add_failed(
             NotedRequest(
                 id=noted_id(pending.request.id),
@@ -324,6 +326,16 @@ class ModelStatistics:
         """The slowest and the last failed requests of the last hour, of a version of that name and number."""
         with self._lock:
             return self._noted.report(name, version, self._wall_clock() // 1_000_000)
+
+    @property
+    def turnover(self) -> int:
+        """How many requests have ended, well or badly: as long as it is the same, so are all counters."""
+        return self._success_count + self._failed_count
+
+    def take_steps(self) -> Mapping[int, int]:
+        """See `LatencyMeters.take_steps`; for one caller."""
+        with self._lock:
+            return self._latencies.take_steps() if self._latencies is not None else {}
 
     def latencies(self, now_ns: int) -> LatencyMetrics:
         """The distributions of the durations at this moment, which is `now_ns`; empty if none are kept."""

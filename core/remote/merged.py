@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from trident.core.lifecycle.state import IndexEntry, ModelState
+from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview
 from trident.core.observability.hardware import GpuReading, HardwareReading
+from trident.core.observability.history import Activity
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, SummaryMetrics
 from trident.core.observability.metrics.snapshot import (
     CustomFamilyMetrics,
@@ -65,6 +66,15 @@ def _merged(same: Sequence[IndexEntry]) -> IndexEntry:
     worst = [entry for entry in same if entry.state is state]
     reason = next((entry.reason for entry in [*worst, *same] if entry.reason), "")
     return IndexEntry(name=same[0].name, version=same[0].version, state=state, reason=reason)
+
+
+def merged_overview(of_engines: Iterable[Sequence[VersionOverview]]) -> list[VersionOverview]:
+    """One line per version, in its worst state."""
+    found: dict[tuple[str, int | None], list[VersionOverview]] = {}
+    for lines in of_engines:
+        for line in lines:
+            found.setdefault((line.entry.name, line.entry.version), []).append(line)
+    return [replace(merged(same), entry=_merged([each.entry for each in same])) for same in found.values()]
 
 
 # --- statistics and metrics
@@ -150,6 +160,11 @@ def _common(values: Sequence[T]) -> T | None:
     return values[0] if len(set(values)) == 1 else None
 
 
+def _added_numbers(values: Sequence[tuple[int, ...] | None]) -> tuple[int, ...] | None:
+    there = [value for value in values if value is not None]
+    return tuple(map(sum, zip(*there, strict=True))) if there else None
+
+
 def _worst(states: Sequence[str]) -> str:
     worst = worst_state(ModelState(state) for state in states)
     return states[0] if worst is None else worst.value
@@ -186,10 +201,14 @@ _KEYS: dict[type[Any], tuple[str, ...]] = {
     ResourceMetrics: ("resource", "device"),
     ResponseStatistics: ("index",),
     SummaryMetrics: ("name",),
+    VersionOverview: ("entry",),
     VersionStateMetrics: ("model", "namespace", "version"),
     VersionStatistics: ("name", "version"),
 }
 _RULES: dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]] = {
+    (Activity, "p50_us"): max,
+    (Activity, "p95_us"): max,
+    (Activity, "p99_us"): max,
     (BatchTuning, "target_p99_ns"): _first,
     (BatchTuning, "delay_ns"): max,  # the largest limits that any of the batchers has set itself
     (BatchTuning, "max_size"): max,
@@ -205,5 +224,7 @@ _RULES: dict[tuple[type[Any], str], Callable[[Sequence[Any]], Any]] = {
     (StatisticsSnapshot, "last_inference_ms"): max,
     (StatisticsSnapshot, "oldest_execution_ns"): max,
     (SummaryMetrics, "quantiles"): _largest,
+    (VersionOverview, "load_seconds"): max,
+    (VersionOverview, "sequences"): _added_numbers,
     (VersionStateMetrics, "state"): _worst,
 }

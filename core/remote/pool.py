@@ -23,10 +23,12 @@ from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import RegionInput
 from trident.core.inference.tensors import Array, Buffer
 from trident.core.interprocess.frames import LARGE
-from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase
+from trident.core.lifecycle.state import IndexEntry, Phase, ServingPhase, VersionOverview
+from trident.core.observability.history import VersionHistory, merged_history
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.observability.slowest_requests import VersionRequests, merged_requests
 from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.tracing.recent import TraceRecord
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.trace_gate import TraceGate
 from trident.core.remote.calls import CALLS, Call, EngineGone, sent_by
@@ -34,7 +36,7 @@ from trident.core.remote.changes import Broadcast, ModelAssignment
 from trident.core.remote.connection import Link
 from trident.core.remote.control_log import Change
 from trident.core.remote.engine_client import RemoteEngine, RemoteModel
-from trident.core.remote.merged import merged, merged_index, merged_version_statistics
+from trident.core.remote.merged import merged, merged_index, merged_overview, merged_version_statistics
 
 
 def least_busy(in_flight: Sequence[int], turn: int) -> int:
@@ -286,6 +288,7 @@ class EnginePool:
     server_metadata = sent_by(_ask_one, Engine.server_metadata)
     model_metadata = sent_by(_ask_one, Engine.model_metadata)
     model_config = sent_by(_ask_one, Engine.model_config)
+    config_report = sent_by(_ask_one, Engine.config_report)
     trace_settings = sent_by(_ask_one, Engine.trace_settings)
     system_regions = sent_by(_ask_one, Engine.system_regions)
     cuda_regions = sent_by(_ask_one, Engine.cuda_regions)
@@ -298,6 +301,17 @@ class EnginePool:
     def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
         answers = self._ask_all(CALLS["slowest_requests"], [name, version])
         return merged_requests(requests for answer in answers for requests in answer)
+
+    def overview(self, name: str = "") -> list[VersionOverview]:
+        return merged_overview(self._ask_all(CALLS["overview"], [name]))
+
+    def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
+        answers = self._ask_all(CALLS["recent_traces"], [])
+        return [trace for answer in answers for trace in answer]
+
+    def history(self, models: list[str], since: int) -> list[VersionHistory]:
+        answers = self._ask_all(CALLS["history"], [models, since])
+        return merged_history(part for answer in answers for part in answer)
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         answers = self._ask_all(CALLS["repository_index"], [ready_only], but_recovering=True)

@@ -293,6 +293,11 @@ class SequenceScheduler:
             self._end_now(sequence, cancelled, change)
         self._apply(change)
 
+    @property
+    def sequences(self) -> tuple[int, int, int]:
+        """The sequences that have a slot, all slots, and the sequences that wait for one."""
+        return len(self._active), self._sequence.slots * len(self._instances), len(self._backlog)
+
     # --- slots. Under the lock.
 
     def _free_instance(self) -> SequenceInstance | None:

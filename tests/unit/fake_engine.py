@@ -8,18 +8,20 @@ from typing import Any
 
 from trident.core.config.schema import ModelConfig
 from trident.core.config.spec import InputSpec, ModelSpec, OutputSpec
-from trident.core.engine.protocol import ConfigMessage, ModelMetadata, ServerMetadata, model_metadata
+from trident.core.engine.protocol import ConfigMessage, ConfigReport, ModelMetadata, ServerMetadata, model_metadata
 from trident.core.errors import InvalidRequest, ModelNotFound, RequestCancelled, ServerError
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, OnResponse
 from trident.core.inference.tensors import BY_NAME
-from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase
+from trident.core.lifecycle.state import IndexEntry, ModelState, Phase, ServingPhase, VersionOverview
+from trident.core.observability.history import VersionHistory
 from trident.core.observability.log import LogLevels
 from trident.core.observability.metrics.snapshot import MetricsSnapshot
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.slowest_requests import VersionRequests
 from trident.core.observability.statistics import VersionStatistics
+from trident.core.observability.tracing.recent import TraceRecord
 from trident.core.observability.tracing.settings import Changes, TraceOptions
 from trident.core.observability.tracing.trace import TraceEvent
 from trident.core.observability.tracing.tracer import Tracer
@@ -145,6 +147,22 @@ class FakeEngine:
 
     def slowest_requests(self, name: str, version: int = -1) -> list[VersionRequests]:
         return [VersionRequests(name=name, version=self._version(name, version), slowest=(), failed=())]
+
+    def overview(self, name: str = "") -> list[VersionOverview]:
+        ready = [(each, v) for each, versions in self.versions.items() for v in versions if name in ("", each)]
+        return [
+            VersionOverview(entry=IndexEntry(name=name, version=version, state=ModelState.READY))
+            for name, version in ready
+        ]
+
+    def recent_traces(self) -> list[tuple[TraceRecord, ...]]:
+        return self._tracer.recent()
+
+    def history(self, models: list[str], since: int) -> list[VersionHistory]:
+        return []
+
+    def config_report(self, name: str, version: int = -1) -> ConfigReport:
+        return ConfigReport(in_force=self.model_config(name, version), written=None, without_effect=[])
 
     def repository_index(self, ready_only: bool) -> list[IndexEntry]:
         if ready_only:

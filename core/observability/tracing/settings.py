@@ -139,7 +139,7 @@ class ExportOptions:
 class TraceOptions:
     """`start` are the settings until a client changes them. `file` is empty if there is none. `shown` are the settings
     of the mode as clients see them, which they cannot change. `numbers` are the first number of a trace and the step
-    to the next: no two engines of a server give one the same number.
+    to the next: no two engines of a server give one the same number. `kept` traces stay in memory.
     """
 
     mode: TraceMode = TraceMode.TRITON
@@ -148,10 +148,11 @@ class TraceOptions:
     export: ExportOptions = field(default_factory=ExportOptions)
     shown: Mapping[str, str] = field(default_factory=dict)
     numbers: tuple[int, int] = (1, 1)
+    kept: int = 0
 
     @property
     def has_destination(self) -> bool:
-        return self.mode is TraceMode.OPENTELEMETRY or bool(self.file)
+        return self.mode is TraceMode.OPENTELEMETRY or bool(self.file or self.kept)
 
 
 def shown_settings(settings: TraceSettings, left: int, options: TraceOptions) -> dict[str, list[str] | str]:

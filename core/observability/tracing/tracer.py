@@ -17,6 +17,7 @@ from trident.core.inference.request import InferenceRequest, InferenceTimes, Req
 from trident.core.inference.response import InferenceResponse, OnResponse, RegionInput
 from trident.core.inference.tensors import Buffer, wire_bytes
 from trident.core.observability.tracing.files import Destination, TraceFiles, TraceThread
+from trident.core.observability.tracing.recent import RecentTraces, TraceRecord
 from trident.core.observability.tracing.settings import (
     TENSORS,
     TIMESTAMPS,
@@ -140,7 +141,8 @@ class Tracer:
         self.gate = TraceGate()
         self._has_spans = options.mode is TraceMode.OPENTELEMETRY
         self._counts = TraceCounts()
-        self._writer = TraceThread(self._destination(), self._counts, self._give_up_waiting)
+        self._recent = RecentTraces(options.kept, self._destination())
+        self._writer = TraceThread(self._recent, self._counts, self._give_up_waiting)
         self._numbers = itertools.count(*options.numbers)
         self._lock = threading.Lock()
         # --- guarded by the lock
@@ -153,9 +155,11 @@ class Tracer:
         # ---
         self._look_at_levels()
 
-    def _destination(self) -> Destination:
+    def _destination(self) -> Destination | None:
+        """None if traces only stay in memory."""
         if not self._has_spans:
-            return TraceFiles(self._options.file, self._counts)
+            only_kept = self._options.kept and not self._options.file
+            return None if only_kept else TraceFiles(self._options.file, self._counts)
         from trident.core.observability.tracing.opentelemetry import SpanExporter
 
         return SpanExporter(self._options.export, self._counts)
@@ -331,6 +335,10 @@ class Tracer:
                 if ended_ns > oldest_ns:
                     break
                 self._complete(self._open[number])
+
+    def recent(self) -> list[tuple[TraceRecord, ...]]:
+        """Return the traces that are kept in memory; see RecentTraces."""
+        return self._recent.last()
 
     # --- the end
 

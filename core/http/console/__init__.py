@@ -1,0 +1,1 @@
+"""The console: a page for people, and the data that it shows."""

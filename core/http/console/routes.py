@@ -1,0 +1,357 @@
+"""The routes of the console: its files, the data that it polls, and what a person may change from it.
+
+The files are open to everyone. What the page shows belongs to the groups of the v2 protocol's own routes, so that
+tokens and restricted APIs hold for it as well. Source: docs/console.md.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import orjson
+
+from trident.core.errors import InvalidRequest, ModelNotFound
+from trident.core.frontend.access import PAGE
+from trident.core.frontend.admin import model_statistics_json, shown_settings, slowest_requests_json
+from trident.core.http import admin
+from trident.core.http.body import choose_encoding, read_object
+from trident.core.http.errors import RouteNotFound
+from trident.core.http.front_end import PROBE_KEY, HttpFrontEnd
+from trident.core.http.reply import TEXT, Environ, Reply, header_of, json_reply, text_reply
+from trident.core.http.routes import GET, POST, Route
+from trident.core.lifecycle.state import VersionOverview
+from trident.core.observability.history import RECENT_SECONDS, Activity, VersionHistory
+from trident.core.observability.log_ring import read_log_lines
+from trident.core.observability.tracing.recent import TraceRecord
+
+# --- the files
+
+_FOLDER = Path(__file__).parent / "page"
+_MIMES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_SECURITY = [
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cache-Control", "no-cache"),
+]
+_FILES = {
+    path.relative_to(_FOLDER).as_posix(): path.read_bytes() for path in _FOLDER.rglob("*") if path.suffix in _MIMES
+}
+_TAG = f'"{sha256(b"".join(_FILES[name] for name in sorted(_FILES))).hexdigest()[:16]}"'
+
+
+def page(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    return page_file(front_end, environ, "index.html")
+
+
+def page_file(front_end: HttpFrontEnd, environ: Environ, file: str) -> Reply:
+    environ[PROBE_KEY] = True
+    if file not in _FILES:
+        raise RouteNotFound
+    headers = [*_SECURITY, ("ETag", _TAG)]
+    if header_of(environ, "if-none-match") == _TAG:
+        return Reply(304, headers, [])
+    content = _FILES[file]
+    if choose_encoding(header_of(environ, "accept-encoding") or "") == "gzip":
+        content = _compressed(file)
+        headers += [("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")]
+    return text_reply(200, content, _MIMES[Path(file).suffix], headers)
+
+
+@lru_cache(maxsize=64)
+def _compressed(file: str) -> bytes:
+    return gzip.compress(_FILES[file], mtime=0)
+
+
+def to_page(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The links of the page are relative to its path without a slash, whatever a proxy has put before it."""
+    return text_reply(302, b"", TEXT, [("Location", "../console")])
+
+
+# --- the data
+
+_MOST_ROWS = 200
+
+
+def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The state of the server, and a page of the versions: those that match `search` and `state`, in the order of
+    `sort`, with the history of each after the second `since`.
+    """
+    asked = _query(environ)
+    engine = front_end.engine
+    now = time.time()
+    lines = front_end.bridge.run(engine.overview)
+    rows = [_row(line) for line in lines]
+    words = asked.get("search", "").lower().split()
+    state = asked.get("state", "")
+    matching = [
+        row
+        for row in rows
+        if all(word in row["name"].lower() for word in words) and state in ("", row["state"] or "NONE")
+    ]
+    column, _, direction = asked.get("sort", "name").partition("-")
+    matching.sort(key=_name)
+    if column != "name" or direction:
+        matching.sort(key=_order(column), reverse=direction == "down")
+    offset, limit = _number(asked, "offset"), min(_number(asked, "limit", 50), _MOST_ROWS)
+    shown = matching[offset : offset + limit]
+    names = sorted({row["name"] for row in shown})
+    history = front_end.bridge.run(engine.history, names, _number(asked, "since")) if names else []
+    active = [row for row in rows if row["requests_per_s"]]
+    slowest = max(active, key=_order("p99_us"), default=None)
+    phase = engine.phase()
+    metadata = engine.server_metadata()
+    return _data(
+        environ,
+        {
+            "now": now,
+            "window_s": RECENT_SECONDS,
+            "server": {
+                **admin.server_metadata_json(metadata),
+                "is_ready": engine.is_ready(),
+                "needs_token": front_end.options.tokens is not None,
+                **admin.readiness(phase),
+            },
+            "total": len(rows),
+            "matching": len(matching),
+            "states": Counter(row["state"] or "NONE" for row in rows),
+            "requests_per_s": sum(row["requests_per_s"] for row in rows),
+            "failures": sum(row["failures"] for row in rows),
+            "queued": sum(row["queued"] for row in rows),
+            "slowest": slowest["id"] if slowest is not None else "",
+            "rows": shown,
+            "history": {f"{each.name}/{each.version}": _history(each) for each in history},
+        },
+    )
+
+
+def _row(line: VersionOverview) -> dict[str, Any]:
+    """A version with the figures of the last minute; durations are in microseconds."""
+    entry, activity = line.entry, line.activity or Activity()
+    in_all = activity.request_us or 1.0
+    return {
+        "id": f"{entry.name}/{entry.version}",
+        "name": entry.name,
+        "version": entry.version,
+        "state": entry.state.value if entry.state is not None else "",
+        "reason": entry.reason,
+        "backend": line.backend,
+        "device": line.device,
+        "execution_provider": line.execution_provider,
+        "load_seconds": line.load_seconds,
+        "memory_bytes": line.memory_bytes,
+        "restarts": line.restarts,
+        "sequences": line.sequences,
+        "requests_per_s": activity.requests / RECENT_SECONDS,
+        "failures": activity.failures,
+        "queued": activity.queued,
+        "p50_us": activity.p50_us,
+        "p95_us": activity.p95_us,
+        "p99_us": activity.p99_us,
+        "queue_share": activity.queue_us / in_all,
+        "batch_size": activity.inferences / activity.executions if activity.executions else 0.0,
+    }
+
+
+def _name(row: dict[str, Any]) -> tuple[str, int]:
+    return row["name"], row["version"] or 0
+
+
+def _order(column: str) -> Callable[[dict[str, Any]], Any]:
+    def value(row: dict[str, Any]) -> Any:
+        if column not in row or column in ("sequences",):
+            raise InvalidRequest(f"the models cannot be sorted by '{column[:64]}'")
+        return row[column] or (0 if column not in ("state", "device", "backend") else "")
+
+    return value
+
+
+def _history(history: VersionHistory) -> dict[str, Any]:
+    return {"seconds": history.seconds, **history.columns}
+
+
+def model(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """All versions of one model, the history of each after the second `since`, and the counters of those that serve."""
+    asked = _query(environ)
+    name = asked.get("name", "")
+    engine, run = front_end.engine, front_end.bridge.run
+    lines = run(engine.overview, name)
+    if not name or not lines:
+        raise ModelNotFound(f"there is no model '{name}'", model=name)
+    history = run(engine.history, [name], _number(asked, "since"))
+    is_serving = any(line.entry.state is not None and line.entry.state.value == "READY" for line in lines)
+    statistics = model_statistics_json(run(engine.model_statistics, name))["model_stats"] if is_serving else []
+    return _data(
+        environ,
+        {
+            "now": time.time(),
+            "versions": [_row(line) for line in lines],
+            "history": {f"{each.name}/{each.version}": _history(each) for each in history},
+            "statistics": statistics,
+        },
+    )
+
+
+def requests(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The slowest and the last failed requests of a model in the last hour."""
+    name = _query(environ).get("name", "")
+    return _data(environ, slowest_requests_json(name, front_end.bridge.run(front_end.engine.slowest_requests, name)))
+
+
+def configuration(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The metadata and the configuration of a version: in force, as written, and what has no effect."""
+    asked = _query(environ)
+    name, version = asked.get("name", ""), int(asked["version"]) if asked.get("version", "").isdecimal() else -1
+    engine, run = front_end.engine, front_end.bridge.run
+    report = run(engine.config_report, name, version)
+    return _data(
+        environ,
+        {
+            "metadata": admin.model_metadata_json(run(engine.model_metadata, name, version)),
+            "in_force": run(admin.model_config_json, report.in_force),
+            "written": run(admin.model_config_json, report.written) if report.written is not None else None,
+            "without_effect": [asdict(problem) for problem in report.without_effect],
+        },
+    )
+
+
+def index(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The repository index."""
+    return _data(environ, admin.repository_index_json(front_end.bridge.run(front_end.engine.repository_index, False)))
+
+
+_SEVERITIES = {"VERBOSE": 0, "INFO": 1, "WARNING": 2, "ERROR": 3}
+_MOST_LINES = 1000
+
+
+def log(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The lines of the log behind the position `after`, the settings of the log, and the position of the end."""
+    asked = _query(environ)
+    end, lines = read_log_lines(_number(asked, "after"))
+    least = _SEVERITIES.get(asked.get("level", ""), 0)
+    model, text = asked.get("model", ""), asked.get("text", "").lower()
+    events = []
+    for line in lines:
+        event = orjson.loads(line)
+        if _SEVERITIES.get(event["level"], 0) < least:
+            continue
+        if model and event.get("model") != model and f"'{model}'" not in event["message"]:
+            continue
+        if text in event["message"].lower():
+            events.append(event)
+    return _data(environ, {"end": end, "events": events[-_MOST_LINES:], "settings": shown_settings()})
+
+
+def traces(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """The last traces, and the settings of tracing. Times are nanoseconds since the first event of a request."""
+    engine, run = front_end.engine, front_end.bridge.run
+    found = [_trace(family) for family in run(engine.recent_traces)]
+    return _data(environ, {"traces": found, "settings": run(engine.trace_settings)})
+
+
+def _trace(family: tuple[TraceRecord, ...]) -> list[dict[str, Any]]:
+    begin = min((ns for record in family for _, ns in record.events), default=0)
+    return [{**asdict(record), "events": [[name, ns - begin] for name, ns in record.events]} for record in family]
+
+
+def _data(environ: Environ, document: object) -> Reply:
+    """Polled each second, so that an access log leaves it out."""
+    environ[PROBE_KEY] = True
+    reply = json_reply(document)
+    reply.headers += [("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff")]
+    return reply
+
+
+def _query(environ: Environ) -> dict[str, str]:
+    """The parameters of the request; of several with one name the first counts."""
+    text = environ.get("QUERY_STRING", "")
+    return {name: values[0] for name, values in parse_qs(text, max_num_fields=32).items()}
+
+
+def _number(asked: dict[str, str], name: str, default: int = 0) -> int:
+    text = asked.get(name, "")
+    if not text:
+        return default
+    if not text.isdecimal() or len(text) > 18:
+        raise InvalidRequest(f"'{name}' must be a number from 0")
+    return int(text)
+
+
+# --- what a person changes
+
+CHANGE_HEADER: Final = "Trident-Console"
+"""A page of another site cannot send this header without the permission of this server, which it never gives."""
+
+
+def load(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    front_end.bridge.run_long(front_end.engine.load_model, _model_to_change(front_end, environ), {})
+    return json_reply({})
+
+
+def unload(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    front_end.bridge.run(front_end.engine.unload_model, _model_to_change(front_end, environ), False)
+    return json_reply({})
+
+
+def _model_to_change(front_end: HttpFrontEnd, environ: Environ) -> str:
+    _refuse_other_sites(environ)
+    name = read_object(environ, front_end.options.max_input_size).get("name")
+    if not isinstance(name, str) or not name:
+        raise InvalidRequest("'name' must be the name of a model")
+    return name
+
+
+def change_log(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """As POST /v2/logging."""
+    _refuse_other_sites(environ)
+    return admin.log_settings(front_end, environ)
+
+
+def change_trace(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """As POST /v2/trace/setting."""
+    _refuse_other_sites(environ)
+    return admin.trace_settings(front_end, environ)
+
+
+def _refuse_other_sites(environ: Environ) -> None:
+    if header_of(environ, CHANGE_HEADER) is None:
+        raise InvalidRequest(f"the header '{CHANGE_HEADER}' is missing: only the page of the console may send this")
+
+
+_STATISTICS, _REPOSITORY = "statistics", "model-repository"
+
+CONSOLE_ROUTES: tuple[Route, ...] = (
+    Route("console", ("/console",), PAGE, GET, page),
+    Route("console_slash", ("/console/",), PAGE, GET, to_page),
+    Route("console_file", ("/console/page/<path:file>",), PAGE, GET, page_file),
+    Route("console_models", ("/console/api/models",), _STATISTICS, GET, models),
+    Route("console_model", ("/console/api/model",), _STATISTICS, GET, model),
+    Route("console_requests", ("/console/api/requests",), _STATISTICS, GET, requests),
+    Route("console_configuration", ("/console/api/configuration",), "model-config", GET, configuration),
+    Route("console_index", ("/console/api/index",), _REPOSITORY, GET, index),
+    Route("console_log", ("/console/api/log",), "logging", GET, log),
+    Route("console_traces", ("/console/api/traces",), "trace", GET, traces),
+    Route("console_load", ("/console/api/load",), _REPOSITORY, POST, load),
+    Route("console_unload", ("/console/api/unload",), _REPOSITORY, POST, unload),
+    Route("console_change_log", ("/console/api/log/settings",), "logging", POST, change_log),
+    Route("console_change_trace", ("/console/api/traces/settings",), "trace", POST, change_trace),
+)

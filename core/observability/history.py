@@ -1,0 +1,240 @@
+"""What every model version did in each of the last fifteen minutes' seconds, for the console.
+
+A thread reads the counters once a second. Seconds in which a version did nothing take no memory, and all of them
+together are bounded. Source: docs/console.md.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+from trident.core.observability.latencies import quantile_values
+from trident.core.observability.statistics import StatisticsSnapshot
+
+if TYPE_CHECKING:
+    from trident.core.observability.model_statistics import ModelStatistics
+
+KEPT_SECONDS = 15 * 60
+RECENT_SECONDS = 60
+_MOST_SAMPLES = 100_000  # of 200 bytes
+_QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """What a version did in the last minute. Durations are in microseconds: sums over its successful requests, and
+    quantiles of them. `queued` requests wait now.
+    """
+
+    requests: int = 0
+    failures: int = 0
+    inferences: int = 0
+    executions: int = 0
+    request_us: float = 0.0
+    queue_us: float = 0.0
+    input_us: float = 0.0
+    infer_us: float = 0.0
+    output_us: float = 0.0
+    cache_hits: int = 0
+    cache_misses: int = 0
+    queued: int = 0
+    p50_us: float = 0.0
+    p95_us: float = 0.0
+    p99_us: float = 0.0
+
+
+COLUMNS = tuple(each.name for each in fields(Activity))
+_SUMMED = COLUMNS[: COLUMNS.index("queued")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionHistory:
+    """The seconds, since 1970, in which a version was active, ascending, and the fields of Activity in each of them."""
+
+    name: str
+    version: int
+    seconds: tuple[int, ...]
+    columns: Mapping[str, tuple[float, ...]]
+
+
+class Watched(NamedTuple):
+    """A version that serves, and how many requests wait for it."""
+
+    name: str
+    version: int
+    statistics: ModelStatistics
+    queued: int
+
+
+_Key = tuple[str, int]
+_Second = tuple[int, dict[_Key, "array[float]"]]
+
+
+class _Last:
+    """What was seen of a version: its counters at the last sample, and the durations of the last minute."""
+
+    def __init__(self, statistics: ModelStatistics) -> None:
+        self.statistics = statistics
+        self.turnover = 0
+        self.totals: Sequence[float] = [0.0] * len(_SUMMED)
+        self.recent: deque[tuple[int, Mapping[int, int]]] = deque(maxlen=RECENT_SECONDS)
+
+
+class History:
+    """`start` begins to watch the versions that `versions` returns. Any thread may ask."""
+
+    def __init__(
+        self, versions: Callable[[], Iterable[Watched]], *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
+        self._versions = versions
+        self._wall_clock = wall_clock
+        self._lock = threading.Lock()
+        self._seconds: deque[_Second] = deque()
+        self._sample_count = 0
+        self._last: dict[_Key, _Last] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trident-history", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; once only, in the process that serves."""
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closing.wait(1.0 - self._wall_clock() % 1.0):
+            self.sample()
+
+    def sample(self) -> None:
+        """Note what has happened since the last call. The thread calls it each second."""
+        now = int(self._wall_clock())
+        samples: dict[_Key, array[float]] = {}
+        seen: set[_Key] = set()
+        for watched in self._versions():
+            key = (watched.name, watched.version)
+            seen.add(key)
+            last = self._last.get(key)
+            if last is None or last.statistics is not watched.statistics:
+                last = self._last[key] = _Last(watched.statistics)
+            if watched.statistics.turnover != last.turnover or watched.queued:
+                samples[key] = _sample(last, now, watched.queued)
+        with self._lock:
+            for key in self._last.keys() - seen:
+                del self._last[key]
+            if samples:
+                self._seconds.append((now, samples))
+                self._sample_count += len(samples)
+            while self._seconds and (self._seconds[0][0] <= now - KEPT_SECONDS or self._sample_count > _MOST_SAMPLES):
+                self._sample_count -= len(self._seconds.popleft()[1])
+
+    def activity(self) -> dict[_Key, Activity]:
+        """The versions that were active in the last minute."""
+        since = int(self._wall_clock()) - RECENT_SECONDS
+        with self._lock:
+            recent = [second for second in reversed(self._seconds) if second[0] > since]
+            steps = {key: [each for at, each in last.recent if at > since] for key, last in self._last.items()}
+        found: dict[_Key, list[array[float]]] = {}
+        for _, samples in recent:
+            for key, sample in samples.items():
+                found.setdefault(key, []).append(sample)
+        return {key: _sum(samples, steps.get(key, ())) for key, samples in found.items()}
+
+    def of(self, models: Iterable[str], since: int) -> list[VersionHistory]:
+        """The history of all versions of these models after the second `since`."""
+        wanted = set(models)
+        with self._lock:
+            seconds = [second for second in self._seconds if second[0] > since]
+        found: dict[_Key, list[tuple[int, array[float]]]] = {}
+        for at, samples in seconds:
+            for key, sample in samples.items():
+                if key[0] in wanted:
+                    found.setdefault(key, []).append((at, sample))
+        return [
+            VersionHistory(
+                name=name,
+                version=version,
+                seconds=tuple(at for at, _ in samples),
+                columns={column: tuple(sample[i] for _, sample in samples) for i, column in enumerate(COLUMNS)},
+            )
+            for (name, version), samples in sorted(found.items())
+        ]
+
+
+def _sample(last: _Last, now: int, queued: int) -> array[float]:
+    last.turnover = last.statistics.turnover
+    totals = _totals(last.statistics.snapshot())
+    added = [total - before for total, before in zip(totals, last.totals, strict=True)]
+    last.totals = totals
+    steps = last.statistics.take_steps()
+    last.recent.append((now, steps))
+    return array("d", [*added, queued, *_quantiles([steps])])
+
+
+def _totals(counted: StatisticsSnapshot) -> list[float]:
+    """In the order of _SUMMED."""
+    durations = (
+        counted.request_ns,
+        counted.queue_ns,
+        counted.compute_input_ns,
+        counted.compute_infer_ns,
+        counted.compute_output_ns,
+    )
+    return [
+        counted.request_success,
+        sum(counted.request_failures.values()) + sum(counted.request_refusals.values()),
+        counted.inference_count,
+        counted.execution_count,
+        *[ns / 1000 for ns in durations],
+        counted.cache_hit_count,
+        counted.cache_miss_count,
+    ]
+
+
+def _quantiles(parts: Iterable[Mapping[int, int]]) -> list[float]:
+    """0 without a value: JSON has no NaN."""
+    return [round(value, 1) if value == value else 0.0 for _, value in quantile_values(parts, _QUANTILES)]
+
+
+def _sum(samples: Sequence[array[float]], steps: Iterable[Mapping[int, int]]) -> Activity:
+    """`samples` are the latest first."""
+    sums = [sum(column) for column in zip(*samples, strict=True)][: len(_SUMMED)]
+    kinds = [each.type for each in fields(Activity)]
+    values = [*sums, samples[0][len(_SUMMED)], *_quantiles(steps)]
+    typed = [int(value) if kind == "int" else value for kind, value in zip(kinds, values, strict=True)]
+    return Activity(**dict(zip(COLUMNS, typed, strict=True)))
+
+
+def merged_history(parts: Iterable[VersionHistory]) -> list[VersionHistory]:
+    """The histories of several engines as those of one server. The quantiles of several distributions do not give that
+    of their sum: the largest is an upper bound of it."""
+    versions: dict[_Key, dict[int, list[float]]] = {}
+    for part in parts:
+        seconds = versions.setdefault((part.name, part.version), {})
+        for at, *values in zip(part.seconds, *[part.columns[name] for name in COLUMNS], strict=True):
+            before = seconds.get(at)
+            seconds[at] = (
+                values
+                if before is None
+                else [
+                    max(pair) if name.startswith("p") else sum(pair)
+                    for name, pair in zip(COLUMNS, zip(before, values, strict=True), strict=True)
+                ]
+            )
+    return [
+        VersionHistory(
+            name=name,
+            version=version,
+            seconds=tuple(sorted(seconds)),
+            columns={name: tuple(seconds[at][i] for at in sorted(seconds)) for i, name in enumerate(COLUMNS)},
+        )
+        for (name, version), seconds in sorted(versions.items())
+    ]

@@ -1,0 +1,110 @@
+"""The last lines of the log of all processes of a server, in memory that they share, for the console.
+
+Each line is an event in JSON. Whoever logs does not wait: a thread writes the lines. A reader takes no lock, and leaves
+out what was overwritten while it read.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import mmap
+import os
+import threading
+
+from trident.core.observability.log import JsonFormatter, LineWriter
+
+_SIZE = 1 << 20
+_HEADER = 8
+_LONGEST = 1 << 14
+
+
+class LogRing:
+    """Made before the processes that share it are forked."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.memfd_create("trident-log")
+        os.ftruncate(self._descriptor, _HEADER + _SIZE)
+        self._map = mmap.mmap(self._descriptor, _HEADER + _SIZE)
+
+    def write(self, lines: bytes) -> None:
+        """Append whole lines, up to the size of the ring. For one thread of each process."""
+        # The lock of a process that ends is released.
+        fcntl.lockf(self._descriptor, fcntl.LOCK_EX)
+        try:
+            end = self._end()
+            self._map[:_HEADER] = (end + len(lines)).to_bytes(_HEADER, "little")
+            at = end % _SIZE
+            first = lines[: _SIZE - at]
+            self._map[_HEADER + at : _HEADER + at + len(first)] = first
+            self._map[_HEADER : _HEADER + len(lines) - len(first)] = lines[len(first) :]
+        finally:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def read(self, after: int) -> tuple[int, list[bytes]]:
+        """The lines behind the position `after`, of those that are still there, and the position behind them.
+
+        A position is one that this returned, or 0. Any thread.
+        """
+        end = self._end()
+        start = after if 0 <= after <= end else 0
+        start = max(start, end - _SIZE)
+        at = start % _SIZE
+        ring = self._map[_HEADER:]
+        content = (ring[at:] + ring[:at])[: end - start]
+        lost = self._end() - _SIZE - start
+        if lost > 0:
+            content = content[lost:]
+            start += lost
+        lines = content.split(b"\n")
+        # The start is in the middle of a line unless a reader or the beginning was there.
+        return end, [line for line in lines[0 if start in (0, after) else 1 :] if line]
+
+    def _end(self) -> int:
+        return int.from_bytes(self._map[:_HEADER], "little")
+
+
+class _RingHandler(logging.Handler):
+    def __init__(self, ring: LogRing) -> None:
+        super().__init__()
+        self.setFormatter(_ShortFormatter())
+        self._writer = LineWriter(ring.write, _ignore, _ignore)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._writer.put(self.format(record).encode() + b"\n")
+
+    def flush(self) -> None:
+        self._writer.flush()
+
+
+class _ShortFormatter(JsonFormatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        if len(line) <= _LONGEST:
+            return line
+        event = json.loads(line)
+        short = {name: event.get(name) for name in ("time", "level", "logger", "model", "pid")}
+        return json.dumps({**short, "message": event["message"][: _LONGEST // 8] + "…"})
+
+
+def _ignore(what: object) -> None:
+    """A line that is lost here is in the log."""
+
+
+_ring: LogRing | None = None
+_making = threading.Lock()
+
+
+def keep_log_lines() -> None:
+    """Keep the lines of this process, and of those that it forks, from now on. Call it after `configure_logging`."""
+    global _ring
+    with _making:
+        if _ring is None:
+            _ring = LogRing()
+            logging.getLogger().addHandler(_RingHandler(_ring))
+
+
+def read_log_lines(after: int) -> tuple[int, list[bytes]]:
+    """See `LogRing.read`; no lines unless they are kept."""
+    return _ring.read(after) if _ring is not None else (0, [])
