@@ -92,8 +92,15 @@ def to_page(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 _MOST_ROWS = 200
 
 
+def server(front_end: HttpFrontEnd, environ: Environ) -> Reply:
+    """Whether the server is ready, and why not."""
+    engine = front_end.engine
+    known = admin.server_metadata_json(front_end.bridge.run(engine.server_metadata))
+    return _data(environ, {**known, "is_ready": engine.is_ready(), **admin.readiness(engine.phase())})
+
+
 def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    """The state of the server, and a page of the versions: those that match `search` and `state`, in the order of
+    """A page of the versions: those that match `search` and `state`, in the order of
     `sort`, with the history of each after the second `since`.
     """
     asked = _query(environ)
@@ -118,19 +125,11 @@ def models(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     history = front_end.bridge.run(engine.history, names, _number(asked, "since")) if names else []
     active = [row for row in rows if row["requests_per_s"]]
     slowest = max(active, key=_order("p99_us"), default=None)
-    phase = engine.phase()
-    metadata = engine.server_metadata()
     return _data(
         environ,
         {
             "now": now,
             "window_s": RECENT_SECONDS,
-            "server": {
-                **admin.server_metadata_json(metadata),
-                "is_ready": engine.is_ready(),
-                "needs_token": front_end.options.tokens is not None,
-                **admin.readiness(phase),
-            },
             "total": len(rows),
             "matching": len(matching),
             "states": Counter(row["state"] or "NONE" for row in rows),
@@ -343,6 +342,7 @@ CONSOLE_ROUTES: tuple[Route, ...] = (
     Route("console", ("/console",), PAGE, GET, page),
     Route("console_slash", ("/console/",), PAGE, GET, to_page),
     Route("console_file", ("/console/page/<path:file>",), PAGE, GET, page_file),
+    Route("console_server", ("/console/api/server",), "metadata", GET, server),
     Route("console_models", ("/console/api/models",), _STATISTICS, GET, models),
     Route("console_model", ("/console/api/model",), _STATISTICS, GET, model),
     Route("console_requests", ("/console/api/requests",), _STATISTICS, GET, requests),

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from trident.core.inference.pending_request import CancelCause
-from trident.core.lifecycle.state import IndexEntry, ModelState
+from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview
 from trident.core.observability.hardware import CpuReading, HardwareReading, PinnedMemory
 from trident.core.observability.latencies import Exemplar, HistogramMetrics, LatencyMetrics, SummaryMetrics
 from trident.core.observability.metrics.snapshot import (
@@ -247,6 +247,7 @@ def listed_classes(kind: Any) -> Iterator[type[Any]]:
 
 
 def test_everything_that_is_listed_is_found_by_a_key() -> None:
-    classes = {VersionStatistics, *listed_classes(VersionStatistics), *listed_classes(MetricsSnapshot)}
+    tops = (VersionStatistics, VersionOverview)
+    classes = {*tops, *(each for top in (*tops, MetricsSnapshot) for each in listed_classes(top))}
     assert len(classes) > 10
     assert classes == set(_KEYS)

@@ -1,0 +1,45 @@
+// The repository index, and loading and unloading.
+
+import { html, useState } from "./vendor/preact.js";
+import { get, change } from "./api.js";
+import { usePoll, Loading, Failure, Empty, State } from "./parts.js";
+
+const PAGE = 100;
+
+export function Repository() {
+  const [search, setSearch] = useState("");
+  const [shown, setShown] = useState(PAGE);
+  const [busy, setBusy] = useState({});
+  const [told, setTold] = useState(null);
+  const { data, error } = usePoll(() => get("index"), [], 3000);
+  if (!data) return error ? html`<${Failure} error=${error} what="The repository" />` : html`<${Loading} what="the repository" />`;
+  const act = async (action, name) => {
+    setBusy((before) => ({ ...before, [name]: action }));
+    setTold(null);
+    try {
+      await change(action, { name });
+      setTold({ text: action === "load" ? `${name} is loaded.` : `${name} is being unloaded.` });
+    } catch (refusal) {
+      if (refusal.status === 401) window.dispatchEvent(new Event("token-needed"));
+      setTold({ error: refusal, text: `${name} could not be ${action}ed: ${refusal.message}` });
+    }
+    setBusy((before) => ({ ...before, [name]: null }));
+  };
+  const models = new Map();
+  for (const entry of data) models.set(entry.name, [...(models.get(entry.name) || []), entry]);
+  const matching = [...models].filter(([name]) => name.toLowerCase().includes(search.toLowerCase()));
+  return html`
+    <div class="title"><h1>Repository</h1><span class="muted">${models.size} models</span></div>
+    ${told && html`<div class=${`banner${told.error ? " bad" : " good"}`} role="alert">${told.text} ${told.error?.hint && html`<span class="muted">${told.error.hint}</span>`}</div>`}
+    <div class="filters"><input type="search" placeholder="Find a model" aria-label="Find a model" value=${search} onInput=${(event) => setSearch(event.target.value)} /></div>
+    ${!matching.length ? html`<${Empty} title=${models.size ? "No model matches" : "The repository is empty"}>${models.size ? "Try fewer letters." : "A model is a folder with a numbered folder for each version."}<//>` : html`
+    <div class="scroll card flush" tabindex="0" role="region" aria-label="Repository index"><table class="index"><thead><tr><th scope="col">Model</th><th scope="col">Versions</th><th scope="col">Reason</th><th scope="col" class="num">Actions</th></tr></thead>
+      <tbody>${matching.slice(0, shown).map(([name, entries]) => html`<tr key=${name}>
+        <th scope="row"><a href=${`#/models/${encodeURIComponent(name)}`}>${name}</a></th>
+        <td>${entries.map((each) => html`<span class="stack" key=${each.version}>${each.version && html`<span class="version">${each.version} </span>`}<${State} state=${each.state} /></span>`)}</td>
+        <td class="reason">${entries.map((each) => each.reason).filter(Boolean).join("; ")}</td>
+        <td class="num actions">
+          <button class="small" disabled=${busy[name]} onClick=${() => act("load", name)}>${busy[name] === "load" ? "Loading…" : entries.some((each) => each.state === "READY") ? "Reload" : "Load"}<span class="only-read"> ${name}</span></button>
+          <button class="small" disabled=${busy[name] || !entries.some((each) => each.state === "READY")} onClick=${() => act("unload", name)}>Unload<span class="only-read"> ${name}</span></button></td></tr>`)}</tbody></table></div>
+    ${matching.length > shown && html`<p class="center"><button onClick=${() => setShown(shown + PAGE)}>Show ${Math.min(PAGE, matching.length - shown)} more</button></p>`}`}`;
+}

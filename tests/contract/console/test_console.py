@@ -1,0 +1,329 @@
+"""The console in a real browser, in front of a server with tokens and several processes.
+
+With CONSOLE_PICTURES=FOLDER the pictures of docs/console.md are written there. Source: docs/console.md.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.contract.servers.server import ServerProcess
+from tests.contract.servers.simple_model import good_document
+from tests.project import ROOT
+
+CHROMIUM = shutil.which("chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.shapes("two-engines"),
+    pytest.mark.skipif(CHROMIUM is None and not os.environ.get("CI"), reason="chromium is not installed"),
+]
+
+TOKEN = "a-token-for-the-console"
+HOSTILE = "<img src=x onerror=alert(1)>"
+SEVEN = [[(0.25, 0.15), (0.75, 0.15), (0.4, 0.88)]]
+PICTURES = os.environ.get("CONSOLE_PICTURES", "")
+
+
+@pytest.fixture(scope="module")
+def server(
+    http_workers: str, shipped_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("console")
+    shutil.copytree(shipped_models, folder / "models")
+    shutil.copytree(ROOT / "deploy/examples/stream_words", folder / "models/stream_words")
+    (folder / "models" / HOSTILE / "1").mkdir(parents=True)
+    (folder / "models" / HOSTILE / "1" / "model.onnx").write_text("no model")
+    tokens = folder / "tokens"
+    tokens.write_text(f"{TOKEN}\n")
+    tokens.chmod(0o600)
+    options = [
+        *("--console=true", f"--auth-token-file={tokens}", "--auth-token-scope=admin", "--shutdown-grace-secs=0"),
+        *("--model-control-mode=explicit", "--load-model=*", "--strict-readiness=false", "--exit-on-error=false"),
+    ]
+    with ServerProcess(folder / "models", folder / "log", *options) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        # Without a sandbox, which root may not have.
+        yield (made := playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]))
+        made.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, server: ServerProcess) -> Iterator[Callable[..., Page]]:
+    """Opens a view of the console. At the end no page may have reported an error or a breach of its policy."""
+    faults: list[str] = []
+    contexts = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and "status of" not in message.text:  # a refusal by the server is no fault
+            faults.append(message.text)
+
+    def opened(view: str = "/", *, base: str = "", width: int = 1200, theme: Any = "light") -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 820}, color_scheme=theme)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("console", note)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: faults.append(f"a dialog: {dialog.message}"))
+        page.goto(f"{base or f'http://{server.address}'}/console#{view}")
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def give_token(page: Page, token: str = TOKEN) -> None:
+    page.get_by_label("Token", exact=True).fill(token)
+    page.get_by_role("button", name="Use the token").click()
+
+
+def draw(page: Page, strokes: list[list[tuple[float, float]]]) -> None:
+    box = page.locator(".pad canvas").bounding_box()
+    assert box is not None
+    for stroke in strokes:
+        points = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+        page.mouse.move(*points[0])
+        page.mouse.down()
+        for point in points[1:]:
+            page.mouse.move(*point, steps=8)
+        page.mouse.up()
+
+
+def picture(page: Page, name: str) -> None:
+    if PICTURES:
+        page.screenshot(path=Path(PICTURES) / f"{name}.png", animations="disabled")
+
+
+def ask(server: ServerProcess, model: str, document: dict[str, Any]) -> None:
+    url = f"http://{server.address}/v2/models/{model}/infer"
+    with urllib.request.urlopen(urllib.request.Request(url, data=json.dumps(document).encode())) as response:
+        assert response.status == 200
+
+
+def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
+    open_page: Callable[..., Page], server: ServerProcess
+) -> None:
+    page = open_page()
+    page.get_by_role("link", name="digits").click()
+    page.get_by_role("link", name="Try it").click()
+    draw(page, SEVEN)
+    page.get_by_role("button", name="Send the request").click()
+    expect(page.locator(".verdict")).to_have_text("seven")
+    expect(page.locator("table.bars tr.best")).to_contain_text("seven")
+    picture(page, "try-light")
+    command = page.locator("pre.code").inner_text()
+    answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout)
+    assert answer["outputs"][0]["data"][0].endswith(":7:seven")
+    page.get_by_role("button", name="tritonclient.http").click()
+    expect(page.locator("pre.code")).to_contain_text("import tritonclient.http")
+    page.get_by_role("link", name="Load", exact=True).click()
+    expect(page.get_by_label("Executions by batch size")).to_contain_text("2")
+    plot = page.get_by_role("img", name="Requests per second").locator("canvas")
+    # The plot shows them: it has pixels of the accent somewhere above its base line.
+    page.wait_for_function(
+        """canvas => {
+          const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height / 2);
+          for (let i = 0; i < data.length; i += 4)
+            if (data[i] < 60 && data[i + 1] > 90 && data[i + 3] > 200) return true;
+        }""",
+        arg=plot.element_handle(),
+    )
+
+
+def test_a_stream_shows_its_events_and_bad_input_is_told(open_page: Callable[..., Page]) -> None:
+    page = open_page("/models/stream_words/try")
+    page.get_by_label("Text of text").fill("one two three")
+    page.get_by_role("button", name="Send the request").click()
+    expect(page.locator(".events li")).to_have_count(3)
+    page = open_page("/models/simple/try")
+    page.get_by_label("Elements of INPUT0").fill("1, 2, x")
+    expect(page.get_by_role("alert")).to_contain_text("“x” is no whole number")
+    page.get_by_label("Elements of INPUT0").fill("1, 2, 3")
+    expect(page.get_by_role("alert")).to_contain_text("takes 16 elements")
+    expect(page.get_by_role("button", name="Send the request")).to_be_disabled()
+
+
+def test_a_token_is_asked_for_refused_and_kept_in_memory_only(open_page: Callable[..., Page]) -> None:
+    page = open_page("/log")
+    give_token(page, "not-a-token-of-this-server")
+    expect(page.get_by_role("alert")).to_contain_text("not accepted")
+    give_token(page)
+    expect(page.get_by_role("log")).to_contain_text("successfully loaded 'simple'")
+    assert (
+        page.evaluate("[document.cookie, JSON.stringify({...localStorage, ...sessionStorage})].join()").count(TOKEN)
+        == 0
+    )
+    page.reload()
+    expect(page.get_by_role("dialog")).to_be_visible()
+
+
+def test_what_clients_and_models_say_stays_text(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    connection = http.client.HTTPConnection(server.address, timeout=20)
+    connection.request("POST", "/v2/models/<script>alert(2)</script>/infer", body=b"{}")
+    assert connection.getresponse().status in (400, 404)
+    connection.close()
+    page = open_page()
+    expect(page.get_by_role("link", name=HOSTILE).first).to_be_visible()
+    page.get_by_role("region", name="Models").get_by_role("link", name=HOSTILE).click()
+    expect(page.get_by_role("heading", name=HOSTILE)).to_be_visible()
+    expect(page.get_by_role("alert")).to_contain_text("This version does not serve.")
+    page = open_page("/log")
+    give_token(page)
+    expect(page.get_by_role("log")).to_contain_text("<script>alert(2)</script>")
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_a_model_is_unloaded_and_loaded(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    page = open_page("/repository")
+    give_token(page)
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="stream_words"))
+    row.get_by_role("button", name="Unload").click()
+    expect(row).to_contain_text("unavailable")
+    row.get_by_role("button", name="Load", exact=False).first.click()
+    expect(page.get_by_role("alert")).to_contain_text("stream_words is loaded")
+    expect(row).to_contain_text("ready")
+    picture(page, "repository-light")
+    # Another site's page cannot send the header.
+    connection = http.client.HTTPConnection(server.address, timeout=20)
+    connection.request("POST", "/console/api/unload", b'{"name":"simple"}', {"Authorization": f"Bearer {TOKEN}"})
+    response = connection.getresponse()
+    assert (response.status, b"Trident-Console" in response.read()) == (400, True)
+    connection.close()
+
+
+def test_the_log_is_filtered_and_its_level_changed(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    page = open_page("/log")
+    give_token(page)
+    page.get_by_label("Model", exact=True).fill("digits")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("log")).to_contain_text("'digits'")
+    expect(page.get_by_role("log")).not_to_contain_text("'simple'")
+    picture(page, "log-light")
+    page.get_by_label("Model", exact=True).fill("")
+    page.get_by_label("Log verbosely").select_option("1")
+    page.get_by_label("Find in the messages").fill("HTTP request:")
+    page.keyboard.press("Enter")
+    ask(server, "simple", good_document())
+    expect(page.get_by_role("log")).to_contain_text("/v2/models/simple/infer")
+    page.get_by_label("Log verbosely").select_option("0")
+
+
+def test_requests_are_traced(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    page = open_page("/traces")
+    give_token(page)
+    page.get_by_role("button", name="Trace the next 20").click()
+    expect(page.get_by_role("button", name="Stop tracing")).to_be_visible()
+    for _ in range(3):
+        ask(server, "simple", good_document())
+    expect(page.get_by_role("img", name="compute").first).to_be_visible()
+    picture(page, "traces-light")
+    page.get_by_role("button", name="Stop tracing").click()
+    expect(page.get_by_role("button", name="Trace the next 20")).to_be_visible()
+
+
+def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    digits = json.loads((ROOT / "deploy/digits/7.json").read_text())
+    for _ in range(20):
+        ask(server, "digits", digits)
+        ask(server, "simple", good_document())
+    page = open_page()
+    names = page.locator("table.models tbody th a")
+    expect(page.locator("tr.slowest")).to_have_count(1)
+    page.get_by_role("button", name="Requests").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("Requests↓")
+    expect(names.last).not_to_have_text("digits")
+    picture(page, "overview-light")
+    page.get_by_label("Find a model").fill("SIMP")
+    expect(names).to_have_text(["simple"])
+    page.get_by_label("Find a model").fill("nothing like it")
+    expect(page.get_by_text("No model matches")).to_be_visible()
+    page = open_page("/models/digits/configuration")
+    expect(page.get_by_role("row").filter(has_text="default_model_filename")).to_contain_text("completed")
+    page.get_by_role("link", name="Requests", exact=True).click()
+    expect(page.get_by_role("img", name="compute").first).to_be_visible()
+    if PICTURES:
+        picture(open_page("/models/digits/requests"), "requests-light")
+        for theme in ("light", "dark"):
+            page = open_page("/models/digits/load", theme=theme)
+            page.wait_for_timeout(2500)
+            picture(page, f"model-{theme}")
+        page = open_page(theme="dark")
+        page.wait_for_timeout(2500)
+        picture(page, "overview-dark")
+
+
+def test_every_view_is_as_wide_as_a_telephone(open_page: Callable[..., Page]) -> None:
+    page = open_page(width=400)
+    for view in (
+        "/",
+        "/models/digits/load",
+        "/models/digits/try",
+        "/models/digits/requests",
+        "/models/digits/configuration",
+    ):
+        page.goto(page.url.partition("#")[0] + f"#{view}")
+        page.wait_for_selector("main .tiles, main .card")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, view
+    if PICTURES:
+        page = open_page(width=400)
+        page.wait_for_timeout(1500)
+        picture(page, "telephone-light")
+
+
+class Prefixed(BaseHTTPRequestHandler):
+    """A proxy that puts everything under /a/prefix."""
+
+    def do_GET(self) -> None:
+        status, headers, body = 404, [], b""
+        if self.path.startswith("/a/prefix/"):
+            connection = http.client.HTTPConnection(self.server.target, timeout=20)  # type: ignore[attr-defined]
+            connection.request("GET", self.path.removeprefix("/a/prefix"))
+            response = connection.getresponse()
+            status, headers, body = response.status, response.getheaders(), response.read()
+            connection.close()
+        self.send_response(status)
+        for name, value in headers:
+            if name.lower() not in ("connection", "date", "server"):
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+def test_it_works_behind_the_prefix_of_a_proxy(open_page: Callable[..., Page], server: ServerProcess) -> None:
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Prefixed)
+    proxy.target = server.address  # type: ignore[attr-defined]
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        page = open_page(base=f"http://127.0.0.1:{proxy.server_port}/a/prefix")
+        expect(page.get_by_role("link", name="digits")).to_be_visible()
+        page.goto(f"http://127.0.0.1:{proxy.server_port}/a/prefix/console/#/models/simple/try")
+        expect(page.locator("pre.code")).to_contain_text("/a/prefix/v2/models/simple/infer")
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join()
