@@ -5,9 +5,11 @@ With CONSOLE_PICTURES=FOLDER the pictures of docs/console.md are written there. 
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
+import random
 import shutil
 import subprocess
 import threading
@@ -118,6 +120,28 @@ def ask(server: ServerProcess, model: str, document: dict[str, Any]) -> None:
     url = f"http://{server.address}/v2/models/{model}/infer"
     with urllib.request.urlopen(urllib.request.Request(url, data=json.dumps(document).encode())) as response:
         assert response.status == 200
+
+
+@contextlib.contextmanager
+def busy(server: ServerProcess) -> Iterator[None]:
+    """Requests of both models for half a minute before, and until the end: something to see in a picture."""
+    digits = json.loads((ROOT / "deploy/digits/7.json").read_text())
+    is_over = threading.Event()
+
+    def keep_asking(model: str, document: dict[str, Any], number: int) -> None:
+        pauses = random.Random(number)
+        while not is_over.wait(pauses.expovariate(25)):
+            ask(server, model, document)
+
+    loads = [("digits", digits), ("digits", digits), ("simple", good_document())]
+    threads = [threading.Thread(target=keep_asking, args=(*load, i)) for i, load in enumerate(loads)]
+    for thread in threads:
+        thread.start()
+    is_over.wait(40)
+    yield
+    is_over.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
@@ -253,7 +277,6 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     page.keyboard.press("Enter")
     expect(page.locator("th[aria-sort=descending]")).to_have_text("Requests↓")
     expect(names.last).not_to_have_text("digits")
-    picture(page, "overview-light")
     page.get_by_label("Find a model").fill("SIMP")
     expect(names).to_have_text(["simple"])
     page.get_by_label("Find a model").fill("nothing like it")
@@ -263,14 +286,13 @@ def test_models_are_sorted_by_the_keyboard_and_found(open_page: Callable[..., Pa
     page.get_by_role("link", name="Requests", exact=True).click()
     expect(page.get_by_role("img", name="compute").first).to_be_visible()
     if PICTURES:
-        picture(open_page("/models/digits/requests"), "requests-light")
-        for theme in ("light", "dark"):
-            page = open_page("/models/digits/load", theme=theme)
-            page.wait_for_timeout(2500)
-            picture(page, f"model-{theme}")
-        page = open_page(theme="dark")
-        page.wait_for_timeout(2500)
-        picture(page, "overview-dark")
+        with busy(server):
+            for view, name in (("/models/digits/load", "model"), ("/", "overview")):
+                for theme in ("light", "dark"):
+                    page = open_page(view, theme=theme)
+                    page.wait_for_selector("main .card")
+                    page.wait_for_timeout(2000)
+                    picture(page, f"{name}-{theme}")
 
 
 def test_every_view_is_as_wide_as_a_telephone(open_page: Callable[..., Page]) -> None:

@@ -13,7 +13,8 @@ export function Plot({ title, data, lines, stacked, theme, text = number }) {
     const axis = { stroke: colour("--muted"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const shown = (value) => (value == null ? "–" : text(value));
     const series = lines.map(([label, name], i) => ({
-      label, stroke: colour(name), width: stacked ? 1 : 1.75, points: { show: false },
+      label, stroke: colour(name), width: stacked ? 0 : 1.75, points: { show: !stacked, size: 5, fill: colour(name), filter: alone },
+      paths: stacked ? uPlot.paths.bars({ size: [1.02, Infinity], align: 1 }) : undefined,
       fill: stacked || !i ? (stacked ? colour(name) : colour("--accent-faint")) : undefined,
       value: (_, value, seriesIndex, at) => shown(stacked ? data[seriesIndex][at ?? data[0].length - 1] : value),
     }));
@@ -22,7 +23,7 @@ export function Plot({ title, data, lines, stacked, theme, text = number }) {
     plot.current = new uPlot({
       width: box.current.clientWidth, height: HEIGHT, padding: [8, 4, 0, 0], legend: { live: true, markers: { width: 0, fill: (_, i) => colour(lines[order[i - 1]]?.[1] ?? "--line") } },
       cursor: { y: false, points: { size: 6 }, drag: { x: false }, sync: { key: "model" } },
-      scales: { y: { range: (_, low, high) => [0, Math.max(high, 1e-9) * 1.1] } },
+      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...axis, space: 90, size: 28, values: (_, marks) => marks.map((mark) => new Date(mark * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" })) },
              { ...axis, size: 60, values: (_, marks) => marks.map(shown) }],
       series: [{ value: (_, at) => (at == null ? "now" : new Date(at * 1000).toLocaleTimeString("en-GB")), label: "Time" }, ...order.map((i) => ({ ...series[i], value: (u, value, index, at) => shown(last(plot.data, i, at)) }))],
@@ -36,6 +37,12 @@ export function Plot({ title, data, lines, stacked, theme, text = number }) {
   useEffect(() => { plot.current.setData([given[0], ...plot.order.map((i) => given[i + 1])]); });
   const said = lines.map(([label], i) => `${label} ${text(last(data, i, null) ?? 0)}`).join(", ");
   return html`<div class="plot" ref=${box} role="img" aria-label=${`${title}. Now: ${said}.`}></div>`;
+}
+
+// The points with nothing on either side, which no line would show.
+function alone(plot, line) {
+  const values = plot.data[line];
+  return [...values.keys()].filter((i) => values[i] != null && values[i - 1] == null && values[i + 1] == null);
 }
 
 const last = (data, line, at) => data[line + 1][at ?? data[0].length - 1];

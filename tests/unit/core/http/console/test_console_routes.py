@@ -1,0 +1,91 @@
+"""The console's routes: its files, pages of many models, and who may change something."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from werkzeug.test import Client, TestResponse
+
+from tests.unit.fake_engine import FakeEngine
+from trident.core.frontend.access import AuthTokens, Scope
+from trident.core.frontend.bridge import ThreadBridge
+from trident.core.http.application import V2Application
+from trident.core.http.console.routes import _FILES, CONSOLE_ROUTES
+from trident.core.http.front_end import HttpOptions
+from trident.core.http.routes import ROUTES
+from trident.core.lifecycle.state import IndexEntry, ModelState, VersionOverview
+from trident.core.observability.history import Activity
+
+
+class ManyModels(FakeEngine):
+    def overview(self, name: str = "") -> list[VersionOverview]:
+        entries = [IndexEntry(name=f"m{i:05}", version=1, state=ModelState.READY) for i in range(10_000)]
+        lines = [VersionOverview(entry=entry) for entry in entries]
+        lines[77] = replace(lines[77], activity=Activity(requests=60, p99_us=9.0, executions=30, inferences=60))
+        return lines
+
+
+def client(engine: FakeEngine, **options: Any) -> Client:
+    return Client(V2Application(engine, HttpOptions(**options), ThreadBridge(), (*ROUTES, *CONSOLE_ROUTES)))
+
+
+def asked(path: str, engine: FakeEngine | None = None) -> TestResponse:
+    return client(engine or FakeEngine()).get(path)
+
+
+def test_the_server_sorts_searches_and_pages_the_models() -> None:
+    engine = ManyModels()
+    page = asked("/console/api/models?sort=p99_us-down&limit=2", engine).get_json()
+    assert [row["id"] for row in page["rows"]] == ["m00077/1", "m00000/1"]
+    assert (page["total"], page["slowest"], page["requests_per_s"]) == (10_000, "m00077/1", 1.0)
+    assert page["rows"][0]["batch_size"] == 2.0
+    page = asked("/console/api/models?search=M0999&offset=3&limit=500", engine).get_json()
+    assert (page["matching"], len(page["rows"]), page["rows"][0]["name"]) == (10, 7, "m09993")
+    assert asked("/console/api/models?sort=reasons", engine).status_code == 400
+    assert asked("/console/api/models?limit=-1", engine).status_code == 400
+
+
+def test_files_are_open_and_nothing_else_is_served() -> None:
+    page = asked("/console")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert asked("/console/").headers["Location"] == "../console"
+    for name in ("../routes.py", "..%2Froutes.py", "%2Fetc%2Fpasswd", "vendor/uPlot.LICENSE.txt"):
+        assert asked(f"/console/page/{name}").status_code == 404
+    script = client(FakeEngine()).get("/console/page/app.js", headers={"Accept-Encoding": "gzip"})
+    assert (script.mimetype, script.headers["Content-Encoding"]) == ("text/javascript", "gzip")
+    again = client(FakeEngine()).get("/console/page/app.js", headers={"If-None-Match": script.headers["ETag"]})
+    assert again.status_code == 304
+
+
+def test_the_scripts_are_small_and_nothing_is_fetched_from_elsewhere() -> None:
+    own = {name: text.decode() for name, text in _FILES.items() if not name.startswith("vendor/")}
+    assert not [name for name, text in own.items() if "://" in text.replace("http://www.w3.org", "")]
+    assert not [name for name, text in own.items() if "innerHTML" in text or "<script>" in text]
+
+
+def test_changes_need_a_token_and_the_header_of_the_page(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text("a-token-of-this-server\n")
+    file.chmod(0o600)
+    engine = FakeEngine()
+    guarded = client(engine, tokens=AuthTokens(str(file), Scope.ALL))
+    bearer = {"Authorization": "Bearer a-token-of-this-server"}
+    body = json.dumps({"name": "simple"})
+    assert guarded.get("/console").status_code == 200
+    assert guarded.get("/console/api/models").status_code == 401
+    assert guarded.get("/console/api/models", headers=bearer).status_code == 200
+    for headers, status in (({"Trident-Console": "1"}, 401), (bearer, 400), ({**bearer, "Trident-Console": "1"}, 200)):
+        assert guarded.post("/console/api/unload", data=body, headers=headers).status_code == status
+    assert [call[0] for call in engine.calls] == ["unload"]
+
+
+@pytest.mark.parametrize("path", ["/console", "/console/api/models", "/console/page/app.js"])
+def test_without_the_option_there_is_no_console(path: str) -> None:
+    plain = Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))
+    assert plain.get(path).status_code == 404
