@@ -21,7 +21,7 @@ export function Plot({ title, data, lines, stacked, theme, text = number }) {
     // The highest of a stack is drawn first, so that the lower ones cover it.
     const order = stacked ? [...series.keys()].reverse() : [...series.keys()];
     plot.current = new uPlot({
-      width: box.current.clientWidth, height: HEIGHT, padding: [8, 4, 0, 0], legend: { live: true, markers: { width: 0, fill: (_, i) => colour(lines[order[i - 1]]?.[1] ?? "--line") } },
+      width: box.current.clientWidth, height: HEIGHT, padding: [8, 22, 0, 0], legend: { live: true, markers: { width: 0, fill: (_, i) => colour(lines[order[i - 1]]?.[1] ?? "--line") } },
       cursor: { y: false, points: { size: 6 }, drag: { x: false }, sync: { key: "model" } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
       axes: [{ ...axis, space: 90, size: 28, values: (_, marks) => marks.map((mark) => new Date(mark * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" })) },
