@@ -87,6 +87,7 @@ _INPUT_LENGTH: Schema = {
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": _object({"error": TEXT_VALUE}, {"hint": TEXT_VALUE}),
     "OpenAiError": _object({"error": _object({"message": TEXT_VALUE, "type": TEXT_VALUE})}),
+    "Completion": _object({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": _COUNT, "choices": _list(ANY_OBJECT)}),
     "Texts": {"oneOf": [TEXT_VALUE, _list(TEXT_VALUE, minItems=1)]},
     "OpenAiModel": _object({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": _COUNT, "owned_by": TEXT_VALUE}),
     "ServerMetadata": _object({"name": TEXT_VALUE, "version": TEXT_VALUE, "extensions": _list(TEXT_VALUE)}),
@@ -265,6 +266,18 @@ OPERATIONS: Final[dict[str, Operation]] = {
                 {"encoding_format": {"enum": ["float", "base64"]}, "dimensions": {"type": "integer", "minimum": 1}},
             )
         },
+        error="OpenAiError",
+    ),
+    "completions": Operation(
+        "The text that a model generates, as OpenAI has it",
+        {JSON: ref("Completion"), EVENTS: {}},
+        {JSON: _object({"model": TEXT_VALUE, "prompt": TEXT_VALUE}, {"stream": {"type": "boolean"}})},
+        error="OpenAiError",
+    ),
+    "chat_completions": Operation(
+        "The answer of a model to messages, as OpenAI has it",
+        {JSON: ref("Completion"), EVENTS: {}},
+        {JSON: _object({"model": TEXT_VALUE, "messages": _list(ANY_OBJECT)}, {"stream": {"type": "boolean"}})},
         error="OpenAiError",
     ),
     "v1_models": Operation(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trident.core.http import admin, text_routes
+from trident.core.http import admin, completions, text_routes
 from trident.core.http.dataplane import infer
 from trident.core.http.generate import generate, generate_stream
 from trident.core.http.openapi import model_openapi, openapi
@@ -73,6 +73,8 @@ ROUTES: tuple[Route, ...] = (
     *INFERENCE,
     Route("stream", of_model("/stream"), "inference", GET, stream),
     Route("embeddings", ("/v1/embeddings",), "inference", POST, text_routes.embeddings),
+    Route("completions", ("/v1/completions",), "inference", POST, completions.completions),
+    Route("chat_completions", ("/v1/chat/completions",), "inference", POST, completions.chat_completions),
     Route("v1_models", ("/v1/models", "/v1/models/<plain:model>"), "metadata", GET, text_routes.models),
     Route("v1_rerank", ("/v1/rerank",), "inference", POST, text_routes.rerank_documents),
     Route("embed", ("/embed",), "inference", POST, text_routes.embed),

@@ -48,7 +48,7 @@ def embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     try:
         return _embeddings(front_end, environ)
     except ServerError as error:
-        return _openai_error(front_end, environ, error)
+        return openai_error(front_end, environ, error)
 
 
 def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
@@ -58,14 +58,14 @@ def models(front_end: HttpFrontEnd, environ: Environ, model: str = "") -> Reply:
             front_end.engine.model(model)
             return json_reply(_model_object(model))
     except ServerError as error:
-        return _openai_error(front_end, environ, error)
+        return openai_error(front_end, environ, error)
     return json_reply({"object": "list", "data": [_model_object(name) for name in _ready(front_end)]})
 
 
 def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /v1/rerank`: documents in the order of their relevance for a query."""
     try:
-        body = _object(front_end, environ)
+        body = read_object(front_end, environ)
         documents = [each.get(TEXT) if isinstance(each, dict) else each for each in _list(body, "documents")]
         texts = _strings(documents, "documents")
         model = _model_with(front_end, _name(body), SCORE)
@@ -78,12 +78,12 @@ def rerank_documents(front_end: HttpFrontEnd, environ: Environ) -> Reply:
         ]
         return json_reply({"object": "list", "model": model.spec.name, "usage": tokens, "results": results})
     except ServerError as error:
-        return _openai_error(front_end, environ, error)
+        return openai_error(front_end, environ, error)
 
 
 def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /embed`: a list of vectors."""
-    body = _object(front_end, environ)
+    body = read_object(front_end, environ)
     inputs = body.get("inputs")
     texts = _strings([inputs] if isinstance(inputs, str) else _list(body, "inputs"), "inputs")
     model, name, output = _embedding_model(front_end, _name(body))
@@ -93,13 +93,13 @@ def embed(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 
 def rerank(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /rerank`: the indices of texts with their scores, the best first."""
-    body = _object(front_end, environ)
+    body = read_object(front_end, environ)
     return json_reply(_ranked(front_end, environ, _model_with(front_end, _name(body), SCORE), body))
 
 
 def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     """`POST /predict`: the labels of one text with their scores, the best first; or a list of that for each text."""
-    body = _object(front_end, environ)
+    body = read_object(front_end, environ)
     inputs = body.get("inputs")
     # A list may hold texts, or lists of one text. Pairs are for rerankers.
     listed = [inputs] if isinstance(inputs, str) else _list(body, "inputs")
@@ -206,7 +206,7 @@ def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
 
 
 def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
-    body = _object(front_end, environ)
+    body = read_object(front_end, environ)
     given = body.get("input")
     texts = _strings([given] if isinstance(given, str) else _list(body, "input"), "input")
     if "" in texts:
@@ -360,7 +360,7 @@ def _rows(response: InferenceResponse, name: str, spec: ModelSpec) -> Array:
 # --- bodies and errors
 
 
-def _object(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any]:
+def read_object(front_end: HttpFrontEnd, environ: Environ) -> dict[str, Any]:
     """The JSON object in the body. Raises InvalidRequest."""
     body = read_body(front_end, environ)
     limit = front_end.options.max_input_size
@@ -412,10 +412,19 @@ def _count(body: Mapping[str, Any], member: str, default: int) -> int:
     return value
 
 
-def _openai_error(front_end: HttpFrontEnd, environ: Environ, error: ServerError) -> Reply:
-    """The error in OpenAI's form, which its clients show."""
-    status = error.status if isinstance(error, HttpError) else front_end.status_of(error)
+def openai_error(front_end: HttpFrontEnd, environ: Environ, error: ServerError) -> Reply:
+    """The reply with the error in OpenAI's form, which its clients show."""
+    return json_reply(openai_error_object(front_end, environ, error), _status(front_end, error))
+
+
+def openai_error_object(front_end: HttpFrontEnd, environ: Environ, error: ServerError) -> dict[str, Any]:
+    """The error in OpenAI's form; it is logged as well."""
+    status = _status(front_end, error)
     log_error(error, status, environ)
     kind = _ERROR_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     message = message_of(error, front_end.options.error_hints)
-    return json_reply({"error": {"message": message, "type": kind, "param": None, "code": None}}, status)
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def _status(front_end: HttpFrontEnd, error: ServerError) -> int:
+    return error.status if isinstance(error, HttpError) else front_end.status_of(error)

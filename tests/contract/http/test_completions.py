@@ -1,0 +1,148 @@
+"""Models in Python that generate text, asked by OpenAI's client: whole answers, streams, and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.contract.servers.server import ServerProcess
+
+# Answers with the words of its prompt in upper case, at most `max_tokens` of them, and fails at the word `fail`.
+MODEL = """
+import json
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            prompt = pb_utils.get_input_tensor_by_name(request, "text_input").as_numpy().ravel()[0].decode()
+            sampling = pb_utils.get_input_tensor_by_name(request, "sampling_parameters")
+            options = json.loads(sampling.as_numpy().ravel()[0])
+            words = prompt.split()
+            for at, word in enumerate(words[: options.get("max_tokens", 100)]):
+                if word == "fail":
+                    sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("the model has failed")))
+                    break
+                reason = b"length" if at + 1 < len(words) else b"stop"
+                tensors = [
+                    pb_utils.Tensor("text_output", np.array([(word.upper() + " ").encode()], np.object_)),
+                    pb_utils.Tensor("finish_reason", np.array([reason], np.object_)),
+                    pb_utils.Tensor("num_input_tokens", np.array([len(words)], np.uint32)),
+                    pb_utils.Tensor("num_output_tokens", np.array([at + 1], np.uint32)),
+                ]
+                sender.send(pb_utils.InferenceResponse(tensors))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+    "<{{ m.role }}> {{ m.content }} {% endfor %}{% if tools %}<{{ tools[0].function.name }}>{% endif %}"
+)
+CONFIG = f"""
+backend: "python"
+model_transaction_policy {{ decoupled: true }}
+input {{ name: "text_input" data_type: TYPE_STRING dims: [1] }}
+input {{ name: "sampling_parameters" data_type: TYPE_STRING dims: [1] optional: true }}
+input {{ name: "stream" data_type: TYPE_BOOL dims: [1] optional: true }}
+output {{ name: "text_output" data_type: TYPE_STRING dims: [-1] }}
+output {{ name: "finish_reason" data_type: TYPE_STRING dims: [-1] }}
+output {{ name: "num_input_tokens" data_type: TYPE_UINT32 dims: [1] }}
+output {{ name: "num_output_tokens" data_type: TYPE_UINT32 dims: [1] }}
+parameters {{
+  key: "chat_template"
+  value {{ string_value: "{TEMPLATE}" }}
+}}
+"""
+ADDER = """
+backend: "python"
+input { name: "a" data_type: TYPE_FP32 dims: [1] }
+output { name: "b" data_type: TYPE_FP32 dims: [1] }
+"""
+
+
+@pytest.fixture(scope="module")
+def client(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    folder = tmp_path_factory.mktemp("completions")
+    for name, config in (("writer", CONFIG), ("adder", ADDER)):
+        (folder / "models" / name / "1").mkdir(parents=True)
+        (folder / "models" / name / "config.pbtxt").write_text(config)
+        (folder / "models" / name / "1" / "model.py").write_text(MODEL)
+    with (
+        ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as server,
+        openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as made,
+    ):
+        yield made
+
+
+def test_a_completion_is_one_answer(client: Any) -> None:
+    answer = client.completions.create(model="writer", prompt="one two three", max_tokens=2)
+    (choice,) = answer.choices
+    assert (answer.object, choice.text, choice.finish_reason) == ("text_completion", "ONE TWO ", "length")
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens, answer.usage.total_tokens) == (3, 2, 5)
+
+
+def test_a_completion_is_streamed(client: Any) -> None:
+    chunks = list(
+        client.completions.create(model="writer", prompt="one two", stream=True, stream_options={"include_usage": True})
+    )
+    assert [choice.text for chunk in chunks for choice in chunk.choices] == ["ONE ", "TWO ", ""]
+    assert [choice.finish_reason for chunk in chunks for choice in chunk.choices] == [None, None, "stop"]
+    assert chunks[-1].usage.total_tokens == 4
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_messages_become_a_prompt_by_the_models_template(client: Any) -> None:
+    messages = [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hi"}]},
+    ]
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    answer = client.chat.completions.create(model="writer", messages=messages, tools=tools)
+    (choice,) = answer.choices
+    assert (choice.message.role, choice.message.content) == ("assistant", "<SYSTEM> BE BRIEF <USER> HI <LOOK> ")
+    assert choice.finish_reason == "stop"
+
+
+def test_a_chat_is_streamed(client: Any) -> None:
+    chunks = list(
+        client.chat.completions.create(model="writer", messages=[{"role": "user", "content": "hi"}], stream=True)
+    )
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "<USER> HI "
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_an_error_of_the_model_ends_an_answer(client: Any) -> None:
+    with pytest.raises(openai.InternalServerError, match="the model has failed"):
+        client.completions.create(model="writer", prompt="fail")
+    with pytest.raises(openai.InternalServerError, match="the model has failed"):
+        client.completions.create(model="writer", prompt="fail", stream=True)
+    stream = client.completions.create(model="writer", prompt="one fail", stream=True)
+    assert next(stream).choices[0].text == "ONE "
+    with pytest.raises(openai.APIError, match="the model has failed"):
+        next(stream)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        ({"model": "nothing", "prompt": "one"}, 404, "unknown model: 'nothing'"),
+        ({"model": "adder", "prompt": "one"}, 400, "does not answer with text"),
+        ({"model": "writer", "prompt": ["one", "two"]}, 400, "'prompt' must be one text"),
+        ({"model": "writer", "prompt": "one", "n": 2}, 400, "'n' may only be 1"),
+    ],
+)
+def test_what_cannot_be_completed_is_refused(client: Any, arguments: dict[str, Any], status: int, message: str) -> None:
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.completions.create(**arguments)
+    assert caught.value.status_code == status
+    assert message in caught.value.body["message"]
+
+
+def test_messages_that_the_template_refuses_are_refused(client: Any) -> None:
+    for messages in ([{"role": "tool", "content": "x", "tool_call_id": "1"}], []):
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="writer", messages=messages)
