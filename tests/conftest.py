@@ -24,9 +24,10 @@ def shipped_models() -> Path:
     return ROOT / "deploy" / "models"
 
 
-def pytest_collection_finish() -> None:
-    """Exclude the objects of the collection from garbage collection: a full one would take half a second longer, and
-    many tests make one."""
+@pytest.fixture(scope="module", autouse=True)
+def frozen_heap() -> None:
+    """Exclude what is there before a module's tests from garbage collection: the collected tests, and what the modules
+    before have imported. Full ones, which many tests make, would take half a second and more."""
     gc.collect()
     gc.freeze()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import pytest
@@ -89,12 +89,17 @@ def sources(*folders: str) -> Iterator[tuple[str, str]]:
             yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
+@lru_cache(1)  # several checks of one module follow each other
+def nodes(source: str) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(source)))
+
+
 @cache  # many tests ask for those of every module
 def imports(path: str, source: str) -> list[tuple[str, int]]:
     """The absolute dotted names that a module imports, with their lines; those under TYPE_CHECKING count as well."""
     package = ["trident", *path.split("/")[:-1]]
     found: list[tuple[str, int]] = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             found += [(alias.name, node.lineno) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -152,7 +157,7 @@ def core_breach(here: str, there: str) -> str | None:
 def environment_lines(source: str) -> list[int]:
     """The lines that touch the process environment."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         names: set[str] = set()
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
             names = {node.attr}
@@ -165,11 +170,10 @@ def environment_lines(source: str) -> list[int]:
 
 def lines_that_name(source: str, word: str) -> list[int]:
     """The lines where an imported module, an identifier or a text of the code contains `word`; docstrings may."""
-    tree = ast.parse(source)
-    bodies = [node.body for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
+    bodies = [node.body for node in nodes(source) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))]
     docstrings = {id(line.value) for body in bodies for line in body if isinstance(line, ast.Expr)}
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes(source):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.usefixtures("http_workers"),
 ]
 
-ROWS = 1 << 20
+ROWS = 1 << 17
 WIDTH = 8
 # Connections that ask for health. With front ends some of them belong to the process that reads the large text.
 PROBES = 6
@@ -129,7 +129,7 @@ def strings(count: int) -> list[str]:
 
 
 def test_plain_port_while_numbers_are_read(numbers_server: TextServer) -> None:
-    sent = rows(ROWS // 4)
+    sent = rows(ROWS)
     body = v2_body("FP32", [len(sent), WIDTH], sent)
     port = numbers_server.http_port
     status, content, counts = answers_meanwhile(port, "/v2/health/ready", "/v2/models/echo/infer", JSON, body)
@@ -139,7 +139,7 @@ def test_plain_port_while_numbers_are_read(numbers_server: TextServer) -> None:
 
 
 def test_plain_port_while_strings_are_read(strings_server: TextServer) -> None:
-    sent = strings(ROWS // 4)
+    sent = strings(ROWS)
     body = v2_body("BYTES", [len(sent), 1], sent)
     port = strings_server.http_port
     status, content, counts = answers_meanwhile(port, "/v2/health/live", "/v2/models/echo/infer", JSON, body)
@@ -150,7 +150,7 @@ def test_plain_port_while_strings_are_read(strings_server: TextServer) -> None:
 
 @pytest.mark.parametrize("form", ["json", "jsonlines", "csv"])
 def test_sagemaker_port_while_instances_are_read(numbers_server: TextServer, form: str) -> None:
-    sent = rows(ROWS // 4)
+    sent = rows(ROWS)
     lines = [orjson.dumps(row) for row in sent]
     body = {
         "json": b'{"instances":[%b]}' % b",".join(lines),
@@ -171,7 +171,7 @@ def test_sagemaker_port_while_instances_are_read(numbers_server: TextServer, for
 
 
 def test_vertex_port_while_instances_are_read(strings_server: TextServer) -> None:
-    sent = [[text] for text in strings(ROWS // 4)]
+    sent = [[text] for text in strings(ROWS)]
     body = orjson.dumps({"instances": sent})
     port = strings_server.vertex_port
     status, content, counts = answers_meanwhile(port, "/ping", "/predict", JSON, body)

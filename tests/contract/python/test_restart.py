@@ -162,6 +162,7 @@ def test_a_model_that_exits_has_failed_a_request(server: ServerProcess, dying: s
     assert stubs_of(server)["dying_0_0"] == stub
 
 
+@pytest.mark.shapes("front-ends")
 def test_the_pauses_grow_while_a_model_dies_at_its_start(http_workers: str, tmp_path: Path) -> None:
     repository = link_models(tmp_path / "models", "simple")
     model = write_model(repository, "dies", DIES_AT_START)
@@ -218,7 +219,7 @@ def test_other_instances_do_the_work_meanwhile(http_workers: str, tmp_path: Path
         ("False", "Model 'asked_0_0' is not ready (user-defined check failed)."),
         ("1", "is_ready() must return a boolean value"),
         ("1 / 0", "division by zero"),
-        ("time.sleep(8)", "Timed out waiting for user-defined is_ready() response"),
+        ("time.sleep(6)", "Timed out waiting for user-defined is_ready() response"),
     ],
 )
 def test_a_model_says_whether_it_is_ready(server: ServerProcess, models: Path, answer: str, reason: str) -> None:

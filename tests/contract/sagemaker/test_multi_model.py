@@ -24,7 +24,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "two-engines")]
 
-MEMORY_MB = 700
+MEMORY_MB = 500
 HEAVY_MB = 100
 # Of the model `waiting`: many milliseconds.
 ROUNDS = 20_000

@@ -71,7 +71,7 @@ def replace(server: ServerProcess) -> None:
 @pytest.mark.shapes("front-ends")
 @pytest.mark.parametrize(
     ("action", "times"),
-    [(load_and_unload, 30), (fail_to_load, 20), (refuse_files, 10), (replace, 15)],
+    [(load_and_unload, 15), (fail_to_load, 15), (refuse_files, 10), (replace, 10)],
     ids=["load and unload", "failed load", "refused files", "reload"],
 )
 def test_repeated_load_keeps_nothing(

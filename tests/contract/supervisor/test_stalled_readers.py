@@ -22,8 +22,10 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
 
-REQUESTS = 2000
+REQUESTS = 500
 CLIENTS = 4
+# Of each line of the access log, so that few requests fill the pipe and what waits for it.
+LONG_QUERY = "x" * 1000
 # Far below the time that a supervisor waits before it kills, far above what a busy machine takes.
 STOP_S = 30.0
 
@@ -69,7 +71,7 @@ def ask_many(server: ServerProcess, body: bytes, status: int) -> None:
     clients = [http.client.HTTPConnection(HOST, server.http_port, timeout=60) for _ in range(CLIENTS)]
     for number in range(REQUESTS):
         client = clients[number % CLIENTS]
-        client.request("POST", PATH, body)
+        client.request("POST", f"{PATH}?{LONG_QUERY}", body)
         response = client.getresponse()
         response.read()
         assert response.status == status

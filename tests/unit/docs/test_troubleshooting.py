@@ -153,6 +153,11 @@ def pattern(quote: str) -> re.Pattern[str]:
     return re.compile(".*?".join(re.escape(part) for part in quote.strip(f"{ANY} ").split(ANY)), re.DOTALL)
 
 
+def is_said(quote: str, text: str) -> bool:
+    """Looks for the parts first: the pattern takes the square of the text's length where one is missing."""
+    return all(part in text for part in quote.strip(f"{ANY} ").split(ANY)) and pattern(quote).search(text) is not None
+
+
 # --- the source
 
 
@@ -188,7 +193,7 @@ def provoked(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 def test_the_server_says_every_quoted_message(provoked: str) -> None:
-    missing = {quote for quote in quotes(PAGE) if not pattern(quote).search(provoked)}
+    missing = {quote for quote in quotes(PAGE) if not is_said(quote, provoked)}
     assert missing - ONLY_IN_SOURCE == set()
     assert missing == ONLY_IN_SOURCE
 
