@@ -106,6 +106,9 @@ _LIMITS = {
     f"{_NAME}Prefix-Aware-Id": 64,
 }
 _LONGEST_ID = 64
+# The bodies that open and close a session of AWS's containers for language models.
+_CONTROL = b'"requestType"'
+_LONGEST_CONTROL = 64
 _ANSWERED = (CUSTOM_ATTRIBUTES, NEW_SESSION_ID, CLOSED_SESSION_ID)
 _LONGEST_ANSWER = 1024
 
@@ -205,6 +208,11 @@ def invoke(application: V2Application, environ: Environ, model: ServedModel, res
     body = read_body(application, environ)
     if not len(body):
         raise InvalidRequest("the body is empty", hint="send the model's inputs, in a format that Content-Type names")
+    if SESSION_KEY in environ and len(body) <= _LONGEST_CONTROL and _CONTROL in bytes(body):
+        raise InvalidRequest(
+            "the body only opens or closes a session: send the first inputs with NEW_SESSION, and the custom attribute "
+            "sequence_end=true with the last"
+        )
     content_type: str = environ.get("CONTENT_TYPE") or ""
     size_text = BINARY.size_text(content_type)
     if size_text is None:

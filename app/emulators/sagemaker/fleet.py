@@ -13,13 +13,19 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from trident.app.emulators.container import Container, ContainerAnswer, ContainerClient, ContainerStream, free_port
-from trident.app.emulators.emulator import counted
+from trident.app.emulators.container import (
+    ClientClosed,
+    Container,
+    ContainerAnswer,
+    ContainerClient,
+    ContainerStream,
+    free_port,
+)
 from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits, SingleModelEndpoint
 from trident.app.emulators.sagemaker.errors import ApiError, validation_error
@@ -77,8 +83,10 @@ class _Copy:
     probes: Probes
     instance: int
     is_ready: bool = False
-    is_leaving: bool = False
     outstanding: int = 0
+    # Held while it is probed, and taken before it is told to end.
+    probing: threading.Lock = field(default_factory=threading.Lock)
+    is_leaving: bool = False
 
 
 class Fleet:
@@ -108,32 +116,34 @@ class Fleet:
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._copies: list[_Copy] = []
+        self._is_closed = False
         self._sessions: dict[str, tuple[_Copy, float]] = {}
         self.desired = component.get("RuntimeConfig", {}).get("CopyCount", 1) if component else machines.count
 
     # --- copies
 
-    def scale(self, count: int, is_stopped: Callable[[], bool] = lambda: False) -> None:
+    def scale(self, count: int, is_stopped: Callable[[], bool]) -> None:
         """Start or stop copies until there are `count`, and wait until they are ready. One scaling at a time.
 
-        Raises ConfigInvalid if the instances have no room for so many.
+        Raises ConfigInvalid if the instances have no room for so many, and ClientClosed after `close`.
         """
         with self._changing:
             self.desired = count
             with self._lock:
                 surplus = self._copies[count:]
                 for copy in surplus:
-                    copy.is_leaving = True
-                self._copies = self._copies[:count]
+                    copy.is_ready = False
                 self._sessions = {name: each for name, each in self._sessions.items() if each[0] not in surplus}
             for copy in surplus:
                 self._stop(copy)
+                with self._lock:
+                    self._copies.remove(copy)
             taken = [copy.instance for copy in self._copies]
             while len(taken) < count:
                 instance = self._machines.place(taken, self._needs, self._strategy)
                 if instance is None:
                     raise ConfigInvalid(
-                        f"{counted(self._machines.count, 'instance')} have no room for {count} copies",
+                        f"the endpoint ({self._machines.count} instances) has no room for {count} copies",
                         hint="an instance is as large as this machine; ask for less in ComputeResourceRequirements",
                     )
                 taken.append(instance)
@@ -143,18 +153,23 @@ class Fleet:
 
     def _started(self, instance: int) -> _Copy:
         port = self._port if self._port and not self._copies else free_port()
-        container, client = self._start(port), ContainerClient(port, self._limits)
+        client = ContainerClient(port, self._limits)
         endpoint = SingleModelEndpoint(client, self._limits, self._report)
         path, every_s = self._scraped
-        probes = Probes(container, client, self._limits, self._report, scraped=path, scrape_s=every_s)
-        copy = _Copy(container, client, endpoint, probes, instance)
         with self._lock:
+            if self._is_closed:
+                raise ClientClosed
+            container = self._start(port)
+            probes = Probes(container, client, self._limits, self._report, scraped=path, scrape_s=every_s)
+            copy = _Copy(container, client, endpoint, probes, instance)
             self._copies.append(copy)
         if self._machines.count > 1 or self._component:
             self._say(f"a copy of the container starts on instance {instance + 1} of {self._machines.count}")
         return copy
 
     def _stop(self, copy: _Copy) -> None:
+        with copy.probing:
+            copy.is_leaving = True
         while copy.outstanding:  # as the platform drains an instance
             time.sleep(_POLL_S)
         copy.client.close()
@@ -168,12 +183,16 @@ class Fleet:
 
     def close(self) -> None:
         """Stop all copies: first none gets new requests, because one that was told to end need not answer them."""
+        with self._lock:
+            self._is_closed = True
         for copy in self._copies:
             copy.client.close()
         for copy in self._copies:
             copy.container.stop(self._limits.stop_s, self._report)
 
     def kill(self) -> None:
+        with self._lock:
+            self._is_closed = True
         for copy in self._copies:
             copy.container.kill()
 
@@ -187,8 +206,10 @@ class Fleet:
         while not stopped.wait(self._limits.probe_interval_s):
             with self._lock:
                 copies = [copy for copy in self._copies if copy.is_ready]
-            if not all(copy.is_leaving or copy.probes.probe() for copy in copies):
-                return
+            for copy in copies:
+                with copy.probing:
+                    if not copy.is_leaving and not copy.probes.probe():
+                        return
 
     # --- requests
 
@@ -311,7 +332,8 @@ class Fleet:
 
         def scale() -> None:
             try:
-                self.scale(count)
+                with suppress(ClientClosed):
+                    self.scale(count, lambda: self._is_closed)
             except ConfigInvalid as error:
                 self.desired = before
                 self._say(f"the component keeps {before} copies: {error.message}")

@@ -397,6 +397,13 @@ def test_session_of_a_request_and_its_sequence_id_exclude_each_other(platform: P
     assert (answer.status_code, "sequence_id" in answer.get_data(as_text=True)) == (400, True)
 
 
+def test_body_that_only_opens_a_session_is_refused_with_the_cure(platform: Platform) -> None:
+    call = platform.calls(default_model="running_mean")
+    body = {"requestType": "NEW_SESSION"}
+    answer = call("/invocations", method="POST", json=body, headers={SESSION_ID: "NEW_SESSION"})
+    assert (answer.status_code, "send the first inputs" in answer.get_data(as_text=True)) == (400, True)
+
+
 @pytest.mark.parametrize(("model", "sessions", "opened"), [("single", None, 0), ("single", True, 1)])
 def test_only_sequence_models_have_sessions_unless_the_settings_say_otherwise(
     platform: Platform, model: str, sessions: bool | None, opened: int

@@ -140,6 +140,22 @@ def test_copies_are_placed_where_there_is_room(strategy: str, needs: dict[str, A
         taken += [] if place is None else [place]
 
 
+def test_copies_without_room_are_refused() -> None:
+    needs = {"MinMemoryRequiredInMb": 128, "NumberOfAcceleratorDevicesRequired": 1.0}
+    component = {"Specification": {"ComputeResourceRequirements": needs}}
+    fleet = Fleet(
+        lambda port: pytest.fail("a container was started"),
+        LIMITS,
+        BreachReport(),
+        lambda _: None,
+        machines=Machines(),
+        component=component,
+        routing={},
+    )
+    with pytest.raises(ConfigInvalid, match="has no room for 1 copies"):
+        fleet.wait_until_ready(lambda: False)
+
+
 def variant(**members: Any) -> dict[str, Any]:
     return {"CreateEndpointConfig": {"ProductionVariants": [members]}}
 
