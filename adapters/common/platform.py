@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from trident.adapters.common.options import OptionText, OptionValues, SettingRow
 
 if TYPE_CHECKING:  # The modules that serve are heavy, and the help text needs the rows.
-    from trident.core.config.autocomplete import GpuIds
-    from trident.core.config.schema import ModelConfig
     from trident.core.engine.protocol import Engine
     from trident.core.frontend.bridge import Bridge
     from trident.core.http.application import V2Application
@@ -83,16 +81,14 @@ class PlatformSettings:
 class Host:
     """What the server gives to the application of a platform.
 
-    `gpu_ids` returns the GPUs that a model may use. With HTTP workers, the models run in the processes that
-    `process_ids` returns, and the workers share `folder`; in one process both are None.
+    With HTTP workers, the models run in the processes that `process_ids` returns, and the workers share `folder`; in
+    one process both are None.
     """
 
     engine: Engine
     bridge: Bridge
     options: HttpOptions
     metrics_page: MetricsPage
-    gpu_ids: Callable[[ModelConfig], GpuIds]
-    visible_gpus: str | None = None
     folder: Path | None = None
     process_ids: Callable[[], Sequence[int]] | None = None
 

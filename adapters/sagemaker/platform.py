@@ -142,7 +142,7 @@ class SageMaker(Platform):
             memory = MemoryBudget.of_engines(lambda: sum(map(resident_bytes, process_ids())), reservations, limit=limit)
             states = ModelStates(host.engine, host.folder / "models")
         elif settings.multi_model:
-            memory = MemoryBudget.of_machine(gpu_ids=host.gpu_ids, visible_gpus=host.visible_gpus, limit=limit)
+            memory = MemoryBudget.of_machine(limit=limit)
         return SageMakerApplication(
             host.engine, host.options, host.bridge, settings, host.metrics_page, memory=memory, states=states
         )

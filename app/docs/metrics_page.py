@@ -12,6 +12,7 @@ from trident.core.observability.latency_options import DEFAULT_BUCKETS, FIRST_RE
 from trident.core.observability.metrics.exposition import MetricFamily
 from trident.core.observability.metrics.families import log_family, metric_families
 from trident.core.observability.metrics.snapshot import (
+    DeviceMemoryMetrics,
     DownloadMetrics,
     LoadMetrics,
     MetricsOptions,
@@ -130,6 +131,12 @@ sum by (model) (rate(trident_bucket_padding_elements_total[5m]))
 
 Of the models whose instances have processes of their own: those in Python. Memory that a process shares with the server
 for requests and responses is not counted.
+""",
+    "trident_model_memory_": """\
+## Memory of GPUs
+
+What each model holds of each GPU, as the [ledger](gpu.md#memory) has it. `device` is the number of the GPU, such as
+`gpu:0`, as the process with the models sees it.
 """,
     "trident_model_": """\
 ## Loads
@@ -322,6 +329,7 @@ MODEL = ModelMetrics(
     load_duration_secs=0.1,
     latencies=_STATISTICS.latencies(1),
     processes=(ModelProcessMetrics(instance="simple_0", resident_bytes=1, restarts=0),),
+    memory=(DeviceMemoryMetrics(device="gpu:0", gpu_uuid="GPU-0", bytes=1),),
 )
 """A model version without the optional labels."""
 

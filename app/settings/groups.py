@@ -125,6 +125,15 @@ def resource_limit(text: str) -> ResourceLimit:
     return ResourceLimit(name, count, device[0] if device else None)
 
 
+def _gpu_memory(text: str) -> str:
+    try:
+        return text if text in ("auto", "none") else str(integer(1, INT64_MAX).parse(text))
+    except BadValue:
+        raise BadValue(
+            f"invalid argument for --gpu-memory-per-model: '{text}' is not auto, none or a number of bytes"
+        ) from None
+
+
 _RESOURCE = checked("<resource name>:<count>[:<device>]", resource_limit)
 
 
@@ -462,6 +471,13 @@ class BackendSettings:
     gpu_missing: str = option("error", choice("gpu-missing", "error", "cpu"),
         "What happens to a model whose configuration asks for a GPU (KIND_GPU) on a machine without one: it fails to "
         "load (error), or it runs on the CPU, with a warning in the log (cpu).", own=True)
+    gpu_memory_per_model: str = option("auto", Kind("auto|none|<bytes>", _gpu_memory, ("auto", "none")),
+        "Bytes that a model may take on each GPU, or auto: what is free when it is loaded, without what other models "
+        "may still take (an eighth of what they took at load and warm-up). A load that needs more than is left is "
+        "refused before it begins; with none, nothing is limited, kept or refused.", own=True)
+    gpu_memory_idle_secs: float = option(300.0, number(0),
+        "Seconds without requests after which a model on a GPU gives back the memory that only its executions needed; "
+        "0: only when a load needs it.", own=True)
     visible_gpus: str | None = option(None, TEXT,
         "GPUs to use, by number or UUID; an empty value hides all GPUs.",
         variable="CUDA_VISIBLE_DEVICES", shown_default="all", empty_counts=True)

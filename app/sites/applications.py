@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from wsgiref.types import WSGIApplication
@@ -33,7 +32,6 @@ from trident.core.observability.metrics.families import log_family, metric_famil
 from trident.core.observability.metrics.snapshot import MetricsOptions
 
 if TYPE_CHECKING:
-    from trident.core.backends.registry import BackendRegistry
     from trident.core.grpc.front_end import GrpcOptions
 
 
@@ -106,14 +104,6 @@ class Applications:
             applications[settings.metrics_port] = MetricsApplication(self._metrics_page(lambda: front_end))
         return applications
 
-    @cached_property
-    def _backends(self) -> BackendRegistry:
-        from trident.core.backends.registry import BackendRegistry
-        from trident.core.cuda.driver import gpu_ids
-
-        settings = self._settings
-        return BackendRegistry(settings.backend_settings, gpu_ids=gpu_ids(settings.min_supported_compute_capability))
-
     def _made_for(self, platform: Platform, own: PlatformSettings) -> V2Application:
         settings = self._settings
         host = Host(
@@ -121,8 +111,6 @@ class Applications:
             bridge=self._make_bridge(own.thread_count),
             options=http_options(settings),
             metrics_page=self._metrics_page(lambda: application),
-            gpu_ids=lambda config: self._backends.gpu_ids(config),
-            visible_gpus=settings.visible_gpus,
             folder=self._folder,
             process_ids=self._process_ids,
         )

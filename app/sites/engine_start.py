@@ -11,7 +11,7 @@ from trident.app.version import VERSION
 from trident.core.backends.python.environment import CACHE_DIRECTORY
 from trident.core.engine.in_process import InferenceEngine, make_engine
 from trident.core.inference.window_limits import WindowLimits
-from trident.core.lifecycle.options import EngineOptions, EnginePlace, Readiness
+from trident.core.lifecycle.options import AUTO, UNLIMITED, EngineOptions, EnginePlace, Readiness
 from trident.core.observability.metrics.snapshot import MetricsOptions
 from trident.core.observability.tracing.settings import TraceOptions
 
@@ -43,6 +43,8 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         unload_timeout_s=settings.model_unload_timeout_secs,
         backend_settings=_backend_settings(settings),
         cpu_instead_of_gpu=settings.gpu_missing == "cpu",
+        gpu_memory_per_model=_gpu_memory(settings.gpu_memory_per_model),
+        gpu_memory_idle_s=settings.gpu_memory_idle_secs,
         min_compute_capability=settings.min_supported_compute_capability,
         delay_scheduler=settings.delay_scheduler,
         backlog_delay_scheduler=settings.backlog_delay_scheduler,
@@ -61,6 +63,11 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         console=settings.console,
         place=place,
     )
+
+
+def _gpu_memory(text: str) -> int:
+    words = {"auto": AUTO, "none": UNLIMITED}
+    return words[text] if text in words else int(text)
 
 
 def _backend_settings(settings: ServerSettings) -> dict[str, dict[str, str]]:

@@ -47,6 +47,10 @@ class Execution:
     bucket: BucketUse | None = None
 
 
+def _unlimited(device: str) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class LoadContext:
     """Everything that a backend needs to load one version.
@@ -54,7 +58,8 @@ class LoadContext:
     `path` is the version directory. `threads` is the number of threads that the thread plan grants to one execution;
     0 leaves it to the framework. `models` are the models that this one may ask while it executes; None where there are
     no others, as in tests of one backend. `metrics` are those that models make, of the whole server. `was_inspected`:
-    the configuration was completed by what `inspect` returned.
+    the configuration was completed by what `inspect` returned. `memory_limit` gives the bytes that the version may take
+    on a device (`Placement.device`), 0 for no limit.
     """
 
     path: Path
@@ -65,6 +70,7 @@ class LoadContext:
     models: BlsClient | None = None
     metrics: CustomMetrics = field(default_factory=CustomMetrics)
     was_inspected: bool = False
+    memory_limit: Callable[[str], int] = _unlimited
 
 
 class BackendInstance(Protocol):
@@ -169,6 +175,15 @@ class BackendModel(Protocol):
         ...
 
 
+@runtime_checkable
+class ShrinkableModel(BackendModel, Protocol):
+    """A version whose framework keeps memory for later executions, and can return it."""
+
+    def shrink(self) -> None:
+        """Return the memory that only past executions needed. Any thread; executions go on meanwhile."""
+        ...
+
+
 class Backend(Protocol):
     """A framework. Made with the values of --backend-config for it. Loader threads, several at once.
 
@@ -195,6 +210,18 @@ class Backend(Protocol):
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version and check its graph against the configuration. Raises a ServerError with Triton's text."""
+        ...
+
+
+@runtime_checkable
+class WeighingBackend(Backend, Protocol):
+    """A framework that keeps the weights of a model in its files."""
+
+    def weight_bytes(self, path: Path, config: ModelConfig) -> int:
+        """What the weights of the model in the version directory `path` take at least on a GPU; 0 if that is unknown.
+
+        Reads no file. It may come before `load` finds that there is none.
+        """
         ...
 
 

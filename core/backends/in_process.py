@@ -104,7 +104,8 @@ class Framework:
 
     `load` loads the weights onto the device of a placement, for all instances there. `runner` makes what one of them
     runs. Both raise a ServerError. `provider` and `threads` are cells of the start table. `named_axes` are the
-    dimensions of each output of which the graph says that they are as long as the padded inputs.
+    dimensions of each output of which the graph says that they are as long as the padded inputs. `shrink` returns the
+    memory of a device (`Placement.device`) that only past runs needed.
     """
 
     load: Callable[[Placement], Any]
@@ -114,6 +115,7 @@ class Framework:
     threads: str
     labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     named_axes: Callable[[Any, BucketSpec], Mapping[str, Collection[int]]] | None = None
+    shrink: Callable[[Any, str], None] | None = None
 
 
 class InProcessModel:
@@ -199,6 +201,12 @@ class InProcessModel:
         kept = frozenset(devices)
         with self._changing:
             self._loaded = {device: weights for device, weights in self._loaded.items() if device in kept}
+
+    def shrink(self) -> None:
+        """Return the memory that only past runs needed, on all devices."""
+        if self._framework.shrink is not None:
+            for device, weights in self._loaded.items():
+                self._framework.shrink(weights, device)
 
     def close(self) -> None:
         """Drop all weights. They are freed when the last instance on them has closed as well."""

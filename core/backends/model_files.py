@@ -51,6 +51,19 @@ def end_of(path: Path, size: int) -> bytes | None:
         return None
 
 
+def weight_bytes(version: Path, config: ModelConfig, name: str) -> int:
+    """The bytes of the model in a version directory, with its weights in other files; 0 if they tell nothing.
+
+    `name` is the file without another one in the configuration. Of several models in the folder only one is loaded, so
+    that others of the same kind do not count.
+    """
+    if config.cc_model_filenames:
+        return 0
+    own = version / (config.default_model_filename or name)
+    files = [file for file in version.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files if file == own or file.suffix != own.suffix)
+
+
 def path_of_model(
     version: Path,
     config: ModelConfig,

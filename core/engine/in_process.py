@@ -28,6 +28,7 @@ from trident.core.engine.protocol import (
 from trident.core.errors import InvalidRequest
 from trident.core.lifecycle.lifecycle import Lifecycle, overview
 from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.memory import MemoryLedger, read_gpus
 from trident.core.lifecycle.model import is_met, repository_index, version_states
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.state import DownloadPhase, IndexEntry, Phase, ServingPhase, VersionOverview
@@ -180,6 +181,7 @@ class InferenceEngine:
                 version=v.version,
                 statistics=v.statistics.snapshot(v.queued),
                 memory_bytes=sum(process.resident_bytes for process in v.processes()),
+                device_bytes=v.device_bytes,
             )
             for v in self._ready_versions(name, version)
         ]
@@ -315,6 +317,7 @@ def _model_metrics(version: ModelVersion, namespace: str) -> ModelMetrics:
         gpu_uuid=version.gpu_uuid,
         latencies=version.statistics.latencies(time.monotonic_ns()),
         processes=tuple(version.processes()),
+        memory=version.memory_metrics(),
         namespace=namespace or None,
     )
 
@@ -340,6 +343,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     gpus = gpu_ids(options.min_compute_capability)
     if options.visible_gpus and not gpus:
         _log.info("CUDA_VISIBLE_DEVICES is '%s', by which CUDA finds no GPU", options.visible_gpus)
+    uuids = gpu_uuids(options.visible_gpus) if gpus else ()
     custom_metrics = CustomMetrics(is_reserved, enabled=options.custom_metrics)
     response_cache = _response_cache(options)
     rate_limiter = RateLimiter(options.resource_limits) if options.resource_limits is not None else None
@@ -349,13 +353,20 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     loader = ModelLoader(
         options,
         BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu),
-        gpu_uuids=gpu_uuids(options.visible_gpus) if gpus else (),
+        gpu_uuids=uuids,
         on_device_lost=on_device_lost,
         metrics=custom_metrics,
         response_cache=response_cache,
         rate_limiter=rate_limiter,
         regions=regions,
         tracer=tracer,
+        memory=MemoryLedger(
+            partial(read_gpus, options.visible_gpus),
+            {f"gpu:{gpu}": uuids[gpu] if gpu < len(uuids) else "" for gpu in gpus},
+            per_model=options.gpu_memory_per_model,
+            hint="unload another model, choose a larger GPU, or try all the same with --gpu-memory-per-model=none",
+            hint_never="choose a larger GPU",
+        ),
     )
     hardware = HardwareGauges(
         interval_ms=options.metrics_interval_ms,

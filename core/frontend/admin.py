@@ -296,10 +296,22 @@ def _version(version: VersionStatistics) -> dict[str, Any]:
         "batch_stats": [
             {"batch_size": batch.batch_size, **_compute(batch.execution_count, batch)} for batch in statistics.batches
         ],
-        "memory_usage": [{"type": "CPU", "id": 0, "byte_size": version.memory_bytes}] if version.memory_bytes else [],
+        "memory_usage": [
+            *([{"type": "CPU", "id": 0, "byte_size": version.memory_bytes}] if version.memory_bytes else []),
+            *memory_usage(version.device_bytes),
+        ],
         "batch_close_count": {reason.label: count for reason, count in statistics.batch_closes.items()},
         **({"bucket_stats": [_bucket(bucket) for bucket in statistics.buckets]} if statistics.buckets else {}),
     }
+
+
+def memory_usage(device_bytes: Mapping[str, int]) -> list[dict[str, str | int]]:
+    """The items of Triton's `memory_usage` for what a version holds of devices."""
+    found: list[dict[str, str | int]] = []
+    for device, size in device_bytes.items():
+        kind, _, number = device.partition(":")
+        found.append({"type": kind.upper(), "id": int(number or 0), "byte_size": size})
+    return found
 
 
 def _bucket(bucket: BucketStatistics) -> dict[str, int]:

@@ -22,6 +22,7 @@ from trident.core.frontend.admin import (
     check_handle,
     check_ready,
     check_region_name,
+    memory_usage,
     model_statistics_json,
     refuse_repository,
     shown_settings,
@@ -176,18 +177,20 @@ def repository_index(front_end: HttpFrontEnd, environ: Environ, repository: str 
     return json_reply(repository_index_json(front_end.bridge.run(front_end.engine.repository_index, ready)))
 
 
-def repository_index_json(entries: Iterable[IndexEntry]) -> list[dict[str, str]]:
+def repository_index_json(entries: Iterable[IndexEntry]) -> list[dict[str, Any]]:
     return [_entry(entry) for entry in entries]
 
 
-def _entry(entry: IndexEntry) -> dict[str, str]:
-    rendered = {"name": entry.name}
+def _entry(entry: IndexEntry) -> dict[str, Any]:
+    rendered: dict[str, Any] = {"name": entry.name}
     if entry.version is not None:
         rendered["version"] = str(entry.version)
     if entry.state is not None:
         rendered["state"] = entry.state.value
     if entry.reason:
         rendered["reason"] = entry.reason
+    if entry.device_bytes:
+        rendered["memory_usage"] = memory_usage(entry.device_bytes)
     return rendered
 
 

@@ -74,6 +74,7 @@ _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SHAPE = _list({"type": "integer", "minimum": -1})
 _DATATYPE: Schema = {"type": "string", "enum": [each.name for each in DATATYPES]}
 _DURATION = _object({"count": _COUNT, "ns": _COUNT})
+_MEMORY_USAGE = _object({"type": TEXT_VALUE, "id": _COUNT, "byte_size": _COUNT})
 _VALUES: Schema = {"description": "row by row, flat or nested", "type": "array", "items": {}}
 _NAME_AND_DATATYPE = {"name": TEXT_VALUE, "datatype": _DATATYPE}
 _INPUT_LENGTH: Schema = {
@@ -183,7 +184,12 @@ SCHEMAS: Final[dict[str, Schema]] = {
             ),
         }
     ),
-    "Index": _list(_object({"name": TEXT_VALUE}, {"version": TEXT_VALUE, "state": TEXT_VALUE, "reason": TEXT_VALUE})),
+    "Index": _list(
+        _object(
+            {"name": TEXT_VALUE},
+            {"version": TEXT_VALUE, "state": TEXT_VALUE, "reason": TEXT_VALUE, "memory_usage": _list(_MEMORY_USAGE)},
+        )
+    ),
     "LoadRequest": _object(
         {},
         {

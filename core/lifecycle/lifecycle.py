@@ -28,6 +28,7 @@ from trident.core.errors import (
     RepositoryUnavailable,
     ServerError,
 )
+from trident.core.lifecycle.idle_memory import IdleMemory
 from trident.core.lifecycle.loader import LoadSlots, ModelLoader
 from trident.core.lifecycle.loads import Loads
 from trident.core.lifecycle.long_executions import LongExecutions
@@ -93,6 +94,7 @@ class Lifecycle:
         self._progress = StartProgress()
         self._loads = Loads(self.models, loader, self._locate)
         self._long_executions = LongExecutions(lambda: {*self.models.versions(), *self._retirement.leaving})
+        self._idle_memory = IdleMemory(self._serving, loader.memory, options.gpu_memory_idle_s)
         self._poller: Poller | None = None
         self._has_repositories = False
         self._exiting = threading.Event()
@@ -101,6 +103,7 @@ class Lifecycle:
     def start(self) -> None:
         """Begin to load what the control mode asks for at start."""
         self._long_executions.start()
+        self._idle_memory.start()
         self._own_thread.start()
 
     def wait_loaded(self, timeout_s: float) -> bool:
@@ -210,6 +213,7 @@ class Lifecycle:
             return self._retirement.wait(max(0.0, deadline - time.monotonic()))
         finally:
             self._long_executions.stop()
+            self._idle_memory.stop()
 
     @property
     def load_counts(self) -> LoadCounts:

@@ -13,11 +13,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
-from trident.core.backends.backend import BackendInstance, BackendModel, BlsClient, LoadContext
+from trident.core.backends.backend import (
+    BackendInstance,
+    BackendModel,
+    BlsClient,
+    LoadContext,
+    WeighingBackend,
+)
 from trident.core.backends.cpu_budget import available_cores, plan_threads
 from trident.core.backends.registry import BackendRegistry
-from trident.core.config.autocomplete import instance_group_problems, is_complete, normalize
+from trident.core.config.autocomplete import fill_identity, instance_group_problems, is_complete, normalize
 from trident.core.config.ensemble import EnsembleStep, ensemble_steps
 from trident.core.config.golden import (
     golden_requests,
@@ -27,7 +35,7 @@ from trident.core.config.placement import DeviceKind, Placement, placement_chang
 from trident.core.config.platforms import is_ensemble
 from trident.core.config.problem import InvalidModelConfig
 from trident.core.config.resolve import backend_spec, resolve_model_spec, with_graph_labels
-from trident.core.config.schema import ModelConfig, copy_of
+from trident.core.config.schema import ModelConfig, ModelInstanceGroup, copy_of
 from trident.core.config.spec import ModelSpec
 from trident.core.config.warmup import WarmupSample, bucket_samples, initial_states, warmup_samples
 from trident.core.errors import (
@@ -40,6 +48,7 @@ from trident.core.errors import (
     ServerError,
 )
 from trident.core.lifecycle.golden_check import EnsembleProbe, check_golden
+from trident.core.lifecycle.memory import MemoryLedger, Need
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import FindSteps, ModelVersion, answer_identity
 from trident.core.observability.metrics.custom_metrics import CustomMetrics
@@ -51,6 +60,7 @@ from trident.core.repository.repository import (
     ContentDigest,
     ModelDirectory,
     available_versions,
+    detection_files,
     read_labels,
     version_path,
 )
@@ -83,13 +93,22 @@ class Prepared:
     layout_hint: str = ""
 
 
+class _Loaded(NamedTuple):
+    """A model that does not serve yet, its instances, and the initial states of its sequences."""
+
+    model: BackendModel
+    instances: list[BackendInstance]
+    states: InitialStates
+
+
 class ModelLoader:
     """Loads versions of models; any number of loader threads at once.
 
     `gpu_uuids` are indexed by GPU number. `on_device_lost` is called with a GPU (`Placement.device`) on which nothing
     can run any more. `models` is what the loaded models ask other models through; it is set before the first load.
     `metrics` are those that they make. `response_cache`, `rate_limiter` and `tracer` are None if the server has none.
-    `regions` are those of the clients' shared memory.
+    `regions` are those of the clients' shared memory. `memory` admits loads onto the devices that it knows; by default
+    it knows none.
     """
 
     def __init__(
@@ -104,6 +123,7 @@ class ModelLoader:
         rate_limiter: RateLimiter | None = None,
         regions: Regions | None = None,
         tracer: Tracer | None = None,
+        memory: MemoryLedger | None = None,
     ) -> None:
         self._options = options
         self._tracer = tracer
@@ -117,6 +137,7 @@ class ModelLoader:
         self._response_cache = response_cache
         self._rate_limiter = rate_limiter
         self.regions = regions
+        self.memory = memory or MemoryLedger(lambda devices: {}, {})
 
     def plan_threads(self, models: int) -> None:
         """Divide the container's cores among `models` sessions. Called before the first load."""
@@ -220,11 +241,16 @@ class ModelLoader:
         added: list[BackendInstance] = []
         samples = _samples(config, version.spec, version.directory)
         states = _initial_states(version, version.directory)
+        old = {placement.device for placement in version.placements}
+        new = {placement.device for placement in wanted} & self.memory.devices.keys() - old
+        path = version_path(version.directory, version.version)
+        need = dict.fromkeys(new, self._weight_bytes(config, path)) if new else {}
         try:
-            for placement in wanted:
-                added.append(version.make_instance(placement))
-                version.claims.enter(added[-1], version.name)
-                self._warm_up(version, added[-1], samples, states)
+            with self._taking(version, need):
+                for placement in wanted:
+                    added.append(version.make_instance(placement))
+                    version.claims.enter(added[-1], version.name)
+                    self._warm_up(version, added[-1], samples, states)
         except BaseException as exc:
             version.discard(added)
             lost = exc.device if isinstance(exc, DeviceLost) else _lost_device(added)
@@ -241,13 +267,22 @@ class ModelLoader:
             check_checksums(fetched.directory, prepared.config, without=others)
             if self._response_cache is not None and self._response_cache.answers_later:
                 version.content = ContentDigest(fetched.directory, version.version)
-            self._configure(fetched.directory, prepared.config, version)
-            if is_ensemble(version.config):
+            loaded: _Loaded | None = None
+            need = self._need_of(fetched.directory, prepared.config, version.version) if self.memory.devices else {}
+            with self._taking(version, need):
+                self._configure(fetched.directory, prepared.config, version)
+                if not is_ensemble(version.config):
+                    was_inspected = not is_complete(prepared.config)
+                    loaded = self._load_instances(fetched.directory, version, was_inspected=was_inspected)
+            if loaded is None:
                 self._serve_ensemble(fetched, version, find_steps)
             else:
-                self._serve(fetched, version, was_inspected=not is_complete(prepared.config))
+                self._serve(fetched, version, loaded)
         except BaseException:
             fetched.release()
+            if version.memory is not None:
+                version.memory.release()
+                version.memory = None
             raise
 
     def _serve_ensemble(self, fetched: Fetched, version: ModelVersion, find_steps: FindSteps) -> None:
@@ -264,29 +299,45 @@ class ModelLoader:
             raise
         version.serve(model, [], self._with_cache(scheduler, version), fetched)
 
-    def _serve(self, fetched: Fetched, version: ModelVersion, *, was_inspected: bool) -> None:
-        directory = fetched.directory
+    def _serve(self, fetched: Fetched, version: ModelVersion, loaded: _Loaded) -> None:
+        model, instances, states = loaded
+        scheduler = make_scheduler(
+            version.spec,
+            instances,
+            version.statistics,
+            delay_until=self._options.delay_scheduler,
+            backlog_delay_until=self._options.backlog_delay_scheduler,
+            initial_states=states,
+            on_poisoned=lambda instance: self._on_device_lost(instance.placement.device),
+            window=self._options.response_window,
+            claims=version.claims,
+        )
+        version.gpu_uuid = self._gpu_uuid([instance.placement for instance in instances])
+        version.serve(model, instances, self._with_cache(scheduler, version), fetched)
+
+    def _load_instances(self, directory: ModelDirectory, version: ModelVersion, *, was_inspected: bool) -> _Loaded:
+        """The loaded model with its instances, warmed up and checked."""
         backend = self._backends.find(version.config)
-        placed = placements(version.config)
         context = LoadContext(
             path=version_path(directory, version.version),
             config=version.config,
             spec=backend_spec(version.spec),
-            placements=placed,
+            placements=placements(version.config),
             threads=self._threads,
             models=self.models,
             metrics=self._metrics,
             was_inspected=was_inspected,
+            memory_limit=partial(self.memory.limit, version.name),
         )
         samples = _samples(version.config, version.spec, directory)
         golden = golden_requests(directory.path, version.spec, version.version)
         states = _initial_states(version, directory)
         model = backend.load(context)
-        version.claims = self._claims(version, placed)
+        version.claims = self._claims(version, context.placements)
         version.configure(version.config, with_graph_labels(version.spec, version.config, model.labels))
         instances: list[BackendInstance] = []
         try:
-            for placement in placed:
+            for placement in context.placements:
                 instances.append(model.instance(placement))
                 version.claims.enter(instances[-1], version.name)
                 self._warm_up(version, instances[-1], samples, states)
@@ -300,19 +351,50 @@ class ModelLoader:
             if lost := _lost_device(instances):
                 raise DeviceLost(str(exc), device=lost, model=version.name) from exc
             raise
-        scheduler = make_scheduler(
-            version.spec,
-            instances,
-            version.statistics,
-            delay_until=self._options.delay_scheduler,
-            backlog_delay_until=self._options.backlog_delay_scheduler,
-            initial_states=states,
-            on_poisoned=lambda instance: self._on_device_lost(instance.placement.device),
-            window=self._options.response_window,
-            claims=version.claims,
-        )
-        version.gpu_uuid = self._gpu_uuid(placed)
-        version.serve(model, instances, self._with_cache(scheduler, version), fetched)
+        return _Loaded(model, instances, states)
+
+    def _need_of(self, directory: ModelDirectory, written: ModelConfig, version: int) -> dict[str, int]:
+        """What a model needs at least of the devices in the ledger of memory, from its configuration as it is written.
+
+        Empty for a configuration that is wrong; its load will say so. The groups are not expanded: their counts are
+        unchecked and may be huge.
+        """
+        config = copy_of(written)
+        fill_identity(config, directory.name, detection_files(directory))
+        try:
+            normalize(config, self._backends.gpu_ids(config))
+            size = self._weight_bytes(config, version_path(directory, version))
+        except ServerError:
+            return {}
+        found: set[str] = set()
+        for group in config.instance_group:
+            if not group.passive:
+                is_on_gpus = group.kind == ModelInstanceGroup.KIND_GPU
+                found.update((f"gpu:{gpu}" for gpu in group.gpus) if is_on_gpus else ["cpu"])
+        return dict.fromkeys(found & self.memory.devices.keys(), size)
+
+    def _weight_bytes(self, config: ModelConfig, path: Path) -> int:
+        backend = self._backends.find(config)
+        return backend.weight_bytes(path, config) if isinstance(backend, WeighingBackend) else 0
+
+    @contextmanager
+    def _taking(self, version: ModelVersion, need: Need) -> Iterator[None]:
+        """Load `version` inside, if there is the memory that it needs, and note what it takes.
+
+        Raises OutOfMemory.
+        """
+        if not need:
+            yield
+            return
+        with self.memory.load(version.name, (version.name, version.version, *need.items()), need) as new:
+            yield
+        if version.memory is None:
+            version.memory = new
+            self.memory.keep(new)
+        else:
+            version.memory.add(new)
+        for device, taken in new.taken.items():
+            _log.info("model '%s' version %d took %d bytes of %s", version.name, version.version, taken, device)
 
     def _claims(self, version: ModelVersion, placed: Sequence[Placement]) -> InstanceClaims:
         """Those of the instances on the resources that their executions hold, if the server has a rate limiter."""

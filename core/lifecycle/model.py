@@ -554,7 +554,13 @@ def repository_index(models: Iterable[Model], names: Mapping[ModelKey, str], rea
 
 def index_entry(model: Model, version: ModelVersion) -> IndexEntry:
     state = version.state.current
-    return IndexEntry(name=model.key.name, version=version.version, state=state, reason=_reason(model, version))
+    return IndexEntry(
+        name=model.key.name,
+        version=version.version,
+        state=state,
+        reason=_reason(model, version),
+        device_bytes=version.device_bytes,
+    )
 
 
 def _without_version(key: ModelKey, problem: str) -> IndexEntry:

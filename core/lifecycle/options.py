@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from trident.core.inference.window_limits import DEFAULT_WINDOW, WindowLimits
 from trident.core.observability.latency_options import LatencyOptions
@@ -23,6 +24,13 @@ class EnginePlace:
 
     index: int = 0
     count: int = 1
+
+
+# Values of `gpu_memory_per_model`.
+AUTO: Final = -1
+"""A model may take what is free when it is loaded, without what is kept for others."""
+UNLIMITED: Final = 0
+"""Nothing is kept for any model, and no load is refused."""
 
 
 class Readiness(Enum):
@@ -54,6 +62,8 @@ class EngineOptions:
     every version keeps. `custom_metrics`: models may make metrics of their own. `response_window` is how much a model
     may send to a request before the client has taken it. `resource_limits` are the explicit ones of the rate limiter,
     None without it. Tensors of at least `shm_map_from` bytes in the shared memory of clients are mapped, 0 for none.
+    `gpu_memory_per_model` is what a model may take on a GPU (`MemoryLedger`), and after `gpu_memory_idle_s` seconds
+    without requests, unless that is 0, it gives back what only its executions needed.
     `unload_timeout_s` is how long a version that leaves waits for its requests before it ends its processes, 0 for
     ever. `console`: a history is kept for it. `place` is that of the engine among those of the server.
     """
@@ -94,4 +104,6 @@ class EngineOptions:
     resource_limits: tuple[ResourceLimit, ...] | None = None
     tracing: TraceOptions = field(default_factory=TraceOptions)
     console: bool = False
+    gpu_memory_per_model: int = AUTO
+    gpu_memory_idle_s: float = 300.0
     place: EnginePlace = field(default_factory=EnginePlace)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -187,12 +187,14 @@ class IndexEntry:
     """One version, or a model without versions: then `version` is None, and `state` too unless it failed to load.
 
     `reason` is empty if nothing went wrong. For a version that is ready it says why a newer one did not replace it.
+    `device_bytes` is what it holds of each device in the server's ledger.
     """
 
     name: str
     version: int | None = None
     state: ModelState | None = None
     reason: str = ""
+    device_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

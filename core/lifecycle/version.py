@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
 
-from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance
+from trident.core.backends.backend import BackendInstance, BackendModel, EndableInstance, ShrinkableModel
 from trident.core.config.batching import histogram_buckets
 from trident.core.config.ensemble import EnsembleStep
 from trident.core.config.placement import Placement
@@ -22,10 +22,11 @@ from trident.core.errors import ModelNotReady, OutOfMemory, QueueFull, ServerErr
 from trident.core.inference.pending_request import PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import CachedAnswer, InferenceResponse, RegionRequest
+from trident.core.lifecycle.memory import Holding
 from trident.core.lifecycle.state import UNLOADED, ModelState, VersionState
 from trident.core.observability.latencies import LatencyMeters
 from trident.core.observability.latency_options import LatencyOptions
-from trident.core.observability.metrics.snapshot import ModelProcessMetrics
+from trident.core.observability.metrics.snapshot import DeviceMemoryMetrics, ModelProcessMetrics
 from trident.core.observability.model_statistics import ModelStatistics
 from trident.core.observability.statistics import FailureReason
 from trident.core.observability.switches import SWITCHES
@@ -124,7 +125,8 @@ class ModelVersion:
     is the cure of its failed load, if there is one. `origin` is what log lines add to its name: ` from FOLDER` for a
     model whose name is only a hash, otherwise empty. `steps` are the versions that the steps of an ensemble run on, or
     with which it failed. `content` are the files that it was loaded from, if a response cache wants to know them.
-    `claims` are those of its instances on the resources that executions hold.
+    `claims` are those of its instances on the resources that executions hold. `memory` is what it holds on the devices
+    of which the server keeps a ledger; None if it runs on none of them.
     `unloaded_because` is the reason that the index shows at the end. `regions` are those in which tensors of its
     requests may lie; None if there are none.
     """
@@ -150,6 +152,7 @@ class ModelVersion:
         self.steps: tuple[ModelVersion, ...] = ()
         self.content: ContentDigest | None = None
         self.claims = InstanceClaims()
+        self.memory: Holding | None = None
         # Unlimited: an instance that is woken for a part of the requests takes the interpreter from the front end,
         # which then reads the others later (at 64 connections an eighth fewer requests/s).
         self.handover = sys.maxsize
@@ -205,6 +208,16 @@ class ModelVersion:
         """See SequenceBatcher; None for a model without sequences, whose scheduler knows nothing of them."""
         found: tuple[int, int, int] | None = getattr(self._scheduler, "sequences", None)
         return found
+
+    @property
+    def device_bytes(self) -> dict[str, int]:
+        """What it holds of each device in the server's ledger."""
+        memory = self.memory  # read once: the unload sets it to None
+        return memory.bytes if memory is not None else {}
+
+    def memory_metrics(self) -> tuple[DeviceMemoryMetrics, ...]:
+        memory = self.memory
+        return memory.metrics() if memory is not None else ()
 
     @property
     def queued(self) -> int:
@@ -280,6 +293,12 @@ class ModelVersion:
             self.claims.leave(instance)
             instance.close()
         self._model.retain({placement.device for placement in self.placements})
+
+    def shrink(self) -> None:
+        """Return the memory that only its past executions needed, if its framework can."""
+        model = self._model
+        if isinstance(model, ShrinkableModel):
+            model.shrink()
 
     def measure(self, latencies: LatencyOptions) -> None:
         """Keep the distributions of durations that are switched on, from now on."""
@@ -435,6 +454,9 @@ class ModelVersion:
         self._model = None
         self._instances = []
         self._resting = None
+        if self.memory is not None:
+            self.memory.release()
+            self.memory = None
         self.state.move(ModelState.UNAVAILABLE, self.unloaded_because)
         self.gone.set()
 

@@ -360,6 +360,11 @@ class ModelStatistics:
             cache_miss_ns=self._cache_miss_ns,
         )
 
+    @property
+    def last_inference_ms(self) -> int:
+        """When the last request ended, in Unix time; 0 before the first."""
+        return self._last_inference_ms
+
     def snapshot(self, pending: int = 0) -> StatisticsSnapshot:
         """The counters at this moment; `pending` is the number of requests queued, which the caller knows."""
         begun = [begin_ns for begin_ns, _ in list(self._running.values())]

@@ -99,13 +99,15 @@ class StatisticsSnapshot:
 class VersionStatistics:
     """The statistics of one version of a model, as the statistics call of every protocol reports them.
 
-    `memory_bytes` is the memory of its own processes, 0 for a model without any.
+    `memory_bytes` is the memory of its own processes, 0 for a model without any, and `device_bytes` what it holds of
+    each device in the server's ledger.
     """
 
     name: str
     version: int
     statistics: StatisticsSnapshot
     memory_bytes: int = 0
+    device_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 # Source: docs/ragged-batching.md.

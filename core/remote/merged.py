@@ -18,6 +18,7 @@ from trident.core.observability.latencies import Exemplar, HistogramMetrics, Sum
 from trident.core.observability.metrics.snapshot import (
     CustomFamilyMetrics,
     CustomSeriesMetrics,
+    DeviceMemoryMetrics,
     LoadMetrics,
     ModelMetrics,
     ModelProcessMetrics,
@@ -65,7 +66,8 @@ def _merged(same: Sequence[IndexEntry]) -> IndexEntry:
     state = worst_state(entry.state for entry in same)
     worst = [entry for entry in same if entry.state is state]
     reason = next((entry.reason for entry in [*worst, *same] if entry.reason), "")
-    return IndexEntry(name=same[0].name, version=same[0].version, state=state, reason=reason)
+    memory = _added(entry.device_bytes for entry in same)
+    return IndexEntry(name=same[0].name, version=same[0].version, state=state, reason=reason, device_bytes=memory)
 
 
 def merged_overview(of_engines: Iterable[Sequence[VersionOverview]]) -> list[VersionOverview]:
@@ -194,6 +196,7 @@ _KEYS: dict[type[Any], tuple[str, ...]] = {
     BucketStatistics: ("batch_size", "length"),
     CustomFamilyMetrics: ("name",),
     CustomSeriesMetrics: ("labels", "bounds"),
+    DeviceMemoryMetrics: ("device", "gpu_uuid"),
     HistogramMetrics: ("name",),
     LoadMetrics: ("cause", "result"),
     ModelMetrics: ("model", "namespace", "version"),

@@ -19,9 +19,11 @@ import onnxruntime
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.cpu_budget import Spinning, available_cores, spinning_of
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
+from trident.core.backends.model_files import weight_bytes
 from trident.core.backends.onnxruntime.batch_sizes import run_sizes
 from trident.core.backends.onnxruntime.batch_trial import rounding_margin, tried_signature
 from trident.core.backends.onnxruntime.graph import (
+    DEFAULT_FILE,
     has_bounded_graph,
     model_path,
     named_axes,
@@ -35,6 +37,7 @@ from trident.core.backends.onnxruntime.providers import (
     ProviderRequest,
     accelerators_on_gpu,
     check_available,
+    limited,
     provider_states,
     requested_providers,
 )
@@ -54,6 +57,7 @@ from trident.core.backends.onnxruntime.session import (
     run_options,
     session_settings,
     settings_on,
+    shrink_arena,
 )
 from trident.core.backends.registry import DeviceSupport, ProviderState
 from trident.core.config.autocomplete import is_complete
@@ -156,6 +160,13 @@ class OnnxRuntimeBackend:
         for placement in {placement.device: placement for placement in placements(config)}.values():
             self._providers(config, placement)
 
+    def weight_bytes(self, path: Path, config: ModelConfig) -> int:
+        """The bytes of the model's files; 0 with TensorRT, which makes weights smaller."""
+        accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+        if any(accelerator.name == "tensorrt" for accelerator in accelerators):
+            return 0
+        return weight_bytes(path, config, DEFAULT_FILE)
+
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version: a session for each device, which any number of threads may run. Raises a ServerError.
 
@@ -211,6 +222,7 @@ class OnnxRuntimeBackend:
                 threads=plan.thread_plan,
                 labels=labels,
                 named_axes=named_axes,
+                shrink=shrink_arena,
             ),
         )
         if not context.was_inspected and config.max_batch_size > 0:
@@ -227,7 +239,7 @@ class OnnxRuntimeBackend:
         self, config: ModelConfig, context: LoadContext, placement: Placement, plan: SessionSettings
     ) -> MadeSession:
         """A session of the version that `context` loads, on the device of `placement`. Raises a ServerError."""
-        providers = self._providers(config, placement)
+        providers = limited(self._providers(config, placement), context.memory_limit(placement.device))
         own = settings_on(plan, placement, context.placements)
         return make_session(SessionRequest(config, context.path, placement, own, providers))
 

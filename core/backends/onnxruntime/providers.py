@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,6 +88,12 @@ def check_active(
             hint=CURES.get(lacking[0]),
             model=model_name,
         )
+
+
+def limited(requests: Sequence[ProviderRequest], limit: int) -> list[ProviderRequest]:
+    """`requests` with `limit` bytes for the arena of a GPU, if that is not 0 and the model sets no other limit."""
+    option = {"gpu_mem_limit": str(limit)} if limit else {}
+    return [replace(each, options={**option, **each.options}) if each.name == CUDA else each for each in requests]
 
 
 def _gpu_providers(config: ModelConfig, device_id: int) -> list[ProviderRequest]:

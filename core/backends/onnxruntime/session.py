@@ -404,29 +404,42 @@ def driver_problem() -> str:
 def _try_run_options(session: Any, settings: SessionSettings, model_name: str) -> None:
     """Raise ConfigInvalid if `session` refuses the options of its runs, of which ONNX Runtime tells each run only.
 
-    The run is to end before its first node: with the options it must fail for no other reason than without them.
+    With the options a run that is to end before its first node must fail for no other reason than without them.
     """
     if not settings.run_entries:
         return
-    feed = {argument.name: made_up(argument) for argument in session.get_inputs()}
-    names = [argument.name for argument in session.get_outputs()]
-    failures: list[Exception] = []
-    for options in (run_options(SessionSettings()), run_options(settings)):
-        options.terminate = True
-        try:
-            session.run(names, feed, options)
-        except FAILURES as exc:
-            failures.append(exc)
-    if len({str(failure) for failure in failures}) > 1:
+    plain, failure = [_run_nothing(session, each) for each in (SessionSettings(), settings)]
+    if failure is not None and str(failure) != str(plain):
         written = ", ".join(f"{key} is '{value}'" for key, value in settings.run_entries.items())
         raise ConfigInvalid(
             f"unable to load model '{model_name}', every request would fail, because {written}: "
-            f"{failure_of(failures[-1], model_name).message}",
+            f"{failure_of(failure, model_name).message}",
             hint="name the arenas of the devices that the instances run on, such as cpu:0 or gpu:0, separated by "
             "semicolons; there is none on the CPU with enable_mem_arena false",
             model=model_name,
             field=field_of(next(iter(settings.run_entries))),
-        ) from failures[-1]
+        ) from failure
+
+
+def shrink_arena(session: Any, device: str) -> None:
+    """Return the memory of the arena of `device` (`Placement.device`) that holds neither weights nor tensors of runs.
+
+    ONNX Runtime does that at the end of a run, also of one that ends before its first node.
+    """
+    arena = device if _GPU.fullmatch(device) else f"{device}:0"
+    _run_nothing(session, SessionSettings(run_entries={_SHRINKAGE: arena}))
+
+
+def _run_nothing(session: Any, settings: SessionSettings) -> Exception | None:
+    """The failure of a run that is to end before its first node."""
+    feed = {argument.name: made_up(argument) for argument in session.get_inputs()}
+    options = run_options(settings)
+    options.terminate = True
+    try:
+        session.run([argument.name for argument in session.get_outputs()], feed, options)
+    except FAILURES as exc:
+        return exc
+    return None
 
 
 def made_up(argument: Any, shape: Sequence[int] | None = None, number: int = 0) -> Any:

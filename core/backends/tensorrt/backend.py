@@ -12,7 +12,7 @@ from pathlib import Path
 
 from trident.core.backends.backend import BackendModel, CompletingBackend, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.model_files import content_hint, origin_of, start_of
+from trident.core.backends.model_files import content_hint, origin_of, start_of, weight_bytes
 from trident.core.backends.tensorrt.engine import check_compatible, complete_config, describe, profile_indices
 from trident.core.backends.tensorrt.engine_run import EngineRun, LoadedEngine, RunSettings
 from trident.core.backends.tensorrt.package import (
@@ -105,6 +105,10 @@ class TensorRtBackend:
                     field="instance_group",
                 )
         RunSettings.read(config)
+
+    def weight_bytes(self, path: Path, config: ModelConfig) -> int:
+        """The bytes of the plan."""
+        return weight_bytes(path, config, DEFAULT_FILE)
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version: an engine for each device. Raises a ServerError."""

@@ -312,6 +312,14 @@ def _of_processes(value: Callable[[ModelProcessMetrics], Number]) -> _Samples:
     )
 
 
+def _model_memory(page: _Page) -> Iterator[Sample]:
+    return (
+        Sample({**labels, "device": each.device, "gpu_uuid": each.gpu_uuid}, each.bytes)
+        for labels, entry in page.models
+        for each in entry.memory
+    )
+
+
 def _downloaded(value: Callable[[DownloadMetrics], Number]) -> _Samples:
     return lambda page: [Sample({}, value(page.snapshot.downloads))] if page.snapshot.downloads else ()
 
@@ -572,6 +580,12 @@ _FAMILIES: tuple[_Family, ...] = (
             "Memory of the process of a model instance, without what it shares with the server",
             lambda process: process.resident_bytes,
         ),
+    ),
+    (
+        "trident_model_memory_bytes",
+        "gauge",
+        "Memory of a device that a model version took at its load and warm-up, less what it gave back when idle",
+        _model_memory,
     ),
     *_group(
         "trident_repository_",

@@ -56,6 +56,15 @@ class ModelProcessMetrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemoryMetrics:
+    """What a model version holds of a device, such as `gpu:0`. `gpu_uuid` is empty if it is not known."""
+
+    device: str
+    gpu_uuid: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMetrics:
     """The metrics of one ready model version. `namespace` is set only if model namespacing is on.
 
@@ -72,6 +81,7 @@ class ModelMetrics:
     gpu_uuid: str | None = None
     latencies: LatencyMetrics = field(default_factory=LatencyMetrics)
     processes: tuple[ModelProcessMetrics, ...] = ()
+    memory: tuple[DeviceMemoryMetrics, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

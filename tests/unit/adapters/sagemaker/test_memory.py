@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from google.protobuf import text_format
 
 from tests.unit.core.lifecycle.lifecycle_bench import LIMIT_S
 from tests.waiting import until
 from trident.adapters.sagemaker.layout import ModelFolder
 from trident.adapters.sagemaker.memory import (
-    GPU_EXTRA,
     HOST,
     HOST_EXTRA,
     MemoryBudget,
-    Reservations,
     SharedReservations,
-    reserve_of,
 )
 from trident.core.config.schema import ModelConfig
 from trident.core.errors import OutOfMemory
+from trident.core.lifecycle.memory import Reservations, reserve_of
 from trident.core.observability.hardware import MemoryState
 
 MIB = 1 << 20
@@ -31,17 +27,14 @@ GIB = 1 << 30
 
 
 class Machine:
-    """A container of 1 GiB, optionally with GPUs. This process uses `used` bytes of it."""
+    """A container of 1 GiB. This process uses `used` bytes of it."""
 
-    def __init__(self, gpus: Sequence[MemoryState | None] = (), others: Reservations | None = None) -> None:
+    def __init__(self, others: Reservations | None = None) -> None:
         self.used = 0
         self.looks = 0
         self.trims = 0
-        self.gpus = list(gpus)
         self.budget = MemoryBudget(
             self._host,
-            lambda: self.gpus,
-            gpu_ids=lambda config: range(len(self.gpus)),
             resident=lambda: self.used,
             trim=self._trim,
             others=others,
@@ -63,8 +56,8 @@ def url(name: str) -> str:
     return f"/models/{name}/model"
 
 
-def model(mib: int, config: str = "") -> ModelFolder:
-    return ModelFolder(Path("unused"), text_format.Parse(config, ModelConfig()), mib * MIB)
+def model(mib: int) -> ModelFolder:
+    return ModelFolder(Path("unused"), ModelConfig(), mib * MIB)
 
 
 def test_a_model_is_admitted_only_if_it_fits() -> None:
@@ -110,13 +103,11 @@ def test_the_last_measured_size_counts() -> None:
     assert machine.budget.taken(url("a")) == {HOST: 20 * MIB}
 
 
-def test_a_load_beside_another_is_not_measured() -> None:
+def test_a_load_beside_an_unload_is_not_measured() -> None:
     machine = Machine()
     with machine.budget.reservation("a", url("a"), model(10)):
-        machine.load("b", model(10), takes=MIB)
-    with machine.budget.reservation("c", url("c"), model(10)):
         machine.budget.give_back()
-    assert [machine.budget.taken(url(name)) for name in "abc"] == [{}, {}, {}]
+    assert machine.budget.taken(url("a")) == {}
 
 
 def test_a_failed_load_releases_its_reservation() -> None:
@@ -166,44 +157,9 @@ def test_loads_that_fit_run_side_by_side() -> None:
             done.result(LIMIT_S)
 
 
-def test_each_gpu_with_instances_must_have_room() -> None:
-    machine = Machine([MemoryState(8 * GIB, 6 * GIB), MemoryState(8 * GIB, GIB)])
-    on_second = "instance_group { kind: KIND_GPU gpus: [ 1 ] }"
-    with pytest.raises(OutOfMemory, match="model 'a' needs about 864 MiB of gpu:1 memory, of which 1,024 MiB of 8,192"):
-        machine.load("a", model(400, on_second))
-    machine.load("b", model(400, "instance_group { kind: KIND_GPU gpus: [ 0 ] count: 2000000000 }"))
-    machine.load("c", model(400, "instance_group { kind: KIND_CPU }"))
-    with pytest.raises(OutOfMemory, match="gpu:1"):
-        machine.load("d", model(400))  # without instance groups there is an instance on each GPU
-
-
-def test_the_measured_size_on_a_gpu_counts() -> None:
-    machine = Machine([MemoryState(8 * GIB, 6 * GIB)])
-    with machine.budget.reservation("a", url("a"), model(10)):
-        machine.gpus[0] = MemoryState(8 * GIB, 3 * GIB)
-    assert machine.budget.taken(url("a")) == {HOST: 0, "gpu:0": 3 * GIB}
-    with pytest.raises(OutOfMemory, match="needs about 3,072 MiB of gpu:0 memory"):
-        machine.load("a", model(10))
-
-
-def test_a_missing_gpu_is_left_to_the_engine() -> None:
-    Machine().load("a", model(10, "instance_group { kind: KIND_GPU gpus: [ 3 ] }"))
-
-
 def test_unknown_memory_is_not_checked() -> None:
-    budget = MemoryBudget(lambda: None, lambda: [None], gpu_ids=lambda config: [0])
-    with budget.reservation("a", url("a"), model(10_000_000)):
+    with MemoryBudget(lambda: None).reservation("a", url("a"), model(10_000_000)):
         pass
-    machine = Machine([None])
-    machine.load("a", model(10))
-    assert machine.budget.taken(url("a")) == {HOST: 0}
-
-
-@pytest.mark.parametrize(
-    ("total", "reserve"), [(GIB, 64 * MIB), (4 * GIB, GIB // 5), (64 * GIB, 512 * MIB), (0, 64 * MIB)]
-)
-def test_the_reserve_is_a_part_of_the_total_within_bounds(total: int, reserve: int) -> None:
-    assert reserve_of(total) == reserve
 
 
 def test_the_budget_of_this_machine_admits_what_fits() -> None:
@@ -211,7 +167,7 @@ def test_the_budget_of_this_machine_admits_what_fits() -> None:
         pass
     with pytest.raises(OutOfMemory), MemoryBudget.of_machine().reservation("a", url("a"), model(1 << 30)):
         pass
-    limited = MemoryBudget.of_machine(limit=GPU_EXTRA)
+    limited = MemoryBudget.of_machine(limit=64 * MIB)
     with (
         pytest.raises(OutOfMemory, match=r"of which 0 MiB of 64 MiB are free"),
         limited.reservation("a", "", model(1)),

@@ -74,6 +74,7 @@ SAMPLES = {
     "error_hints": "text",
     "health_body": "json",
     "gpu_missing": "cpu",
+    "gpu_memory_per_model": "1000000",
     "http_worker_memory_bytes": "2000000",
     "public_routes": "health,metrics",
     "grpc_restricted_protocol": "health:a=b",

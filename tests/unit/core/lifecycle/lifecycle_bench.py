@@ -31,6 +31,7 @@ from trident.core.inference.response import InferenceResponse, OutputTensor
 from trident.core.inference.streaming import ResponseSender
 from trident.core.lifecycle.lifecycle import Lifecycle
 from trident.core.lifecycle.loader import ModelLoader
+from trident.core.lifecycle.memory import MemoryLedger
 from trident.core.lifecycle.options import EngineOptions
 from trident.core.lifecycle.version import ModelVersion
 from trident.core.observability.hardware import HardwareGauges
@@ -171,11 +172,17 @@ def open_folder(text: str) -> Source:
 
 
 class Bench:
-    def __init__(self, repositories: Sequence[Path], open_source: OpenSource, **options: object) -> None:
+    def __init__(
+        self,
+        repositories: Sequence[Path],
+        open_source: OpenSource,
+        memory: MemoryLedger | None = None,
+        **options: object,
+    ) -> None:
         self.options = EngineOptions(repositories=tuple(map(str, repositories)), **options)  # type: ignore[arg-type]
         self.backend = FakeBackend()
         self.metrics = CustomMetrics()
-        loader = ModelLoader(self.options, registry_of(self.backend), metrics=self.metrics)
+        loader = ModelLoader(self.options, registry_of(self.backend), metrics=self.metrics, memory=memory)
         self.lifecycle = Lifecycle(self.options, loader, open_source)
         self.bls = loader.models = EngineBlsClient(self.lifecycle)
         hardware = HardwareGauges(interval_ms=1000)
@@ -242,9 +249,14 @@ def weight_of(responses: queue.SimpleQueue[InferenceResponse]) -> int:
 
 
 @contextmanager
-def living(*repositories: Path, open_source: OpenSource = open_folder, **options: object) -> Iterator[Bench]:
+def living(
+    *repositories: Path,
+    open_source: OpenSource = open_folder,
+    memory: MemoryLedger | None = None,
+    **options: object,
+) -> Iterator[Bench]:
     """A started server; at the end it is finished, no thread is left and every model is closed."""
-    bench = Bench(repositories, open_source, **options)
+    bench = Bench(repositories, open_source, memory, **options)
     bench.engine.start()
     try:
         assert bench.engine.wait_loaded(LIMIT_S)

@@ -21,6 +21,7 @@ from trident.core.backends.onnxruntime.providers import (
     check_available,
     cuda_accelerator_options,
     cuda_parameter_options,
+    limited,
     missing_library,
     provider_states,
     requested_providers,
@@ -233,3 +234,13 @@ def test_doctor_is_told_of_a_driver_that_is_too_old() -> None:
     state = device_support().providers[0]
     assert (state.name, state.installed) == (CUDA, True)
     assert "580.65.06 or later is needed" in state.problem
+
+
+def test_the_arena_on_a_gpu_has_the_limit_that_the_model_does_not_set() -> None:
+    gpu = Placement("m_0", DeviceKind.GPU, 1)
+    written = 'parameters { key: "gpu_mem_limit" value { string_value: "5" } }'
+    for text, limit, found in (("", 0, None), ("", 1000, "1000"), (written, 1000, "5")):
+        cuda, cpu = limited(requested_providers(config_of(text), gpu), limit)
+        assert cuda.options.get("gpu_mem_limit") == found
+        assert cuda.options["device_id"] == "1"
+        assert cpu.options == {}

@@ -1,0 +1,352 @@
+"""The ledger of memory: what each model took of which device, and whether another one fits.
+
+No framework tells how much it takes, so a load is measured by what its devices have in use before and after it. It is
+refused before it begins if what it needs at least is not free. The same ledger admits loads onto GPUs, by what NVML
+tells, and the loads of a multi-model endpoint, by the memory of the container.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from trident.core.errors import OutOfMemory
+from trident.core.lifecycle.options import AUTO, UNLIMITED
+from trident.core.observability.hardware import gpu_memory
+from trident.core.observability.metrics.snapshot import DeviceMemoryMetrics
+
+_MIB = 1 << 20
+_RESERVE_PART = 20
+_RESERVE_LEAST = 64 * _MIB
+_RESERVE_MOST = 512 * _MIB
+# Of what a model took at its load and warm-up, the part that is kept for what its requests take beyond that.
+_HEADROOM_PART = 8
+_RECORDS_AT_MOST = 10_000
+
+Need: TypeAlias = Mapping[str, int]
+"""Bytes by device."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """In bytes. `used` is what loads are measured by: of a GPU all that is in use, of a container its models' part."""
+
+    total: int
+    free: int
+    used: int
+
+
+# The devices among those that are named, as they are now; without those that cannot be read.
+ReadDevices = Callable[[Collection[str]], Mapping[str, DeviceMemory]]
+
+
+def read_gpus(visible: str | None, devices: Collection[str]) -> dict[str, DeviceMemory]:
+    """A ReadDevices for the GPUs in `visible`, the value of CUDA_VISIBLE_DEVICES. Blocks on the driver."""
+    named = {f"gpu:{number}": memory for number, memory in enumerate(gpu_memory(visible)) if memory is not None}
+    return {name: DeviceMemory(m[0], m[0] - m[1], m[1]) for name, m in named.items() if name in devices}
+
+
+def reserve_of(total: int) -> int:
+    """The bytes of `total` that are kept for requests and their tensors; no model may use them."""
+    return min(max(total // _RESERVE_PART, _RESERVE_LEAST), _RESERVE_MOST)
+
+
+class Holding:
+    """What one model holds, in bytes by device. `need` is what it takes at least."""
+
+    def __init__(self, ledger: MemoryLedger, name: str, need: Need) -> None:
+        self.name = name
+        self.need = dict(need)
+        self.taken: dict[str, int] = {}
+        """At its load and warm-up; empty if that could not be measured."""
+        self.returned: dict[str, int] = {}
+        """What it gave back since, because it was idle."""
+        self._ledger = ledger
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """What it holds now, as far as that is known: requests may have made it more."""
+        return {
+            device: max(self.need.get(device, 0), taken - self.returned.get(device, 0))
+            for device, taken in self.taken.items()
+        }
+
+    def metrics(self) -> tuple[DeviceMemoryMetrics, ...]:
+        uuids = self._ledger.devices
+        return tuple(
+            DeviceMemoryMetrics(device=device, gpu_uuid=uuids.get(device, ""), bytes=size)
+            for device, size in self.bytes.items()
+        )
+
+    def add(self, other: Holding) -> None:
+        """Take over what the same model took later on other devices."""
+        self.need.update(other.need)
+        self.taken.update(other.taken)
+
+    def release(self) -> None:
+        """The model is unloaded, and its memory is free."""
+        self._ledger.give_back(self)
+
+
+@dataclass(slots=True, eq=False)
+class _Loads:
+    """Loads that overlap, which can only be measured together. `before` was in use when the first one began.
+
+    `is_disturbed`: the memory was changed by something else meanwhile.
+    """
+
+    before: dict[str, int]
+    running: list[Holding] = field(default_factory=list)
+    loaded: list[tuple[Hashable, Holding]] = field(default_factory=list)
+    is_disturbed: bool = False
+
+
+class Reservations:
+    """What other processes load, where there are any.
+
+    All methods but `disturb` are called within `admission`; none waits longer than others hold that.
+    """
+
+    pause_s: float | None = None
+    """After this time a load that found no space looks again; None: others change nothing."""
+
+    @contextmanager
+    def admission(self) -> Iterator[None]:
+        """Inside, no other process admits a load."""
+        yield
+
+    def needs(self) -> list[Need]:
+        """What the running loads of the others may take."""
+        return []
+
+    def reserve(self, need: Need) -> Any:
+        """Let the others know of a load. Returns what `release` takes."""
+
+    def release(self, reservation: Any) -> bool:
+        """End a reservation. Returns whether no other process changed anything since it began."""
+        return True
+
+    def disturb(self) -> None:
+        """Let the others know that memory was freed."""
+
+
+class MemoryLedger:
+    """Admits and measures loads. Any native thread; it blocks on files and on the GPU driver.
+
+    `devices` are those that it knows, with the UUIDs of GPUs. `reclaim` frees what idle models do not need, before a
+    load is refused.
+    """
+
+    def __init__(
+        self,
+        read: ReadDevices,
+        devices: Mapping[str, str],
+        *,
+        per_model: int = AUTO,
+        hint: str = "unload another model and try again",
+        hint_never: str = "use an instance type with more memory",
+        trim: Callable[[], None] = lambda: None,
+        others: Reservations | None = None,
+    ) -> None:
+        """`per_model` is AUTO, UNLIMITED or the bytes that each model may take on a device. `trim` returns freed memory
+        to the system. `hint` is for a load that is refused, `hint_never` if it were so without other models, too.
+        """
+        self.devices = devices
+        self.reclaim: Callable[[], None] = lambda: None
+        self._read = read
+        self._per_model = per_model
+        self._hint = hint
+        self._hint_never = hint_never
+        self._trim = trim
+        self._others = others or Reservations()
+        self._changed = threading.Condition()
+        self._loads: _Loads | None = None
+        self._held: list[Holding] = []
+        # The bytes that models took, by what they were loaded from; the latest load is at the end.
+        self._taken: OrderedDict[Hashable, Need] = OrderedDict()
+
+    @contextmanager
+    def load(self, name: str, source: Hashable, need: Need) -> Iterator[Holding]:
+        """Reserve memory for a model while the caller loads it inside the context, and measure what the load took.
+
+        `need` is an estimate, or 0 where there is none; what the last load from the same `source` took counts if that
+        was more. Raises OutOfMemory on entry if the memory is too short already. Waits only for other loads whose
+        reservations leave too little.
+        """
+        holding, reservation = self._admit(name, source, need)
+        try:
+            yield holding
+        except BaseException:
+            self._end(holding, reservation)
+            raise
+        self._end(holding, reservation, source)
+
+    def keep(self, holding: Holding) -> None:
+        """Keep memory for what a loaded model may still take, until its `release`."""
+        with self._changed:
+            self._held.append(holding)
+
+    def give_back(self, holding: Holding | None = None) -> None:
+        """Return the memory of an unloaded model to the system, and wake the loads that wait for it."""
+        self._trim()
+        with self._changed:
+            if holding in self._held:
+                self._held.remove(holding)
+            self._disturb()
+            self._others.disturb()
+            self._changed.notify_all()
+
+    def shrink(self, holding: Holding, shrink: Callable[[], None]) -> int:
+        """Call `shrink`, which returns memory of an idle model, and note how much. Returns the bytes."""
+        with self._changed:
+            before = self._used(holding.taken)
+            shrink()
+            self._trim()
+            after = self._used(holding.taken)
+            returned = {device: max(0, before[device] - used) for device, used in after.items() if device in before}
+            for device, size in returned.items():
+                holding.returned[device] = holding.returned.get(device, 0) + size
+                if self._loads is not None and device in self._loads.before:
+                    self._loads.before[device] -= size
+        return sum(returned.values())
+
+    def limit(self, name: str, device: str) -> int:
+        """The bytes that the model `name`, which is being loaded, may take on `device`; 0: there is no limit."""
+        if self._per_model != AUTO or device not in self.devices:
+            return max(0, self._per_model) if device in self.devices else 0
+        with self._changed:
+            state = self._read([device]).get(device)
+            if state is None:
+                return 0
+            replaced = sum(holding.bytes.get(device, 0) for holding in self._held if holding.name == name)
+            needs = [each.need for each in self._running if each.name != name]
+            kept = reserve_of(state.total) + self._growth(name, device) + _sum(device, needs)
+            return max(0, state.free + replaced - kept)
+
+    def taken(self, source: Hashable) -> Need:
+        """The bytes by device that the last load from `source` took; empty if it was not measured."""
+        with self._changed:
+            return self._taken.get(source, {})
+
+    @property
+    def _running(self) -> Sequence[Holding]:
+        return self._loads.running if self._loads is not None else ()
+
+    def _admit(self, name: str, source: Hashable, estimate: Need) -> tuple[Holding, Any]:
+        with self._changed:
+            last = self._taken.get(source, {})
+            need = {device: max(size, last.get(device, 0)) for device, size in estimate.items()}
+            has_reclaimed = False
+            while True:
+                with self._others.admission():
+                    states = self._read(need)
+                    refusal = self._refusal(name, need, states)
+                    others = self._others.needs()
+                    if refusal is None and self._fits_beside(name, need, states, others):
+                        return self._begin(Holding(self, name, need), others, states)
+                if refusal is None:
+                    self._changed.wait(self._others.pause_s)
+                elif has_reclaimed:
+                    raise refusal
+                else:
+                    self.reclaim()
+                    has_reclaimed = True
+
+    def _begin(
+        self, holding: Holding, others: Sequence[Need], states: Mapping[str, DeviceMemory]
+    ) -> tuple[Holding, Any]:
+        if self._loads is None:
+            self._loads = _Loads({})
+        # A device counts from when the first load needs it.
+        self._loads.before = {**{device: state.used for device, state in states.items()}, **self._loads.before}
+        self._loads.running.append(holding)
+        if others:
+            self._disturb()
+        return holding, self._others.reserve(holding.need)
+
+    def _end(self, holding: Holding, reservation: Any, source: Hashable = None) -> None:
+        """`source` is None for a load that failed."""
+        self._trim()  # the buffers that the model was read into
+        with self._changed, self._others.admission():
+            loads = self._loads
+            assert loads is not None
+            loads.running.remove(holding)
+            if not self._others.release(reservation):
+                self._disturb()
+            if source is not None:
+                loads.loaded.append((source, holding))
+            if not loads.running:
+                self._measure(loads)
+                self._loads = None
+            self._changed.notify_all()
+
+    def _measure(self, loads: _Loads) -> None:
+        """Divide what was taken among the loads by their needs."""
+        if loads.is_disturbed:
+            return
+        for device, used in self._used(loads.before).items():
+            parts = [(*load, load[1].need[device] + 1) for load in loads.loaded if device in load[1].need]
+            for source, holding, part in parts:
+                holding.taken[device] = max(0, used - loads.before[device]) * part // sum(p for _, _, p in parts)
+                self._record(source, holding.taken)
+
+    def _disturb(self) -> None:
+        if self._loads is not None:
+            self._loads.is_disturbed = True
+
+    def _record(self, source: Hashable, taken: Need) -> None:
+        self._taken[source] = dict(taken)
+        self._taken.move_to_end(source)
+        while len(self._taken) > _RECORDS_AT_MOST:
+            self._taken.popitem(last=False)
+
+    def _used(self, devices: Collection[str]) -> dict[str, int]:
+        return {device: state.used for device, state in self._read(devices).items()} if devices else {}
+
+    def _growth(self, name: str, device: str) -> int:
+        """What loaded models may still take on `device`; not those that the model `name` is going to replace."""
+        taken = [h.taken[device] for h in self._held if h.name != name and device in h.taken]
+        if self._per_model == AUTO:
+            return sum(size // _HEADROOM_PART for size in taken)
+        return sum(max(0, self._per_model - size) for size in taken)
+
+    def _refusal(self, name: str, need: Need, states: Mapping[str, DeviceMemory]) -> OutOfMemory | None:
+        """The error if a device has less free memory than the load needs there."""
+        for device, size in need.items():
+            state = states.get(device)
+            if state is None or self._per_model == UNLIMITED:
+                continue
+            reserve, growth = reserve_of(state.total), self._growth(name, device)
+            if not size or size <= state.free - reserve - growth:
+                continue
+            promised = f", {_mib(growth)} for what other models may still take" if growth else ""
+            return OutOfMemory(
+                f"out of memory: model '{name}' needs about {_mib(size)} of {device} memory, of which "
+                f"{_mib(state.free)} of {_mib(state.total)} are free ({_mib(reserve)} are kept for requests{promised})",
+                hint=self._hint_never if size > state.total - reserve else self._hint,
+                model=name,
+            )
+        return None
+
+    def _fits_beside(self, name: str, need: Need, states: Mapping[str, DeviceMemory], others: Sequence[Need]) -> bool:
+        """Whether the memory suffices even if the other loads take all that is reserved for them."""
+        if self._per_model == UNLIMITED:
+            return True
+        needs = [*(holding.need for holding in self._running), *others]
+        return all(
+            not need[device]
+            or need[device] + _sum(device, needs) <= state.free - reserve_of(state.total) - self._growth(name, device)
+            for device, state in states.items()
+        )
+
+
+def _sum(device: str, needs: Sequence[Need]) -> int:
+    return sum(need.get(device, 0) for need in needs)
+
+
+def _mib(size: int) -> str:
+    return f"{size / _MIB:,.0f} MiB"
