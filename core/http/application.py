@@ -123,8 +123,8 @@ class V2Application(HttpFrontEnd):
         return (_INFER_ROUTES[found[3]], {"model": found[1], "version": found[2] or ""}) if found else None
 
     def documented_routes(self) -> Iterable[Route]:
-        """The routes of the OpenAPI document, each with the rules of its paths."""
-        return self.routes
+        """The routes of the OpenAPI document, each with the rules of its paths. Those of the console are its own."""
+        return [route for route in self.routes if not route.label.startswith("/console")]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -85,6 +85,12 @@ def test_changes_need_a_token_and_the_header_of_the_page(tmp_path: Path) -> None
     assert [call[0] for call in engine.calls] == ["unload"]
 
 
+def test_its_routes_are_no_part_of_the_documented_ones() -> None:
+    document = asked("/v2/docs/openapi.json").get_json()
+    assert "/v2/models/stats" in document["paths"]
+    assert not [path for path in document["paths"] if "console" in path]
+
+
 @pytest.mark.parametrize("path", ["/console", "/console/api/models", "/console/page/app.js"])
 def test_without_the_option_there_is_no_console(path: str) -> None:
     plain = Client(V2Application(FakeEngine(), HttpOptions(), ThreadBridge()))
