@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     Serve = Callable[[ServerSettings], int]
 
-COMMANDS = ("serve", "validate", "doctor", "emulate", "trace", "completion", "version")
+COMMANDS = (
+    *("serve", "validate", "doctor", "request", "status", "top", "openapi"),
+    *("emulate", "trace", "completion", "version"),
+)
 _HELP = frozenset({"--help", "-h"})
 _HELP_ABOUT = "--help="
 _VERSION = frozenset({"--version", "version"})
@@ -109,6 +112,18 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
         from trident.app.commands.doctor.command import doctor
 
         return doctor(arguments)
+    if command == "request":
+        from trident.app.commands.request import request
+
+        return request(arguments)
+    if command in ("status", "top"):
+        from trident.app.commands import overview
+
+        return overview.status(arguments) if command == "status" else overview.top(arguments)
+    if command == "openapi":
+        from trident.app.commands.openapi import openapi
+
+        return openapi(arguments)
     if command == "emulate":
         from trident.app.commands.emulate import emulate
 

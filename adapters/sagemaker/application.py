@@ -16,6 +16,7 @@ from trident.adapters.sagemaker.invocations import BINARY, TARGET_MODEL, Respons
 from trident.adapters.sagemaker.memory import MemoryBudget
 from trident.adapters.sagemaker.model_states import ModelStates
 from trident.adapters.sagemaker.multi_model import LoadedModels, collection, member
+from trident.adapters.sagemaker.openapi import OPERATIONS, shown_routes
 from trident.adapters.sagemaker.sessions import Session, session_of
 from trident.adapters.sagemaker.settings import (
     DEFAULT_MODEL,
@@ -35,6 +36,7 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.front_end import HttpOptions
 from trident.core.http.generate import answer_events, answer_object, read_identity
 from trident.core.http.metrics import MetricsPage
+from trident.core.http.openapi import Operation
 from trident.core.http.payloads.formats import SIZE
 from trident.core.http.reply import JSON, TEXT, Environ, Headers, Reply, empty_reply, json_reply
 from trident.core.http.routes import GET, POST, Route
@@ -203,6 +205,7 @@ class SageMakerApplication(V2Application):
         endpoint = SageMakerEndpoint(engine, bridge, settings, memory, states)
         routes = endpoint_routes(endpoint, metrics_page)
         self._named = {route.name: route for route in routes}
+        self._is_multi_model = settings.multi_model
         super().__init__(engine, options, bridge, routes)
 
     # --- the hooks of V2Application
@@ -223,6 +226,10 @@ class SageMakerApplication(V2Application):
     def add_timing(self, times: InferenceTimes, headers: Headers) -> None:
         super().add_timing(times, headers)
         request_headers.add_timing(times, headers)
+
+    def documented_routes(self) -> list[tuple[Route, Operation]]:
+        shown = shown_routes(multi_model=self._is_multi_model)
+        return [(route, OPERATIONS[route.name]) for route in self.routes if route.name in shown]
 
     def infer_path(self, path: str) -> InferPath | None:
         if path == "/invocations":

@@ -19,6 +19,7 @@ from trident.adapters.vertex.endpoint import (
     received_size,
     set_deadline,
 )
+from trident.adapters.vertex.openapi import OPERATIONS
 from trident.adapters.vertex.predict import BINARY, predict
 from trident.adapters.vertex.settings import VertexSettings
 from trident.core.engine.protocol import Engine
@@ -28,6 +29,8 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
 from trident.core.http.metrics import MetricsPage
+from trident.core.http.openapi import OPERATIONS as V2_OPERATIONS
+from trident.core.http.openapi import Operation
 from trident.core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
@@ -205,6 +208,11 @@ class VertexApplication(V2Application):
         if size_text is not None or request_path(environ) == self._predict_route:
             return size_text
         return super().binary_header(environ)
+
+    def documented_routes(self) -> list[tuple[Route, Operation]]:
+        own = [replace(route, rules=(path,)) for path, route in self._platform_routes.items()]
+        known = {**V2_OPERATIONS, **OPERATIONS}
+        return [(route, known[route.name]) for route in (*own, *self.routes) if route.name in known]
 
     def infer_path(self, path: str) -> InferPath | None:
         return super().infer_path(path) if self._serves_v2 else None

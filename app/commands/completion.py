@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import shtab
 
 from trident.adapters.common.options import FILE, REPOSITORY, SWITCH, TEXT, BadOption, Kind, Option, Paths
+from trident.adapters.platforms import BUILT_IN
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
+from trident.app.commands import overview
+from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
 from trident.app.commands import validate as validate_options
 from trident.app.commands.doctor.command import JSON
@@ -26,6 +29,8 @@ SHELLS = ("bash", "zsh", "fish")
 _NO_EFFECT = "Accepted for tritonserver command lines, without effect."
 _ARCHIVE = Kind("string", TEXT.parse, REPOSITORY.words, Paths.FILES)
 _ARTIFACTS = Kind("string", TEXT.parse, ("gs://",), Paths.FOLDERS)
+_URL = Kind("URL", TEXT.parse, ("http://", "https://"))
+_PLATFORMS = tuple(each.name for each in BUILT_IN)
 _PATHS = {
     # fish takes the name of an option for a part of the path.
     Paths.FOLDERS: shtab.DIRECTORY
@@ -87,6 +92,10 @@ COMMANDS = (
     Command("serve", "Serve the models of a repository", _SERVE, REPOSITORY),
     Command("validate", "Print every problem of every model", (*validate_options.ACCEPTED, _HELP), REPOSITORY),
     Command("doctor", "Check whether this machine can serve", (JSON, *_SERVE), REPOSITORY),
+    Command("request", "Print a request to a model, ready to be copied", (*request_command.ACCEPTED, _HELP), _URL),
+    Command("status", "Print how a server and its models are", (*overview.STATUS_OPTIONS, _HELP), _URL),
+    Command("top", "Show what the models of a server do", (*overview.TOP_OPTIONS, _HELP), _URL),
+    Command("openapi", "Print the OpenAPI document of the routes", _SERVE, Kind("platform", TEXT.parse, _PLATFORMS)),
     # The options of a platform may stand before its name.
     Command(
         "emulate",

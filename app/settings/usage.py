@@ -17,6 +17,12 @@ Usage: trident serve REPO [options]                     serve the models of a re
        trident validate REPO [REPO ...]                 print every problem of every model, without a server
        trident doctor REPO [options]                    print whether this machine can serve the models, and cures
 """
+USAGE += """\
+       trident request MODEL [URL]                      print a request to a model of a server, ready to be copied
+       trident status [URL]                             print how a server and its models are, and what they did
+       trident top [URL]                                the same again and again, as it changes
+       trident openapi [PLATFORM]                       print the OpenAPI document of the routes
+"""
 USAGE += EMULATE_COMMANDS
 USAGE += """\
        trident trace FILE                               show the requests of a trace file as trees, with their times
@@ -58,6 +64,51 @@ why, its version, its clock, its models with their requests and times, and its m
   --json  the report as JSON: the counts `failed` and `warnings`, and `lines`
 
 All options of `trident serve --help` have the same meaning here. Without a repository the machine alone is checked.
+"""
+
+REQUEST_USAGE = """\
+Usage: trident request [options] MODEL [URL]
+
+Prints a request to a model of the server at URL, by default http://localhost:8000, made from what the model takes: it
+works as it stands. Any server of Triton's protocol will do. If the variable TOKEN is set, its value is sent as a bearer
+token, and the request reads it from there as well.
+
+  --form=FORM             curl (the default), curl-binary, http and grpc (Triton's clients for Python), sagemaker
+                          (boto3), vertex (the SDK of Vertex AI) or perf-analyzer (a file for its --input-data)
+  --shape=INPUT:1,16      the shape of an input as it is sent; also sends an optional input; repeatable
+  --model-version=string  default the latest
+  --grpc-url=HOST:PORT    of the gRPC port; default port 8001 of the host in URL
+"""
+
+STATUS_USAGE = """\
+Usage: trident status [options] [URL]
+
+Prints whether the server at URL, by default http://localhost:8000, is ready, and if not why; and for each version of a
+model its state, and since the start of the server the requests, failures, mean latency, share of the time in the queue
+and mean batch size. Any server of Triton's protocol will do. Exits with status 0 if the server is ready, otherwise 1.
+If the variable TOKEN is set, its value is sent as a bearer token.
+
+  --json        the same as JSON
+  --sort=ORDER  requests (the default), latency, queue, failures or name
+"""
+
+TOP_USAGE = """\
+Usage: trident top [options] [URL]
+
+Prints what `trident status` does for the time since the page before, again and again: on a terminal in place, until
+Ctrl-C. An arrow marks the slowest model.
+
+  --interval=seconds  from one page to the next; default 2
+  --count=integer     end after this many pages; default 0, never
+  --sort=ORDER        requests (the default), latency, queue, failures or name
+"""
+
+OPENAPI_USAGE = """\
+Usage: trident openapi [sagemaker|vertex] [options of serve]
+
+Prints the OpenAPI 3.1 document of the routes of the HTTP port, or of a platform's port, without a server. The settings
+are those that serve would have with these options and variables. A server has its own at /v2/docs/openapi.json, and
+one for each model.
 """
 
 TRACE_USAGE = """\
@@ -117,6 +168,10 @@ _WITHOUT_EFFECT = "without-effect"
 _USAGES = {
     "validate": VALIDATE_USAGE,
     "doctor": DOCTOR_USAGE,
+    "request": REQUEST_USAGE,
+    "status": STATUS_USAGE,
+    "top": TOP_USAGE,
+    "openapi": OPENAPI_USAGE,
     "emulate": EMULATE_USAGE,
     "trace": TRACE_USAGE,
     "completion": COMPLETION_USAGE,

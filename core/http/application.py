@@ -32,6 +32,7 @@ from trident.core.http.front_end import (
     HttpOptions,
     InferenceNote,
 )
+from trident.core.http.openapi import OPERATIONS, Operation
 from trident.core.http.reply import (
     TEXT,
     Environ,
@@ -84,7 +85,7 @@ class V2Application(HttpFrontEnd):
     * `early_error_mime`: the content type of a refusal before the body is parsed.
     * `has_hint_field`: whether the body of an error may have its hint in a field.
     * `answers_options`: whether OPTIONS is answered with the methods of a route; otherwise it is a wrong method.
-    * `documented_routes()`: all routes, if some are not in the table.
+    * `documented_routes()`: what the OpenAPI document says of the routes.
     * `infer_path(path)`: the paths of infer and generate requests. A pure function: its results are remembered.
 
     `routes` is the route table. `request_metrics` has the counts of the responses of all routes, and those that Flask's
@@ -122,9 +123,9 @@ class V2Application(HttpFrontEnd):
         found = _INFER_PATH.fullmatch(path)
         return (_INFER_ROUTES[found[3]], {"model": found[1], "version": found[2] or ""}) if found else None
 
-    def documented_routes(self) -> Iterable[Route]:
-        """The routes of the OpenAPI document, each with the rules of its paths. Those of the console are its own."""
-        return [route for route in self.routes if not route.label.startswith("/console")]
+    def documented_routes(self) -> list[tuple[Route, Operation]]:
+        """The routes of the OpenAPI document, each with the rules of its paths, and what it says of them."""
+        return [(route, OPERATIONS[route.name]) for route in self.routes]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

@@ -50,12 +50,12 @@ class Operation(NamedTuple):
 # --- schemas
 
 
-def _object(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None, **more: Any) -> Schema:
+def record(required: Mapping[str, Schema], optional: Mapping[str, Schema] | None = None, **more: Any) -> Schema:
     schema: Schema = {"type": "object", "properties": {**required, **(optional or {})}, **more}
     return {**schema, "required": list(required)} if required else schema
 
 
-def _list(items: Schema, **more: Any) -> Schema:
+def listing(items: Schema, **more: Any) -> Schema:
     return {"type": "array", "items": items, **more}
 
 
@@ -70,11 +70,11 @@ def _query(name: str, text: str, schema: Schema) -> Schema:
 TEXT_VALUE: Final[Schema] = {"type": "string"}
 ANY_OBJECT: Final[Schema] = {"type": "object"}
 BYTES_BODY: Final[Schema] = {}
-_COUNT: Schema = {"type": "integer", "minimum": 0}
-_SHAPE = _list({"type": "integer", "minimum": -1})
+NUMBER: Final[Schema] = {"type": "integer", "minimum": 0}
+_SHAPE = listing({"type": "integer", "minimum": -1})
 _DATATYPE: Schema = {"type": "string", "enum": [each.name for each in DATATYPES]}
-_DURATION = _object({"count": _COUNT, "ns": _COUNT})
-_MEMORY_USAGE = _object({"type": TEXT_VALUE, "id": _COUNT, "byte_size": _COUNT})
+_DURATION = record({"count": NUMBER, "ns": NUMBER})
+_MEMORY_USAGE = record({"type": TEXT_VALUE, "id": NUMBER, "byte_size": NUMBER})
 _VALUES: Schema = {"description": "row by row, flat or nested", "type": "array", "items": {}}
 _NAME_AND_DATATYPE = {"name": TEXT_VALUE, "datatype": _DATATYPE}
 _INPUT_LENGTH: Schema = {
@@ -86,111 +86,113 @@ _INPUT_LENGTH: Schema = {
 }
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    "Error": _object({"error": TEXT_VALUE}, {"hint": TEXT_VALUE}),
-    "OpenAiError": _object({"error": _object({"message": TEXT_VALUE, "type": TEXT_VALUE})}),
-    "Completion": _object({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": _COUNT, "choices": _list(ANY_OBJECT)}),
-    "Texts": {"oneOf": [TEXT_VALUE, _list(TEXT_VALUE, minItems=1)]},
-    "OpenAiModel": _object({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": _COUNT, "owned_by": TEXT_VALUE}),
-    "ServerMetadata": _object({"name": TEXT_VALUE, "version": TEXT_VALUE, "extensions": _list(TEXT_VALUE)}),
-    "ModelMetadata": _object(
+    "Error": record({"error": TEXT_VALUE}, {"hint": TEXT_VALUE}),
+    "OpenAiError": record({"error": record({"message": TEXT_VALUE, "type": TEXT_VALUE})}),
+    "Completion": record({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": NUMBER, "choices": listing(ANY_OBJECT)}),
+    "Texts": {"oneOf": [TEXT_VALUE, listing(TEXT_VALUE, minItems=1)]},
+    "OpenAiModel": record({"id": TEXT_VALUE, "object": TEXT_VALUE, "created": NUMBER, "owned_by": TEXT_VALUE}),
+    "ServerMetadata": record({"name": TEXT_VALUE, "version": TEXT_VALUE, "extensions": listing(TEXT_VALUE)}),
+    "ModelMetadata": record(
         {
             "name": TEXT_VALUE,
-            "versions": _list(TEXT_VALUE),
+            "versions": listing(TEXT_VALUE),
             "platform": TEXT_VALUE,
-            "inputs": _list(_object({**_NAME_AND_DATATYPE, "shape": _SHAPE})),
-            "outputs": _list(_object({**_NAME_AND_DATATYPE, "shape": _SHAPE})),
+            "inputs": listing(record({**_NAME_AND_DATATYPE, "shape": _SHAPE})),
+            "outputs": listing(record({**_NAME_AND_DATATYPE, "shape": _SHAPE})),
         }
     ),
     "ModelConfig": {**ANY_OBJECT, "description": "Triton's ModelConfig, in the names of its protobuf message"},
-    "Readiness": _object({"phase": TEXT_VALUE, "loaded": _COUNT, "total": _COUNT}, {"ready": {"type": "boolean"}}),
-    "InferInput": _object(
-        {**_NAME_AND_DATATYPE, "shape": _list(_COUNT)}, {"data": _VALUES, "parameters": ref("TensorParameters")}
+    "Readiness": record({"phase": TEXT_VALUE, "loaded": NUMBER, "total": NUMBER}, {"ready": {"type": "boolean"}}),
+    "InferInput": record(
+        {**_NAME_AND_DATATYPE, "shape": listing(NUMBER)}, {"data": _VALUES, "parameters": ref("TensorParameters")}
     ),
-    "TensorParameters": _object(
+    "TensorParameters": record(
         {},
         {
-            "binary_data_size": {**_COUNT, "description": "the bytes of an input behind the JSON"},
+            "binary_data_size": {**NUMBER, "description": "the bytes of an input behind the JSON"},
             "binary_data": {"type": "boolean", "description": "whether an output follows the JSON"},
-            "classification": {**_COUNT, "description": "answer with this many of the largest values, as text"},
+            "classification": {**NUMBER, "description": "answer with this many of the largest values, as text"},
             "shared_memory_region": TEXT_VALUE,
-            "shared_memory_byte_size": _COUNT,
-            "shared_memory_offset": _COUNT,
+            "shared_memory_byte_size": NUMBER,
+            "shared_memory_offset": NUMBER,
         },
     ),
-    "InferParameters": _object(
+    "InferParameters": record(
         {},
         {
             "sequence_id": {"type": ["integer", "string"]},
             "sequence_start": {"type": "boolean"},
             "sequence_end": {"type": "boolean"},
-            "priority": _COUNT,
-            "timeout": {**_COUNT, "description": "microseconds"},
+            "priority": NUMBER,
+            "timeout": {**NUMBER, "description": "microseconds"},
             "binary_data_output": {"type": "boolean"},
         },
     ),
-    "RequestedOutput": _object({"name": TEXT_VALUE}, {"parameters": ref("TensorParameters")}),
-    "InferRequest": _object(
-        {"inputs": _list(ref("InferInput"))},
+    "RequestedOutput": record({"name": TEXT_VALUE}, {"parameters": ref("TensorParameters")}),
+    "InferRequest": record(
+        {"inputs": listing(ref("InferInput"))},
         {
             "id": TEXT_VALUE,
             "parameters": ref("InferParameters"),
-            "outputs": _list(ref("RequestedOutput")),
+            "outputs": listing(ref("RequestedOutput")),
         },
     ),
-    "InferOutput": _object({**_NAME_AND_DATATYPE, "shape": _list(_COUNT)}, {"data": _VALUES, "parameters": ANY_OBJECT}),
-    "InferResponse": _object(
-        {"model_name": TEXT_VALUE, "model_version": TEXT_VALUE, "outputs": _list(ref("InferOutput"))},
+    "InferOutput": record(
+        {**_NAME_AND_DATATYPE, "shape": listing(NUMBER)}, {"data": _VALUES, "parameters": ANY_OBJECT}
+    ),
+    "InferResponse": record(
+        {"model_name": TEXT_VALUE, "model_version": TEXT_VALUE, "outputs": listing(ref("InferOutput"))},
         {"id": TEXT_VALUE, "parameters": ANY_OBJECT},
     ),
     "GenerateRequest": {**ANY_OBJECT, "description": "a value by the name of an input; all others are parameters"},
-    "GenerateResponse": _object({"model_name": TEXT_VALUE, "model_version": TEXT_VALUE}),
-    "Statistics": _object(
+    "GenerateResponse": record({"model_name": TEXT_VALUE, "model_version": TEXT_VALUE}),
+    "Statistics": record(
         {
-            "model_stats": _list(
-                _object(
+            "model_stats": listing(
+                record(
                     {
                         "name": TEXT_VALUE,
                         "version": TEXT_VALUE,
-                        "last_inference": {**_COUNT, "description": "milliseconds since 1970"},
-                        "inference_count": _COUNT,
-                        "execution_count": _COUNT,
+                        "last_inference": {**NUMBER, "description": "milliseconds since 1970"},
+                        "inference_count": NUMBER,
+                        "execution_count": NUMBER,
                     },
                     {
                         "inference_stats": {**ANY_OBJECT, "additionalProperties": _DURATION},
-                        "batch_stats": _list(ANY_OBJECT),
+                        "batch_stats": listing(ANY_OBJECT),
                     },
                 )
             )
         }
     ),
-    "Slowest": _object(
+    "Slowest": record(
         {
             "model_name": TEXT_VALUE,
-            "versions": _list(
-                _object({"version": TEXT_VALUE, "slowest": _list(ANY_OBJECT), "failed": _list(ANY_OBJECT)})
+            "versions": listing(
+                record({"version": TEXT_VALUE, "slowest": listing(ANY_OBJECT), "failed": listing(ANY_OBJECT)})
             ),
         }
     ),
-    "SampleRequest": _object(
+    "SampleRequest": record(
         {
             "model": TEXT_VALUE,
             "version": TEXT_VALUE,
             "path": TEXT_VALUE,
-            "inputs": _list(_object({**_NAME_AND_DATATYPE, "shape": _list(_COUNT), "value": {}})),
+            "inputs": listing(record({**_NAME_AND_DATATYPE, "shape": listing(NUMBER), "value": {}})),
             "parameters": ANY_OBJECT,
-            "headers": _list(TEXT_VALUE),
-            "forms": _list(
-                _object({"name": TEXT_VALUE, "title": TEXT_VALUE, "language": TEXT_VALUE}, {"unavailable": TEXT_VALUE})
+            "headers": listing(TEXT_VALUE),
+            "forms": listing(
+                record({"name": TEXT_VALUE, "title": TEXT_VALUE, "language": TEXT_VALUE}, {"unavailable": TEXT_VALUE})
             ),
         }
     ),
-    "Index": _list(
-        _object(
+    "Index": listing(
+        record(
             {"name": TEXT_VALUE},
-            {"version": TEXT_VALUE, "state": TEXT_VALUE, "reason": TEXT_VALUE, "memory_usage": _list(_MEMORY_USAGE)},
+            {"version": TEXT_VALUE, "state": TEXT_VALUE, "reason": TEXT_VALUE, "memory_usage": listing(_MEMORY_USAGE)},
         )
     ),
-    "LoadRequest": _object(
+    "LoadRequest": record(
         {},
         {
             "parameters": {
@@ -201,19 +203,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
             }
         },
     ),
-    "UnloadRequest": _object({}, {"parameters": _object({}, {"unload_dependents": {"type": "boolean"}})}),
-    "Regions": _list(_object({"name": TEXT_VALUE})),
-    "RegisterRequest": _object(
+    "UnloadRequest": record({}, {"parameters": record({}, {"unload_dependents": {"type": "boolean"}})}),
+    "Regions": listing(record({"name": TEXT_VALUE})),
+    "RegisterRequest": record(
         {},
         {
             "key": {**TEXT_VALUE, "description": "the name of a system region"},
-            "offset": _COUNT,
-            "byte_size": _COUNT,
-            "raw_handle": _object({"b64": {**TEXT_VALUE, "contentEncoding": "base64"}}),
-            "device_id": _COUNT,
+            "offset": NUMBER,
+            "byte_size": NUMBER,
+            "raw_handle": record({"b64": {**TEXT_VALUE, "contentEncoding": "base64"}}),
+            "device_id": NUMBER,
         },
     ),
-    "TraceSettings": _object(
+    "TraceSettings": record(
         {},
         {
             "trace_level": {"type": ["array", "null"], "items": TEXT_VALUE},
@@ -223,7 +225,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             },
         },
     ),
-    "LogSettings": _object(
+    "LogSettings": record(
         {},
         {
             "log_file": {"type": ["string", "null"]},
@@ -232,7 +234,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "log_format": {"type": ["string", "null"]},
         },
     ),
-    "OpenAPI": _object({"openapi": TEXT_VALUE, "info": ANY_OBJECT, "paths": ANY_OBJECT}),
+    "OpenAPI": record({"openapi": TEXT_VALUE, "info": ANY_OBJECT, "paths": ANY_OBJECT}),
 }
 
 
@@ -246,7 +248,7 @@ _VERBOSE = _query("verbose", "Have a body with the progress also when ready", {"
 _SAMPLE_QUERY = (
     _query("form", "Answer with the text of a request", {"type": "string", "enum": list(FORMS)}),
     {
-        **_query("shape", "The shape of an input, as INPUT:1,16", _list(TEXT_VALUE)),
+        **_query("shape", "The shape of an input, as INPUT:1,16", listing(TEXT_VALUE)),
         "style": "form",
         "explode": True,
     },
@@ -265,9 +267,9 @@ OPERATIONS: Final[dict[str, Operation]] = {
     ),
     "embeddings": Operation(
         "The vectors of texts, as OpenAI has it",
-        {JSON: _object({"object": TEXT_VALUE, "data": _list(ANY_OBJECT), "model": TEXT_VALUE, "usage": ANY_OBJECT})},
+        {JSON: record({"object": TEXT_VALUE, "data": listing(ANY_OBJECT), "model": TEXT_VALUE, "usage": ANY_OBJECT})},
         {
-            JSON: _object(
+            JSON: record(
                 {"model": TEXT_VALUE, "input": ref("Texts")},
                 {"encoding_format": {"enum": ["float", "base64"]}, "dimensions": {"type": "integer", "minimum": 1}},
             )
@@ -277,26 +279,26 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "completions": Operation(
         "The text that a model generates, as OpenAI has it",
         {JSON: ref("Completion"), EVENTS: {}},
-        {JSON: _object({"model": TEXT_VALUE, "prompt": TEXT_VALUE}, {"stream": {"type": "boolean"}})},
+        {JSON: record({"model": TEXT_VALUE, "prompt": TEXT_VALUE}, {"stream": {"type": "boolean"}})},
         error="OpenAiError",
     ),
     "chat_completions": Operation(
         "The answer of a model to messages, as OpenAI has it",
         {JSON: ref("Completion"), EVENTS: {}},
-        {JSON: _object({"model": TEXT_VALUE, "messages": _list(ANY_OBJECT)}, {"stream": {"type": "boolean"}})},
+        {JSON: record({"model": TEXT_VALUE, "messages": listing(ANY_OBJECT)}, {"stream": {"type": "boolean"}})},
         error="OpenAiError",
     ),
     "v1_models": Operation(
         "The models that are ready, or one of them, as OpenAI has it",
-        {JSON: {"anyOf": [_object({"object": TEXT_VALUE, "data": _list(ref("OpenAiModel"))}), ref("OpenAiModel")]}},
+        {JSON: {"anyOf": [record({"object": TEXT_VALUE, "data": listing(ref("OpenAiModel"))}), ref("OpenAiModel")]}},
         error="OpenAiError",
     ),
     "v1_rerank": Operation(
         "Documents in the order of their relevance for a query",
-        {JSON: _object({"model": TEXT_VALUE, "results": _list(ANY_OBJECT), "usage": ANY_OBJECT})},
+        {JSON: record({"model": TEXT_VALUE, "results": listing(ANY_OBJECT), "usage": ANY_OBJECT})},
         {
-            JSON: _object(
-                {"query": TEXT_VALUE, "documents": _list(TEXT_VALUE, minItems=1)},
+            JSON: record(
+                {"query": TEXT_VALUE, "documents": listing(TEXT_VALUE, minItems=1)},
                 {
                     "model": TEXT_VALUE,
                     "top_n": {"type": "integer", "minimum": 1},
@@ -308,23 +310,23 @@ OPERATIONS: Final[dict[str, Operation]] = {
     ),
     "embed": Operation(
         "The vectors of texts",
-        {JSON: _list(_list({"type": "number"}))},
-        {JSON: _object({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
+        {JSON: listing(listing({"type": "number"}))},
+        {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
     ),
     "rerank": Operation(
         "The indices and scores of texts, the best first",
-        {JSON: _list(_object({"index": _COUNT, "score": {"type": "number"}}, {"text": TEXT_VALUE}))},
+        {JSON: listing(record({"index": NUMBER, "score": {"type": "number"}}, {"text": TEXT_VALUE}))},
         {
-            JSON: _object(
-                {"query": TEXT_VALUE, "texts": _list(TEXT_VALUE, minItems=1)},
+            JSON: record(
+                {"query": TEXT_VALUE, "texts": listing(TEXT_VALUE, minItems=1)},
                 {"model": TEXT_VALUE, "return_text": {"type": "boolean"}},
             )
         },
     ),
     "predict": Operation(
         "The labels and scores of texts, the best first",
-        {JSON: _list({})},
-        {JSON: _object({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
+        {JSON: listing({})},
+        {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
     ),
     "live": Operation("Whether the process serves", {TEXT: TEXT_VALUE, JSON: ANY_OBJECT}),
     "ready": Operation(
@@ -354,7 +356,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "repository_index": Operation(
         "The models and their states",
         _json("Index"),
-        {JSON: _object({}, {"ready": {"type": "boolean"}})},
+        {JSON: record({}, {"ready": {"type": "boolean"}})},
         needs_body=False,
     ),
     "load": Operation("Load the model, or load it again", _NO_BODY, _json("LoadRequest"), needs_body=False),
@@ -378,23 +380,24 @@ OPERATIONS: Final[dict[str, Operation]] = {
 def openapi_document(
     title: str,
     version: str,
-    routes: Iterable[Route],
-    operations: Mapping[str, Operation],
+    routes: Iterable[tuple[Route, Operation]],
     *,
     base: str = "/",
     options: HttpOptions | None = None,
     rules: Callable[[Route], Iterable[str]] = lambda route: route.rules,
 ) -> dict[str, Any]:
-    """The document of `routes`, which need an entry in `operations`. `base` is where the paths begin, as a URL that may
+    """The document of `routes`. `base` is where the paths begin, as a URL that may
     be relative to the document's own. `rules` are those of a route that are shown."""
     paths: dict[str, Any] = {}
     schemes: dict[str, Any] = {}
-    for route in routes:
+    for route, operation in routes:
         for rule in rules(route):
+            if rule.endswith("/") and rule[:-1] in route.rules:
+                continue  # another spelling
             path, parameters = _template(rule)
             item = paths.setdefault(path, {"parameters": parameters} if parameters else {})
             for method in sorted(route.methods):
-                made = _operation(route, rule, method, operations[route.name])
+                made = _operation(route, rule, method, operation)
                 if security := _security(route.group, options, schemes):
                     made["security"] = [security]
                 item[method.lower()] = made
@@ -475,9 +478,13 @@ def model_document(application: V2Application, spec: ModelSpec, version: str, ba
         return [rule for rule in tails if version or not rule.startswith(_OF_VERSION)]
 
     left_out = {"generate", "infer"} if spec.decoupled else set()
-    routes = [route for route in application.documented_routes() if rules(route) and route.name not in left_out]
+    routes = [
+        (route, operation)
+        for route, operation in application.documented_routes()
+        if rules(route) and route.name not in left_out
+    ]
     document = openapi_document(
-        spec.name, str(spec.version), routes, OPERATIONS, base=base, options=application.options, rules=rules
+        spec.name, str(spec.version), routes, base=base, options=application.options, rules=rules
     )
     paths = {}
     for path, item in document["paths"].items():
@@ -512,18 +519,18 @@ def _schemas(spec: ModelSpec) -> dict[str, Schema]:
     ]
     outputs = [_tensor_schema(each.name, each.datatype.name, _dims(each.dims, spec)) for each in spec.outputs.values()]
     requested = [
-        _object({"name": {"const": each.name}}, {"parameters": _requested_parameters(each.labels)})
+        record({"name": {"const": each.name}}, {"parameters": _requested_parameters(each.labels)})
         for each in spec.outputs.values()
     ]
     fewest = sum(not each.optional for each in spec.inputs.values())
     request = dict(SCHEMAS["InferRequest"])
     request["properties"] = {
         **request["properties"],
-        "inputs": _list(ref("InferInput"), minItems=fewest, maxItems=len(inputs)),
+        "inputs": listing(ref("InferInput"), minItems=fewest, maxItems=len(inputs)),
     }
     values = {name: _value_schema(each.datatype.name) for name, each in spec.inputs.items()}
     needed = [each.name for each in spec.inputs.values() if not each.optional]
-    flat = {name: {"anyOf": [value, _list(value)]} for name, value in values.items()}
+    flat = {name: {"anyOf": [value, listing(value)]} for name, value in values.items()}
     found = {
         "InferInput": _one_of(inputs),
         "InferRequest": request,
@@ -555,8 +562,8 @@ def _tensor_schema(name: str, datatype: str, dims: list[Schema]) -> Schema:
     required = {"name": {"const": name}, "datatype": {"const": datatype}, "shape": shape}
     optional: dict[str, Schema] = {"parameters": ref("TensorParameters")}
     if datatype not in ("FP16", "BF16"):
-        optional["data"] = _list({"anyOf": [_value_schema(datatype), _NESTED]})
-    return _object(required, optional)
+        optional["data"] = listing({"anyOf": [_value_schema(datatype), _NESTED]})
+    return record(required, optional)
 
 
 def _value_schema(datatype: str) -> Schema:
@@ -573,7 +580,7 @@ def _requested_parameters(labels: tuple[str, ...]) -> Schema:
     """The parameters of a requested output, which name the number of its classes."""
     most = {"maximum": len(labels)} if labels else {}
     text = f"answer with this many classes, as VALUE:INDEX{':LABEL' if labels else ''}"
-    return _object(
+    return record(
         {},
         {
             "binary_data": {"type": "boolean"},
@@ -584,8 +591,8 @@ def _requested_parameters(labels: tuple[str, ...]) -> Schema:
 
 def _classes(outputs: list[Schema]) -> Schema:
     names = [each["properties"]["name"]["const"] for each in outputs]
-    fields: dict[str, Schema] = {"name": {"enum": names}, "datatype": {"const": "BYTES"}, "shape": _list(_COUNT)}
-    return _object(fields, {"data": _list(TEXT_VALUE), "parameters": ANY_OBJECT})
+    fields: dict[str, Schema] = {"name": {"enum": names}, "datatype": {"const": "BYTES"}, "shape": listing(NUMBER)}
+    return record(fields, {"data": listing(TEXT_VALUE), "parameters": ANY_OBJECT})
 
 
 # --- the views
@@ -599,9 +606,7 @@ def openapi(application: V2Application, environ: Environ) -> Reply:
 def _server_document(application: V2Application) -> dict[str, Any]:
     metadata = application.engine.server_metadata()
     routes = application.documented_routes()
-    return openapi_document(
-        metadata.name, metadata.version, routes, OPERATIONS, base="../..", options=application.options
-    )
+    return openapi_document(metadata.name, metadata.version, routes, base="../..", options=application.options)
 
 
 def model_openapi(application: V2Application, environ: Environ, model: str, version: str = "") -> Reply:

@@ -2,78 +2,21 @@
 
 from __future__ import annotations
 
-import http.client
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from trident.app.commands.doctor.report import Area, Level, Line
+from trident.app.commands.server_answers import DENIED, Answer, Ask, NoAnswer, ask
 from trident.app.version import VERSION
 
-_TIMEOUT_S = 5.0
 _SAMPLES = 5
 _NOTED_SKEW_S = 60.0
 _MOST_MODELS = 20
-_LARGEST_ANSWER = 64 << 20
 _OK = 200
-_DENIED = (401, 403)
-
-
-class NoAnswer(Exception):
-    """Nothing that speaks HTTP answered; the argument says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """`seconds` is the time from the call to the end of the answer."""
-
-    status: int
-    body: bytes
-    headers: Mapping[str, str]
-    seconds: float
-
-    @property
-    def document(self) -> Any:
-        """The body as JSON; None if it is something else."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return None
-
-    @property
-    def refusal(self) -> str:
-        """Why there is no useful answer."""
-        if self.status in _DENIED:
-            return f"it is not open to callers without a token or a key (HTTP {self.status})"
-        document = self.document
-        text = document.get("error", "") if isinstance(document, dict) else ""
-        return f"HTTP {self.status}{f': {text}' if text else ''}"
-
-
-Ask = Callable[[str, str], Answer]
-
-
-def ask(method: str, url: str) -> Answer:
-    """Call a server once. Raises NoAnswer."""
-    began = time.monotonic()
-    try:
-        with urlopen(
-            Request(url, method=method, data=b"{}" if method == "POST" else None), timeout=_TIMEOUT_S
-        ) as found:
-            body = found.read(_LARGEST_ANSWER)
-            return Answer(found.status, body, dict(found.headers), time.monotonic() - began)
-    except HTTPError as error:
-        with error:
-            return Answer(error.code, error.read(_LARGEST_ANSWER), dict(error.headers), time.monotonic() - began)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise NoAnswer(str(getattr(error, "reason", error)) or type(error).__name__) from error
 
 
 def running_server(url: str, ask: Ask = ask) -> str:
@@ -95,7 +38,7 @@ def server_lines(url: str, metrics_port: int, ask: Ask = ask, now: Callable[[], 
     area = Area(f"Server {url}")
     try:
         about = ask("GET", f"{url}/v2")
-        if about.status not in _DENIED and not _speaks_protocol(about.document):
+        if about.status not in DENIED and not _speaks_protocol(about.document):
             text = f"{url}/v2 is not answered as Triton's protocol has it ({about.refusal})"
             return [area.failed("protocol", text, "give the address of the HTTP port, which is 8000 by default")]
         answers = [ask("GET", f"{url}/v2/health/live") for _ in range(_SAMPLES)]

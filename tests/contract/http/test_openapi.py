@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from tests.contract.servers.server import HOST, ServerProcess
+from tests.contract.servers.server import HOST, ServerProcess, environment_without
+from tests.contract.servers.session import TRIDENT
 from tests.project import ROOT
 from tests.unit import onnx_models
 from tests.unit.onnx_serving import identity_config
@@ -129,3 +131,23 @@ def test_the_server_answers_as_the_document_says(
             case.validate_response(response, checks=CHECKS)
 
         call()
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "own"),
+    [
+        ("sagemaker", {}, {"/ping", "/invocations", "/execution-parameters", "/metrics"}),
+        (
+            "sagemaker",
+            {"SAGEMAKER_MULTI_MODEL": "true"},
+            {"/ping", "/models", "/models/{model}", "/models/{model}/invoke", "/metrics"},
+        ),
+        ("vertex", {"AIP_PREDICT_ROUTE": "/here", "AIP_HEALTH_ROUTE": "/well"}, {"/here", "/well", "/metrics"}),
+    ],
+)
+def test_a_platform_has_a_document_of_its_routes(platform: str, variables: dict[str, str], own: set[str]) -> None:
+    command = [TRIDENT, "openapi", platform]
+    done = subprocess.run(command, env=environment_without("TRIDENT_") | variables, capture_output=True, check=True)
+    document = json.loads(done.stdout)
+    validate(document)
+    assert {path for path in document["paths"] if not path.startswith("/v2")} == own

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from trident.app.commands.doctor.report import Level, Line
-from trident.app.commands.doctor.server import Answer, NoAnswer, server_lines
+from trident.app.commands.doctor.server import server_lines
+from trident.app.commands.server_answers import Answer, NoAnswer
 
 URL = "http://host:8000"
 DATE = "Wed, 25 Nov 2026 12:00:00 GMT"
