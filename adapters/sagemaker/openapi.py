@@ -6,6 +6,7 @@ Source: docs/sagemaker.md.
 from __future__ import annotations
 
 from collections.abc import Collection
+from http import HTTPStatus
 from typing import Final
 
 from trident.adapters.common.openapi import FORMAT_ANSWER, FORMAT_BODY, PROGRESS
@@ -21,6 +22,7 @@ _INVOKE = Operation(
 OPERATIONS: Final = {
     "ping": Operation("Whether the container serves", PROGRESS),
     "invocations": _INVOKE,
+    "bidirectional_stream": Operation("Requests and answers on a WebSocket", status=HTTPStatus.SWITCHING_PROTOCOLS),
     "execution_parameters": Operation(
         "How batch transform sends bodies",
         {
@@ -38,7 +40,7 @@ OPERATIONS: Final = {
     "model": Operation("Where the model was loaded from; a DELETE unloads it", {JSON: ANY_OBJECT, TEXT: TEXT_VALUE}),
     "invoke_model": _INVOKE,
 }
-_SINGLE = {"invocations", "execution_parameters"}
+_SINGLE = {"invocations", "bidirectional_stream", "execution_parameters"}
 _MULTI = {"models", "model", "invoke_model"}
 
 

@@ -66,15 +66,16 @@ why, its version, its clock, its models with their requests and times, and its m
 All options of `trident serve --help` have the same meaning here. Without a repository the machine alone is checked.
 """
 
-REQUEST_USAGE = """\
+_PLATFORMS = [each.name for each in PLATFORMS]
+REQUEST_USAGE = f"""\
 Usage: trident request [options] MODEL [URL]
 
 Prints a request to a model of the server at URL, by default http://localhost:8000, made from what the model takes: it
 works as it stands. Any server of Triton's protocol will do. If the variable TOKEN is set, its value is sent as a bearer
 token, and the request reads it from there as well.
 
-  --form=FORM             curl (the default), curl-binary, http and grpc (Triton's clients for Python), sagemaker
-                          (boto3), vertex (the SDK of Vertex AI) or perf-analyzer (a file for its --input-data)
+  --form=FORM             curl (the default), curl-binary, http and grpc (Triton's clients for Python), perf-analyzer (a
+                          file for its --input-data), or the SDK of a platform for Python: {", ".join(_PLATFORMS)}
   --shape=INPUT:1,16      the shape of an input as it is sent; also sends an optional input; repeatable
   --model-version=string  default the latest
   --grpc-url=HOST:PORT    of the gRPC port; default port 8001 of the host in URL
@@ -103,8 +104,8 @@ Ctrl-C. An arrow marks the slowest model.
   --sort=ORDER        requests (the default), latency, queue, failures or name
 """
 
-OPENAPI_USAGE = """\
-Usage: trident openapi [sagemaker|vertex] [options of serve]
+OPENAPI_USAGE = f"""\
+Usage: trident openapi [{"|".join(_PLATFORMS)}] [options of serve]
 
 Prints the OpenAPI 3.1 document of the routes of the HTTP port, or of a platform's port, without a server. The settings
 are those that serve would have with these options and variables. A server has its own at /v2/docs/openapi.json, and

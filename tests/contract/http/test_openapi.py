@@ -136,7 +136,14 @@ def test_the_server_answers_as_the_document_says(
 @pytest.mark.parametrize(
     ("platform", "variables", "own"),
     [
-        ("sagemaker", {}, {"/ping", "/invocations", "/execution-parameters", "/metrics"}),
+        (
+            "sagemaker",
+            {},
+            {
+                *("/ping", "/invocations", "/invocations-bidirectional-stream"),
+                *("/execution-parameters", "/metrics"),
+            },
+        ),
         (
             "sagemaker",
             {"SAGEMAKER_MULTI_MODEL": "true"},

@@ -22,6 +22,7 @@ from trident.adapters.sagemaker.invocations import (
     other_than_v2,
     parameter_headers,
 )
+from trident.adapters.sagemaker.openapi import OPERATIONS
 from trident.adapters.sagemaker.settings import InferenceType, PingMode, SageMakerSettings
 from trident.core.errors import (
     AlreadyLoaded,
@@ -647,3 +648,8 @@ def test_batch_jobs_get_lines_for_lines() -> None:
 )
 def test_a_v2_request_may_prefer_another_type(accept: str, chosen: str | None) -> None:
     assert other_than_v2(accept) == chosen
+
+
+def test_every_route_is_described_in_openapi() -> None:
+    names = {route.name for route in Bench().application.routes}
+    assert names == OPERATIONS.keys() | {"absent"}
