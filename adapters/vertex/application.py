@@ -19,7 +19,7 @@ from trident.adapters.vertex.endpoint import (
     received_size,
     set_deadline,
 )
-from trident.adapters.vertex.openapi import OPERATIONS
+from trident.adapters.vertex.openapi import METRICS, PLATFORM_OPERATIONS
 from trident.adapters.vertex.predict import BINARY, predict
 from trident.adapters.vertex.settings import VertexSettings
 from trident.core.engine.protocol import Engine
@@ -29,8 +29,7 @@ from trident.core.http.application import InferPath, V2Application
 from trident.core.http.flask_app import RouteMap
 from trident.core.http.front_end import PROBE_KEY, HttpOptions
 from trident.core.http.metrics import MetricsPage
-from trident.core.http.openapi import OPERATIONS as V2_OPERATIONS
-from trident.core.http.openapi import Operation
+from trident.core.http.openapi import OPERATIONS, Operation
 from trident.core.http.reply import JSON, Environ, Reply, body_size, json_reply, request_path, send
 from trident.core.http.routes import GET, INFERENCE, POST, ROUTES, Route, View
 
@@ -210,9 +209,13 @@ class VertexApplication(V2Application):
         return super().binary_header(environ)
 
     def documented_routes(self) -> list[tuple[Route, Operation]]:
-        own = [replace(route, rules=(path,)) for path, route in self._platform_routes.items()]
-        known = {**V2_OPERATIONS, **OPERATIONS}
-        return [(route, known[route.name]) for route in (*own, *self.routes) if route.name in known]
+        # The v2 protocol's table has a route of the same name.
+        own = [
+            (replace(route, name=f"platform_{route.name}", rules=(path,)), PLATFORM_OPERATIONS[route.name])
+            for path, route in self._platform_routes.items()
+        ]
+        known = {**OPERATIONS, METRICS_GROUP: METRICS}
+        return own + [(route, known[route.name]) for route in self.routes if route.name in known]
 
     def infer_path(self, path: str) -> InferPath | None:
         return super().infer_path(path) if self._serves_v2 else None

@@ -29,9 +29,9 @@ _PREDICT = Operation(
     parameters=(_REDIRECT,),
 )
 
-OPERATIONS: Final = {
+PLATFORM_OPERATIONS: Final = {
     "health": Operation("Whether the container serves", PROGRESS),
     "predict": _PREDICT,
     "by_method": _PREDICT,
-    "metrics": Operation("Metrics as Prometheus reads them", {TEXT: TEXT_VALUE}),
 }
+METRICS: Final = Operation("Metrics as Prometheus reads them", {TEXT: TEXT_VALUE})

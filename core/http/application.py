@@ -124,8 +124,11 @@ class V2Application(HttpFrontEnd):
         return (_INFER_ROUTES[found[3]], {"model": found[1], "version": found[2] or ""}) if found else None
 
     def documented_routes(self) -> list[tuple[Route, Operation]]:
-        """The routes of the OpenAPI document, each with the rules of its paths, and what it says of them."""
-        return [(route, OPERATIONS[route.name]) for route in self.routes]
+        """The routes of the OpenAPI document, each with the rules of its paths, and what it says of them.
+
+        The pages of the console are not among them.
+        """
+        return [(route, OPERATIONS[route.name]) for route in self.routes if route.name in OPERATIONS]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 

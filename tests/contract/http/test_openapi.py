@@ -40,7 +40,8 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     for path in ("models/simple", "models/digits", "examples/running_mean", "examples/stream_words"):
         (models / Path(path).name).symlink_to(ROOT / "deploy" / path)
     onnx_models.write_version(onnx_models.identity("FP16"), models, "half", identity_config("FP16", (-1,)))
-    with ServerProcess(models, tmp_path_factory.mktemp("server") / "log", "--shutdown-grace-secs=0") as running:
+    log = tmp_path_factory.mktemp("server") / "log"
+    with ServerProcess(models, log, "--shutdown-grace-secs=0", "--console=true") as running:
         yield running
 
 

@@ -25,6 +25,8 @@ from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from trident.adapters.common.options import Option
 from trident.app.cli import main
+from trident.app.commands import overview
+from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
 from trident.app.commands.validate import read_validate_options
 from trident.app.docs.metrics_page import metric_rows
@@ -174,6 +176,14 @@ def test_an_option_without_effect_is_accepted_and_reported() -> None:
     assert set(settings.without_effect) == {"--buffer-manager-thread-count", "--cache-directory"}
 
 
+OF_SERVERS = {
+    "trace": trace_command.ACCEPTED,
+    "request": request_command.ACCEPTED,
+    "status": overview.STATUS_OPTIONS,
+    "top": overview.TOP_OPTIONS,
+}
+
+
 def test_the_product_understands_every_command_of_the_guides() -> None:
     written = (command for page in GUIDES for command in commands(page))
     found = [command for command in written if not any(word.startswith("--help") for word in command)]
@@ -187,8 +197,10 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
             )
         elif command == "validate":
             read_validate_options(arguments)
-        elif command == "trace":
-            CommandLine(trace_command.ACCEPTED).split(arguments)
+        elif command in OF_SERVERS:
+            CommandLine(OF_SERVERS[command]).split(arguments)
+        elif command == "openapi":
+            read_settings([each for each in arguments if each.startswith("-")], {}, needs_repository=False)
         else:
             assert command == "emulate"
 
