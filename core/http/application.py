@@ -126,9 +126,10 @@ class V2Application(HttpFrontEnd):
     def documented_routes(self) -> list[tuple[Route, Operation]]:
         """The routes of the OpenAPI document, each with the rules of its paths, and what it says of them.
 
-        The pages of the console are not among them.
+        Those of the console are its own.
         """
-        return [(route, OPERATIONS[route.name]) for route in self.routes if route.name in OPERATIONS]
+        described = [route for route in self.routes if not route.label.startswith("/console")]
+        return [(route, OPERATIONS[route.name]) for route in described]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
