@@ -158,4 +158,6 @@ def test_a_platform_has_a_document_of_its_routes(platform: str, variables: dict[
     done = subprocess.run(command, env=environment_without("TRIDENT_") | variables, capture_output=True, check=True)
     document = json.loads(done.stdout)
     validate(document)
-    assert {path for path in document["paths"] if not path.startswith("/v2")} == own
+    assert own <= document["paths"].keys()
+    # On Vertex AI clients may reach the routes of the v2 protocol as well.
+    assert platform == "vertex" or own == document["paths"].keys()
