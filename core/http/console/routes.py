@@ -157,7 +157,7 @@ def _row(line: VersionOverview) -> dict[str, Any]:
         "device": line.device,
         "execution_provider": line.execution_provider,
         "load_seconds": line.load_seconds,
-        "memory_bytes": line.memory_bytes,
+        "memory_bytes": line.memory_bytes + sum(entry.device_bytes.values()),
         "restarts": line.restarts,
         "sequences": line.sequences,
         "requests_per_s": activity.requests / RECENT_SECONDS,

@@ -187,6 +187,18 @@ def test_a_stream_shows_its_events_and_bad_input_is_told(open_page: Callable[...
     expect(page.get_by_role("button", name="Send the request")).to_be_disabled()
 
 
+def test_a_picture_and_a_file_become_tensors(open_page: Callable[..., Page]) -> None:
+    page = open_page("/models/digits/try")
+    page.get_by_role("button", name="Image").click()
+    page.get_by_label("Picture for INPUT").set_input_files(ROOT / "docs/console/try-light.png")
+    expect(page.get_by_text("scaled to 8")).to_be_visible()
+    expect(page.locator("pre.code")).to_contain_text('"shape":[1,1,8,8]')
+    page.get_by_role("button", name="File", exact=True).click()
+    page.get_by_label("File for INPUT").set_input_files(ROOT / "deploy/digits/4.json")
+    page.get_by_role("button", name="Send the request").click()
+    expect(page.locator(".verdict")).to_have_text("four")
+
+
 def test_a_token_is_asked_for_refused_and_kept_in_memory_only(open_page: Callable[..., Page]) -> None:
     page = open_page("/log")
     give_token(page, "not-a-token-of-this-server")

@@ -55,7 +55,7 @@ function Load({ data, row, past, theme }) {
       <${Tile} title="Median" value=${row.p50_us ? duration(row.p50_us)[0] : "–"} unit=${row.p50_us ? duration(row.p50_us)[1] : ""} />
       <${Tile} title="99 of 100 within" value=${row.p99_us ? duration(row.p99_us)[0] : "–"} unit=${row.p99_us ? duration(row.p99_us)[1] : ""} />
       <${Tile} title="Failed, last minute" value=${number(row.failures)} bad=${row.failures} />
-      ${row.memory_bytes ? html`<${Tile} title="Memory of its processes" value=${bytes(row.memory_bytes)[0]} unit=${bytes(row.memory_bytes)[1]} />` : ""}
+      ${row.memory_bytes ? html`<${Tile} title="Memory" value=${bytes(row.memory_bytes)[0]} unit=${bytes(row.memory_bytes)[1]} />` : ""}
       ${row.restarts ? html`<${Tile} title="Restarts of its processes" value=${row.restarts} bad=${true} />` : ""}
       ${row.sequences ? html`<${Tile} title="Sequences" value=${row.sequences[0]} unit=${`of ${row.sequences[1]} slots, ${row.sequences[2]} wait`} />` : ""}
     </div>

@@ -11,7 +11,7 @@ const COLUMNS = [
   ["requests_per_s", "Requests", "per second"], [null, "15 minutes"],
   ["p50_us", "p50"], ["p95_us", "p95", "", "wide-only"], ["p99_us", "p99"],
   ["queue_share", "Queue", "share of the time", "wide-only"], ["batch_size", "Batch", "mean", "wide-only"],
-  ["memory_bytes", "Memory", "of its own processes", "wide-only"], ["failures", "Failed", "last minute"],
+  ["memory_bytes", "Memory", "of its processes and on GPUs", "wide-only"], ["failures", "Failed", "last minute"],
 ];
 const TEXTS = ["name", "state", "device"];
 
