@@ -145,7 +145,7 @@ TEXT = Kind("string", _text)
 ADDRESS = Kind("string", lambda text: text.removeprefix("ipv6:"))
 FILE = Kind("string", _text, paths=Paths.FILES)
 FOLDER = Kind("string", _text, paths=Paths.FOLDERS)
-REPOSITORY = Kind("string", _text, ("s3://", "gs://"), Paths.FOLDERS)
+REPOSITORY = Kind("string", _text, ("s3://", "gs://", "as://"), Paths.FOLDERS)
 BOOLEAN = Kind("true|false", _boolean, ("true", "false"))
 # An option without a value on the command line; its variable takes a boolean.
 SWITCH = Kind("", _boolean)

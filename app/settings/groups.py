@@ -219,7 +219,7 @@ class RepositorySettings:
 
     model_repository: tuple[str, ...] = repeated(REPOSITORY,
         "Model repository with one directory per model: a local directory, s3://bucket/prefix, "
-        "s3://host:port/bucket/prefix or gs://bucket/prefix.", aliases=("model-store",))
+        "s3://host:port/bucket/prefix, gs://bucket/prefix or as://account/container/prefix.", aliases=("model-store",))
     model_control_mode: str = option("none", choice("model-control-mode", "none", "poll", "explicit"),
         "Which models are loaded: all at startup (none), all at startup and again when their repository changes "
         "(poll), or those of --load-model at startup and others on request (explicit).")
@@ -232,7 +232,8 @@ class RepositorySettings:
         "name alone.")
     model_cache_directory: str = option("", FOLDER,
         "Directory in which models from cloud storage are cached, also for later starts and other servers.",
-        shown_default="$TRITON_AWS_MOUNT_DIRECTORY, $TRITON_GCS_MOUNT_DIRECTORY or ~/.cache/trident", own=True)
+        shown_default="$TRITON_AWS_MOUNT_DIRECTORY, $TRITON_GCS_MOUNT_DIRECTORY, $TRITON_AZURE_MOUNT_DIRECTORY or "
+        "~/.cache/trident", own=True)
     model_cache_bytes: int = option(68719476736, integer(0, INT64_MAX),
         "Size in bytes of that directory above which unused models are removed from it, the least recently used first; "
         "0: no limit.", own=True)
@@ -241,6 +242,8 @@ class RepositorySettings:
         variable="TRITON_AWS_MOUNT_DIRECTORY")
     gcs_mount_directory: str = option("", FOLDER,
         "The same if TRITON_AWS_MOUNT_DIRECTORY is not set either.", variable="TRITON_GCS_MOUNT_DIRECTORY")
+    azure_mount_directory: str = option("", FOLDER,
+        "The same if both are not set.", variable="TRITON_AZURE_MOUNT_DIRECTORY")
     cloud_credential_path: str = option("", FILE,
         "File with credentials for cloud storage, by path; without it the credentials of each platform's own tools are "
         "used.", variable="TRITON_CLOUD_CREDENTIAL_PATH")

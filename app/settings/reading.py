@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 
 _DIRECTORY, _SIZE = (SERVER_OPTIONS[name] for name in ("model_cache_directory", "model_cache_bytes"))
-_MOUNTS = tuple(SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory"))
+_MOUNTS = tuple(
+    SERVER_OPTIONS[name].variable for name in ("aws_mount_directory", "gcs_mount_directory", "azure_mount_directory")
+)
 # None stands for an option that is not given, because a variable may set it.
 CACHE_OPTIONS = tuple(replace(each, default=None) for each in (_DIRECTORY, _SIZE))
 

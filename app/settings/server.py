@@ -113,7 +113,7 @@ class ServerSettings(
         return replace(super().log_options, timing=self.response_timing, histograms=histograms)
 
     def __post_init__(self) -> None:
-        mount = self.aws_mount_directory or self.gcs_mount_directory
+        mount = self.aws_mount_directory or self.gcs_mount_directory or self.azure_mount_directory
         derived = {
             "model_cache_directory": self.model_cache_directory or cache_directory(mount),
             "metrics_address": self.metrics_address or self.http_address,

@@ -39,7 +39,7 @@ VALIDATE_USAGE = """\
 Usage: trident validate [options] REPO [REPO ...]
 
 Prints every problem of every model as path, message and hint; exits with status 1 if there is one, otherwise 0. A
-repository is a folder, s3://bucket/prefix or gs://bucket/prefix.
+repository is a folder, s3://bucket/prefix, gs://bucket/prefix or as://account/container/prefix.
 
   --format=text|json                              default text
   --model-config-name=string                      use configs/<name>.pbtxt of a model if it exists

@@ -20,6 +20,8 @@ from trident.core.repository.progress import DownloadProgress
 from trident.core.repository.repository import ModelDirectory, version_number
 from trident.core.repository.sources import Fetched, SourceFile, SourceOptions, UsableNames
 from trident.core.repository.stores.object_store import (
+    AzureCredential,
+    CloudCredential,
     GcsCredential,
     ObjectStore,
     RenewedStore,
@@ -32,6 +34,7 @@ from trident.core.repository.stores.object_store import (
 )
 
 if TYPE_CHECKING:
+    from trident.core.repository.stores.azure import AzureStore
     from trident.core.repository.stores.gcs import GcsStore
     from trident.core.repository.stores.s3 import S3Store
 
@@ -219,7 +222,7 @@ class CloudOpener:
             location.text, lambda: self._credential(credited), lambda credential: open_store(location, credential)
         )
 
-    def _credential(self, location: Location) -> S3Credential | GcsCredential | None:
+    def _credential(self, location: Location) -> CloudCredential | None:
         return read_cloud_credentials(self._credential_path).credentials_for(location)
 
 
@@ -229,13 +232,27 @@ def _above(location: Location) -> Location:
     return replace(location, text=location.text.removesuffix(f"/{folder}"), prefix=outer)
 
 
-def open_store(location: Location, credential: S3Credential | GcsCredential | None) -> S3Store | GcsStore:
-    """The store of a cloud location, without asking its storage. Raises what S3Store and GcsStore raise."""
+def lacks_azure(location: Location, package: str | None) -> RepositoryUnavailable:
+    """The error for a location in Azure where its SDK is not installed."""
+    return RepositoryUnavailable(
+        f"as:// file-system not supported: {location.text} needs the package {package}",
+        hint="pip install 'trident[azure]'",
+    )
+
+
+def open_store(location: Location, credential: CloudCredential | None) -> S3Store | GcsStore | AzureStore:
+    """The store of a cloud location, without asking its storage. Raises what the stores raise."""
     # Imported here: each SDK costs a second and tens of megabytes, which only servers with such a storage need to pay.
     if location.scheme is Scheme.S3:
         from trident.core.repository.stores.s3 import S3Store
 
         return S3Store(location, credential if isinstance(credential, S3Credential) else None)
+    if location.scheme is Scheme.AS:
+        try:
+            from trident.core.repository.stores.azure import AzureStore
+        except ImportError as error:
+            raise lacks_azure(location, error.name) from None
+        return AzureStore(location, credential if isinstance(credential, AzureCredential) else None)
     from trident.core.repository.stores.gcs import GcsStore
 
     return GcsStore(location, credential if isinstance(credential, GcsCredential) else None)

@@ -6,6 +6,7 @@
     s3://http://host:port/bucket/prefix     the same
     s3://https://host:port/bucket/prefix    over HTTPS; here the port is optional
     gs://bucket/prefix                      Google Cloud Storage
+    as://account/container/prefix           Azure Blob Storage; the account may have .blob.core.windows.net behind it
 
 The prefix is optional. Repeated slashes count as one; trailing slashes are ignored.
 
@@ -19,15 +20,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from trident.core.errors import ConfigInvalid, Unsupported
+from trident.core.errors import ConfigInvalid
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 # The storages check their other rules themselves; this rejects characters that could change the meaning of a URL.
 _BUCKET = re.compile(r"[A-Za-z0-9._-]{1,255}")
+AZURE_HOST = ".blob.core.windows.net"
+_ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _LAST_PORT = 65535
-_FORMS = "a local path, s3://bucket/prefix, s3://[http[s]://]host:port/bucket/prefix or gs://bucket/prefix"
+_FORMS = (
+    "a local path, s3://bucket/prefix, s3://[http[s]://]host:port/bucket/prefix, gs://bucket/prefix "
+    "or as://account/container/prefix"
+)
 
 
 class Scheme(Enum):
@@ -36,6 +42,7 @@ class Scheme(Enum):
     LOCAL = "local"
     S3 = "s3"
     GS = "gs"
+    AS = "as"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +51,8 @@ class Location:
 
     `text` is the path as given, or the URI in its normal form (single slashes, none at the end, no inner `http://`), so
     that two values for one place are equal. `bucket` and `prefix` are empty for a local folder. `prefix` neither begins
-    nor ends with a slash; it is empty for the bucket's root. `endpoint_url` is empty unless the URI names an endpoint.
+    nor ends with a slash; it is empty for the bucket's root. `endpoint_url` is empty unless the URI names an endpoint;
+    Azure's always does, by the account, and its `bucket` is the container.
     """
 
     text: str
@@ -55,7 +63,7 @@ class Location:
 
 
 class _Address(NamedTuple):
-    """The parts of a URI after `s3://` or `gs://`."""
+    """The parts of a URI after its scheme."""
 
     transport: str
     authority: str
@@ -63,7 +71,7 @@ class _Address(NamedTuple):
 
 
 def parse_location(text: str) -> Location:
-    """Raises Unsupported for a storage that Triton has and this server lacks, ConfigInvalid for a malformed value."""
+    """Raises ConfigInvalid for a malformed value."""
     if not text or "\0" in text:
         raise ConfigInvalid("the model repository has no path", hint=f"give {_FORMS}")
     scheme = _SCHEME.match(text)
@@ -75,10 +83,7 @@ def parse_location(text: str) -> Location:
         case "gs":
             return _gs_location(_address(text))
         case "as":
-            raise Unsupported(
-                "as:// file-system not supported. This server supports local folders, s3:// and gs://",
-                hint="mount the container as a folder, or copy the repository to one of these storages",
-            )
+            return _azure_location(_address(text))
         case other:
             raise ConfigInvalid(f"unknown storage {other}:// in a model repository", hint=f"give {_FORMS}")
 
@@ -91,6 +96,7 @@ def uri_prefix(text: str) -> str:
     rest = text[scheme.end() :]
     transport = "https://" if rest.startswith("https://") else ""
     rest = re.sub("/+", "/", rest.removeprefix("https://").removeprefix("http://"))
+    rest = rest.replace(f"{AZURE_HOST}/", "/", 1) if scheme[1].lower() == "as" else rest
     return f"{scheme[1].lower()}://{transport}{rest.removeprefix('/')}"
 
 
@@ -131,6 +137,16 @@ def _gs_location(address: _Address) -> Location:
             hint="write gs://bucket/prefix; set STORAGE_EMULATOR_HOST to use an emulator",
         )
     return _in_bucket(Scheme.GS, "", "", [address.authority, *address.path])
+
+
+def _azure_location(address: _Address) -> Location:
+    account = address.authority.removesuffix(AZURE_HOST)
+    if address.transport or _ACCOUNT.fullmatch(account) is None:
+        raise ConfigInvalid(
+            f"'{address.transport}{address.authority}' in an as:// repository is not the name of a storage account",
+            hint="write as://account/container/prefix; AZURE_STORAGE_CONNECTION_STRING may name another endpoint",
+        )
+    return _in_bucket(Scheme.AS, f"https://{account}{AZURE_HOST}", f"as://{account}", address.path)
 
 
 def _in_bucket(scheme: Scheme, endpoint_url: str, before: str, path: list[str]) -> Location:

@@ -60,16 +60,19 @@ IN_ONE_MODULE = (
     "google.auth",
     "google.api_core",
     "google_crc32c",
+    "azure",
 )
 # Frameworks are known to their backends alone, which the registry finds by their folders. The table of Triton's names
 # lists backends that this server does not have as well. The backend `text` runs its graphs by the other one's sessions.
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": ("core/backends/onnxruntime/", "core/backends/text/", "core/config/platforms.py"),
 }
-# A stub process inherits the environment, as Triton's do, and what runs there may read it.
+# A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the
+# variables to its callers; boto3 and Google's libraries read theirs themselves.
 ENVIRONMENT_READERS = (
     "app/process/environment.py",
     "adapters/*/settings.py",
+    "core/repository/stores/azure.py",
     "core/backends/python/process.py",
     "core/backends/pytorch/stub/",
     "core/backends/tensorflow/stub/",

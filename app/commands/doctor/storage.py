@@ -26,6 +26,7 @@ from trident.core.repository.stores.object_store import (
 )
 
 if TYPE_CHECKING:
+    from trident.core.repository.stores.azure import AzureStore
     from trident.core.repository.stores.gcs import GcsStore
     from trident.core.repository.stores.s3 import S3Store
 
@@ -56,6 +57,7 @@ _GCS_ORIGINS = {
     "google.auth.impersonated_credentials": "an impersonated service account",
 }
 _GCS_ROLE = "roles/storage.objectViewer"
+_AZURE_ROLE = "Storage Blob Data Reader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,7 @@ def _identity_line(area: Area, scheme: Scheme, access: StorageAccess, environ: M
             text = "anonymous: STORAGE_EMULATOR_HOST names an emulator"
         return area.ok("credentials", text)
     profile = environ.get("AWS_PROFILE") or environ.get("AWS_DEFAULT_PROFILE") or "default"
-    words = _S3_ORIGINS if scheme is Scheme.S3 else _GCS_ORIGINS
-    origin = words.get(access.credentials, access.credentials).format(profile=profile)
+    origin = {**_S3_ORIGINS, **_GCS_ORIGINS}.get(access.credentials, access.credentials).format(profile=profile)
     who = access.identity.partition(" from ")[0]
     if scheme is Scheme.GS and "GOOGLE_APPLICATION_CREDENTIALS" in environ:
         origin += f", GOOGLE_APPLICATION_CREDENTIALS={environ['GOOGLE_APPLICATION_CREDENTIALS']}"
@@ -184,7 +185,7 @@ def _call_line(area: Area, location: Location, access: StorageAccess, call: Call
     cure = call.hint or "check the name of the bucket, the endpoint, the network and the proxy"
     if call.refused and location.scheme is Scheme.S3:
         cure = f"{cure}. The statement for a policy: {s3_statement(location, call.permission)}"
-    elif call.refused:
+    elif call.refused and location.scheme is Scheme.GS:
         cure = f"{cure}: {gcs_command(location, access.identity)}"
     return area.failed(call.name, call.failure, cure)
 
@@ -206,8 +207,16 @@ def gcs_command(location: Location, identity: str) -> str:
 
 
 _ENDPOINT_TIMEOUT_S = 10.0
-_LISTING = {Scheme.S3: ("ListObjectsV2", "s3:ListBucket"), Scheme.GS: ("objects.list", "storage.objects.list")}
-_READING = {Scheme.S3: ("GetObject", "s3:GetObject"), Scheme.GS: ("objects.get", "storage.objects.get")}
+_LISTING = {
+    Scheme.S3: ("ListObjectsV2", "s3:ListBucket"),
+    Scheme.GS: ("objects.list", "storage.objects.list"),
+    Scheme.AS: ("list blobs", _AZURE_ROLE),
+}
+_READING = {
+    Scheme.S3: ("GetObject", "s3:GetObject"),
+    Scheme.GS: ("objects.get", "storage.objects.get"),
+    Scheme.AS: ("get blob", _AZURE_ROLE),
+}
 _HEAD = ("HeadObject", "s3:GetObject")
 
 
@@ -252,7 +261,9 @@ class _NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def _calls(location: Location, store: S3Store | GcsStore, found: list[StoredObject]) -> Iterator[CallReading]:
+def _calls(
+    location: Location, store: S3Store | GcsStore | AzureStore, found: list[StoredObject]
+) -> Iterator[CallReading]:
     """Lists the objects into `found`, and reads the smallest one that is not empty."""
     yield _call(*_LISTING[location.scheme], location.text, lambda: found.extend(store.list()))
     stored = min((each for each in found if each.size), key=lambda each: each.size, default=None)

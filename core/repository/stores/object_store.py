@@ -2,7 +2,8 @@
 
     ObjectStore     the protocol
     ├── S3Store        boto3
-    └── GcsStore       google-cloud-storage
+    ├── GcsStore       google-cloud-storage
+    └── AzureStore     azure-storage-blob
 
 Every method blocks on the network. The source opener imports a storage's module, and with it the SDK, when it makes the
 first store of that storage.
@@ -236,7 +237,8 @@ class RenewedStore(Generic[_C]):
 
 #         {"s3": {"": {"key_id": "…", "secret_key": "…", "session_token": "…", "region": "…", "profile": "…"},
 #                         "s3://bucket": {"profile": "…"}},
-#           "gs": {"": "KEYFILE", "gs://bucket": "KEYFILE"}}
+#           "gs": {"": "KEYFILE", "gs://bucket": "KEYFILE"},
+#           "as": {"": {"account_str": "…", "account_key": "…", "auth_type": "…", "client_id": "…"}}}
 #
 # The keys are prefixes of repository URIs: the longest match wins, and "" matches all. Every string may be empty or
 # missing.
@@ -247,7 +249,8 @@ class RenewedStore(Generic[_C]):
 _T = TypeVar("_T")
 
 _LARGEST_FILE = 1 << 20
-_HINT = "TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with an object for each of the sections 's3' and 'gs'"
+_AZURE_AUTH_TYPES = ("", "key", "managed_identity", "default")
+_HINT = "TRITON_CLOUD_CREDENTIAL_PATH names a JSON file with an object for each of the sections 's3', 'gs' and 'as'"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -272,19 +275,44 @@ class GcsCredential:
     key_file: str
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class AzureCredential:
+    """A key, or with `auth_type` `managed_identity` or `default` a token, perhaps for `client_id`; otherwise nothing.
+
+    `account_str` replaces the account of the URI, and a `connection_string` all others.
+    """
+
+    account_str: str = ""
+    account_key: str = ""
+    auth_type: str = ""
+    client_id: str = ""
+    connection_string: str = ""
+
+    def __repr__(self) -> str:
+        return f"AzureCredential(account_str={self.account_str!r}, auth_type={self.auth_type!r})"
+
+
+CloudCredential = S3Credential | GcsCredential | AzureCredential
+
+
 @dataclass(frozen=True, slots=True)
 class CloudCredentials:
     """The entries of the file, by URI prefix. A storage without entries uses its SDK's default chain."""
 
     s3: Mapping[str, S3Credential] = field(default_factory=dict)
     gs: Mapping[str, GcsCredential] = field(default_factory=dict)
+    azure: Mapping[str, AzureCredential] = field(default_factory=dict)
 
-    def credentials_for(self, location: Location) -> S3Credential | GcsCredential | None:
+    def credentials_for(self, location: Location) -> CloudCredential | None:
         """The entry with the longest prefix of `location`; None for the default chain.
 
         Raises RepositoryUnavailable if the file has entries for this storage but none matches.
         """
-        by_scheme: dict[Scheme, Mapping[str, S3Credential | GcsCredential]] = {Scheme.S3: self.s3, Scheme.GS: self.gs}
+        by_scheme: dict[Scheme, Mapping[str, CloudCredential]] = {
+            Scheme.S3: self.s3,
+            Scheme.GS: self.gs,
+            Scheme.AS: self.azure,
+        }
         entries = by_scheme.get(location.scheme, {})
         if not entries:
             return None
@@ -309,7 +337,9 @@ def read_cloud_credentials(path: str) -> CloudCredentials:
     if not isinstance(root, dict):
         raise ConfigInvalid(f"the credential file {path} is not a JSON object", hint=_HINT)
     return CloudCredentials(
-        s3=_section(path, root, "s3", _s3_credential), gs=_section(path, root, "gs", _gcs_credential)
+        s3=_section(path, root, "s3", _s3_credential),
+        gs=_section(path, root, "gs", _gcs_credential),
+        azure=_section(path, root, "as", _azure_credential),
     )
 
 
@@ -341,14 +371,27 @@ def _section(path: str, root: Mapping[str, object], name: str, read: Callable[[o
     }
 
 
-def _s3_credential(entry: object, where: str) -> S3Credential:
+def _texts(entry: object, where: str, names: Collection[str]) -> dict[str, str]:
+    """The members of an entry with these names."""
     if not isinstance(entry, dict):
         raise ConfigInvalid(f"{where} is not an object", hint=_HINT)
-    names = ("key_id", "secret_key", "session_token", "region", "profile")
     wrong = [name for name in names if not isinstance(entry.get(name, ""), str)]
     if wrong:
         raise ConfigInvalid(f"{where}: '{wrong[0]}' is not a string", hint=_HINT)
-    credential = S3Credential(**{name: entry[name] for name in names if name in entry})
+    return {name: entry[name] for name in names if name in entry}
+
+
+def _azure_credential(entry: object, where: str) -> AzureCredential:
+    credential = AzureCredential(**_texts(entry, where, ("account_str", "account_key", "auth_type", "client_id")))
+    if credential.auth_type not in _AZURE_AUTH_TYPES:
+        known = ", ".join(filter(None, _AZURE_AUTH_TYPES))
+        raise ConfigInvalid(f"{where}: 'auth_type' is none of {known}", hint=_HINT)
+    return credential
+
+
+def _s3_credential(entry: object, where: str) -> S3Credential:
+    names = ("key_id", "secret_key", "session_token", "region", "profile")
+    credential = S3Credential(**_texts(entry, where, names))
     if bool(credential.key_id) != bool(credential.secret_key):
         given, missing = ("key_id", "secret_key") if credential.key_id else ("secret_key", "key_id")
         raise ConfigInvalid(f"{where} has '{given}' but no '{missing}'", hint="a key consists of both")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.repository.azurite import azurite_program
 from tests.contract.servers.ports import HOST, free_ports
 from tests.contract.servers.session import kill_session, session_members, start_session
 from tests.project import ROOT
@@ -22,18 +23,18 @@ from tests.waiting import until
 
 SCRIPT = re.compile(r"^<!-- storage: (\w+) -->\n```bash\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = dict(SCRIPT.findall((ROOT / "docs" / "model-repository.md").read_text()))
-EMULATOR_PORTS = {"s3": "5000", "gs": "9023"}
+EMULATOR_PORTS = {"s3": "5000", "gs": "9023", "as": "10000"}
 LIMIT_S = 90.0
 
 
-def test_document_shows_both_storages() -> None:
+def test_document_shows_every_storage() -> None:
     assert SCRIPTS.keys() == EMULATOR_PORTS.keys()
 
 
 @contextlib.contextmanager
 def running(script: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run the script in a new session, whose processes are ended on exit."""
-    names = ("AWS_", "GOOGLE_", "STORAGE_", "TRIDENT_")
+    names = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_", "TRIDENT_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(names) and not k.lower().endswith("_proxy")}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     started = start_session(["bash", "-euc", script], log, cwd=ROOT, env=environment)
@@ -68,6 +69,8 @@ def is_ready(port: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("storage", SCRIPTS)
 def test_commands_serve_the_models(storage: str, tmp_path: Path) -> None:
+    if storage == "as":
+        azurite_program()
     http_port, metrics_port, emulator_port = free_ports(3)
     script = SCRIPTS[storage].replace(EMULATOR_PORTS[storage], str(emulator_port)).rstrip()
     assert script.splitlines()[-1].startswith("trident serve")

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 from werkzeug.test import Client as HttpClient
 
@@ -62,12 +63,19 @@ from trident.core.observability.latency_options import parse_quantiles
 from trident.core.observability.log import LogFile, LogOptions, close_log, configure_logging
 from trident.core.remote.calls import engine_down
 from trident.core.repository.cache import ModelCache
+from trident.core.repository.cloud_sources import lacks_azure
 from trident.core.repository.location import parse_location
 from trident.core.repository.repositories import Repositories
 from trident.core.repository.repository import scan_repository
 from trident.core.repository.sources import LocalSource
+from trident.core.repository.stores.azure import AzureStore
 from trident.core.repository.stores.gcs import GcsStore
-from trident.core.repository.stores.object_store import GcsCredential, StoredObject, read_cloud_credentials
+from trident.core.repository.stores.object_store import (
+    AzureCredential,
+    GcsCredential,
+    StoredObject,
+    read_cloud_credentials,
+)
 from trident.core.repository.stores.s3 import S3Call
 from trident.core.scheduling.open_requests import lost_between_iterations, refuse_again
 from trident.core.scheduling.queue import RequestQueue
@@ -190,6 +198,12 @@ def provoke_storage(texts: ProvokedTexts, folder: Path) -> None:
     empty.warn_of_empty()
     for text in ("as://a/b/c", "ftp://a/b", "s3://me:secret@bucket/models"):
         texts.raised_by(parse_location, text)
+    azure = AzureStore(parse_location("as://zoo/models"), AzureCredential(account_key="dGVzdA=="))
+    texts.raised_by(_raise, lacks_azure(parse_location("as://zoo/models"), "azure"))
+    texts.raised_by(_raise, azure.failure(ClientAuthenticationError("x"), "get blob", "as://zoo/models/m"))
+    refused = HttpResponseError("x")
+    refused.status_code = 403
+    texts.raised_by(_raise, azure.failure(refused, "get blob", "as://zoo/models/m"))
     listing = S3Call("s3:ListBucket", "s3://zoo/production", "zoo", opening=True)
     reading = S3Call("s3:GetObject", "s3://zoo/production/m/1/model.onnx", "zoo", "production/m/1/model.onnx")
     texts.raised_by(_raise, listing.refused("me", "AccessDenied", "Access Denied"))

@@ -81,7 +81,7 @@ TRITONS = names_of(
     """
 )
 NOTES = {
-    "model-repository": "folders, `s3://`, `gs://`; no `as://`",
+    "model-repository": "folders, `s3://`, `gs://`, `as://`",
     "strict-readiness": "a third value, `auto`, is the default: see [above](#readiness)",
     "http-thread-count": "threads for large bodies and repository control; other requests need none",
     "sagemaker-thread-count": "the same",

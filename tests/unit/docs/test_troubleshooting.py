@@ -80,7 +80,6 @@ ONLY_IN_SOURCE = {
     "there is no memory for a message of … bytes",
     ": the answer is not one of S3",
     "was refused to … (HTTP …): it needs the permission …",
-    "no access token for …",
     "there is no bucket gs://…",
     "there is no .tar.gz archive in …",
     "there is no archive '…' in …",

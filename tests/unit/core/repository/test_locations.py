@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from trident.core.errors import ConfigInvalid, RepositoryUnavailable, Unsupported
+from trident.core.errors import ConfigInvalid, RepositoryUnavailable
 from trident.core.repository.location import Location, Scheme, parse_location, uri_prefix
 from trident.core.repository.repositories import NOT_UNIQUE, ModelKey, Repositories
 from trident.core.repository.sources import LocalSource
@@ -78,6 +78,10 @@ def test_uri_is_parsed_and_normalised(text: str, expected: Location) -> None:
         ("gs://http://host/b", "STORAGE_EMULATOR_HOST"),
         ("http://host/b", "unknown storage http://"),
         ("https://host/b", "unknown storage https://"),
+        ("as://account", "names no bucket"),
+        ("as://host:10000/container", "is not the name of a storage account"),
+        ("as://http://account/container", "AZURE_STORAGE_CONNECTION_STRING"),
+        ("as://Example.com/container", "is not the name of a storage account"),
         ("azure://c/p", "unknown storage azure://"),
         ("file:///models", "unknown storage file://"),
     ],
@@ -105,10 +109,16 @@ def test_password_is_refused_and_not_repeated(text: str) -> None:
     assert "hunter2" not in f"{caught.value.message} {caught.value.hint}"
 
 
-def test_azure_storage_is_unsupported() -> None:
-    with pytest.raises(Unsupported, match="as:// file-system not supported") as caught:
-        parse_location("as://account/container/models")
-    assert "s3://" in caught.value.message
+@pytest.mark.parametrize("account", ["account", "account.blob.core.windows.net"])
+def test_azures_account_may_be_its_host(account: str) -> None:
+    found = parse_location(f"as://{account}/container//models/a/")
+    assert found == Location(
+        "as://account/container/models/a",
+        Scheme.AS,
+        "https://account.blob.core.windows.net",
+        "container",
+        "models/a",
+    )
 
 
 def folder(path: Path, *models: str) -> LocalSource:

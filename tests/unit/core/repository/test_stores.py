@@ -23,6 +23,7 @@ from trident.core.repository.stores import gcs
 from trident.core.repository.stores.gcs import crc32c_checksum, md5_checksum
 from trident.core.repository.stores.http_body import body_pieces
 from trident.core.repository.stores.object_store import (
+    AzureCredential,
     Checksum,
     CloudCredentials,
     GcsCredential,
@@ -333,6 +334,13 @@ def test_prefix_without_a_slash_matches_longer_bucket_names(tmp_path: Path) -> N
     assert found == [GcsCredential("b"), GcsCredential("a"), GcsCredential("c")]
 
 
+def test_the_account_of_azure_may_have_its_host(tmp_path: Path) -> None:
+    credentials = read(tmp_path, {"as": {"": {}, "as://zoo.blob.core.windows.net/models": {"account_key": SECRET}}})
+    assert credentials.credentials_for(parse_location("as://zoo/models/a")) == AzureCredential(account_key=SECRET)
+    assert credentials.credentials_for(parse_location("as://zoo/other")) == AzureCredential()
+    assert SECRET not in f"{credentials}"
+
+
 def test_uri_without_a_matching_entry_is_refused(tmp_path: Path) -> None:
     credentials = read(tmp_path, {"s3": {"s3://b": {}}, "as": {"": {"account_str": "x"}}})
     with pytest.raises(RepositoryUnavailable) as caught:
@@ -375,6 +383,7 @@ def test_repr_hides_secrets(tmp_path: Path) -> None:
         (f'{{"s3": {{"": {{"secret_key": "{SECRET}"}}}}}}'.encode(), "'secret_key' but no 'key_id'"),
         (b'{"s3": {"": {}, "x": {"key_id": "k"}}}', "entry 2 of section 's3'"),
         (f'{{"gs": {{"": {{"x": "{SECRET}"}}}}}}'.encode(), "entry 1 of section 'gs'"),
+        (b'{"as": {"": {"auth_type": "password"}}}', "'auth_type' is none of key, managed_identity, default"),
         (b" " * ((1 << 20) + 1), "more than 1048576 bytes"),
     ],
 )
