@@ -60,7 +60,7 @@ _BATCH_ONLY = (
     "batch-size",
     "model-parameters",
 )
-_ONLINE_ONLY = ("port", "endpoint-type", "inference-timeout", "invoke-route-prefix")
+_ONLINE_ONLY = ("port", "endpoint-type", "inference-timeout", "invoke-route-prefix", "grpc-port")
 
 
 def _json_document(text: str) -> Any:
@@ -94,6 +94,7 @@ ACCEPTED = (
     own_option("predict-route", _PATH, "", "The predict route."),
     own_option("health-route", _PATH, "", "The health route."),
     own_option("invoke-route-prefix", TEXT, "", "Every path of the container is open."),
+    own_option("grpc-port", PORT, 0, "The container's gRPC port."),
     own_option("batch", FILE, "", "Input of a batch prediction job."),
     own_option("output", FOLDER, "", "Folder of its output."),
     own_option("instances-format", choice("instances-format", *InstancesFormat), "", "Format of the input."),
@@ -144,6 +145,8 @@ def _check_together(values: dict[str, Any]) -> None:
             raise BadOption.of(f"--{flag}", "a batch job has no endpoint" if is_batch else "it goes with --batch")
     if is_batch and not values["output"]:
         raise BadOption("a batch job needs a folder for its output: --output=DIR")
+    if values["grpc-port"] and values["endpoint-type"] != EndpointType.DEDICATED:
+        raise BadOption.of("--grpc-port", "it needs a dedicated endpoint")
     prefix = values["invoke-route-prefix"]
     if not prefix:
         return
@@ -178,6 +181,7 @@ def _deployment(values: dict[str, Any], model: str) -> Deployment:
         is_invoked=bool(values["invoke-route-prefix"]),
         predict_route=values["predict-route"],
         health_route=values["health-route"],
+        grpc_port=values["grpc-port"],
     )
 
 

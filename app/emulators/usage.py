@@ -42,6 +42,8 @@ copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR
   --predict-route=PATH              default the platform's, /v1/endpoints/.../deployedModels/...:predict
   --health-route=PATH               default the platform's, /v1/endpoints/.../deployedModels/...
   --invoke-route-prefix=/*          every path of the container is served below .../invoke/, and nothing else is
+  --grpc-port=integer               the container's gRPC port, for directRawPredict; the container opens it with
+                                    --allow-grpc=true (and 8001 is its default)
   --endpoint-type=dedicated|shared  10 MB and 600 s, or 1.5 MB and 60 s; default dedicated
   --inference-timeout=seconds       of a dedicated endpoint; at most 3600
   --deployment-timeout=seconds      until the container must be healthy; default 1800 (a batch job: 2400), at most 7200

@@ -57,6 +57,9 @@ def add_container_options(parser: ArgumentParser) -> None:
         "--port", type=int, default=_DEFAULT_PORT, metavar="N", help="port of the container; default: 8080"
     )
     parser.add_argument(
+        "--grpc-port", type=int, default=0, metavar="N", help="gRPC port of the container, for directRawPredict"
+    )
+    parser.add_argument(
         "--predict-route", default="", metavar="PATH", help="default: a route with the ids of the endpoint"
     )
     parser.add_argument("--health-route", default="", metavar="PATH", help="as --predict-route, for health")
@@ -86,6 +89,7 @@ def container_spec(options: Namespace) -> ModelContainerSpec:
         args=options.container_arguments,
         env=[EnvVar(name=name, value=value) for name, value in variables.items()],
         ports=[Port(container_port=options.port)],
+        grpc_ports=[Port(container_port=options.grpc_port)] if options.grpc_port else [],
         predict_route=options.predict_route,
         health_route=options.health_route,
         invoke_route_prefix=options.invoke_route_prefix,
@@ -122,6 +126,10 @@ def _check_server(options: Namespace, variables: Mapping[str, str]) -> None:
     opened = settings.value("vertex_ai_port")
     if opened != options.port:
         raise BadOption.of("--port", f"it is {options.port}, but the server opens {opened}")
+    grpc_port = settings.value("grpc_port") if settings.value("allow_grpc") else 0
+    if options.grpc_port not in (0, grpc_port):
+        cure = f"the server opens {grpc_port}" if grpc_port else "the container needs the argument --allow-grpc=true"
+        raise BadOption.of("--grpc-port", f"it is {options.grpc_port}, but {cure}")
 
 
 def _check_names(variables: Mapping[str, str]) -> None:

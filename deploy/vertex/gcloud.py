@@ -155,6 +155,7 @@ _GCLOUD: dict[str, tuple[str, dict[str, tuple[str, Form]]]] = {
             f"{_SPEC}.args": ("container-args", _listed),
             f"{_SPEC}.env": ("container-env-vars", _variables),
             f"{_SPEC}.ports": ("container-ports", _ports),
+            f"{_SPEC}.grpcPorts": ("container-grpc-ports", _ports),
             f"{_SPEC}.predictRoute": ("container-predict-route", _plain),
             f"{_SPEC}.healthRoute": ("container-health-route", _plain),
             f"{_SPEC}.sharedMemorySizeMb": ("container-shared-memory-size-mb", _plain),

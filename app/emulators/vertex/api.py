@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import orjson
 
 from trident.app.emulators.api import ApiConnection, ApiServer
 from trident.app.emulators.container import ContainerFault, ContainerStream
 from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.direct import GrpcApi, direct_answer, read_direct_request
 from trident.app.emulators.vertex.endpoint import Endpoint
 from trident.app.emulators.vertex.limits import (
     Deployment,
@@ -62,9 +63,22 @@ class VertexApi(ApiServer):
         self.limits = limits
         self.report = report
         self._say = say
+        self._grpc: GrpcApi | None = None
         self._notes: set[str] = set()
         self._notes_lock = threading.Lock()
         super().__init__(port, _Connection, "prediction API")
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if self.deployment.grpc_port:
+            self._grpc = GrpcApi(self.endpoint.direct, self.deployment, self.count)
+            self._say(f"gRPC calls are answered at {self._grpc.address}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._grpc is not None:
+            self._grpc.stop()
+        super().__exit__()
 
     @property
     def address(self) -> str:
@@ -112,6 +126,8 @@ class _Connection(ApiConnection):
             self._predict(body, is_explain=operation.verb is Verb.EXPLAIN)
         elif operation.verb is Verb.STREAM_RAW_PREDICT:
             self._stream(self._raw(body, operation), operation)
+        elif operation.verb is Verb.DIRECT_RAW_PREDICT:
+            self._reply_json(direct_answer(self._api.endpoint.direct.predict(*read_direct_request(body))))
         elif operation.verb is Verb.RAW_PREDICT:
             self._raw_predict(self._raw(body, operation), operation)
         else:
@@ -124,7 +140,8 @@ class _Connection(ApiConnection):
 
     def _body(self, operation: Operation) -> bytes:
         most, length = self._api.limits.body_bytes, self._length()
-        limit = int(most * _SDK_FACTOR) + _SDK_OVERHEAD if operation.from_sdk else most
+        has_envelope = operation.from_sdk or operation.verb is Verb.DIRECT_RAW_PREDICT
+        limit = int(most * _SDK_FACTOR) + _SDK_OVERHEAD if has_envelope else most
         if length > limit:
             self.drain(length)
             raise self._too_large(length)

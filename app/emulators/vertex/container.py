@@ -39,6 +39,7 @@ from trident.core.errors import ConfigInvalid
 RESERVED_PREFIX = "AIP_"
 _MACHINE_TYPE = "n1-standard-4"
 # A real container has its ports to itself and listens on all addresses.
+_GRPC_ADDRESS = "TRIDENT_GRPC_ADDRESS"
 _METRICS_PORT = "TRIDENT_METRICS_PORT"
 _CACHE_DIRECTORY = "TRIDENT_MODEL_CACHE_DIRECTORY"
 _CACHE_BYTES = "TRIDENT_MODEL_CACHE_BYTES"
@@ -73,6 +74,7 @@ def machine_variables(metrics_port: int, disk: Path, cache: CloudCache | None = 
     return {
         **size,
         HTTP_ADDRESS: HOST,
+        _GRPC_ADDRESS: HOST,
         _METRICS_PORT: str(metrics_port),
         _CACHE_DIRECTORY: str(disk / "cache" if cache is None else cache.path.absolute()),
         "TMPDIR": str(disk),
@@ -151,6 +153,7 @@ class DeployedContainer:
     ) -> None:
         # First, because a container that was told to end need not answer new requests.
         self._client.close()
+        self.endpoint.direct.close()
         try:
             if kind is None:
                 self._container.stop(self._limits.stop_s, self._report)

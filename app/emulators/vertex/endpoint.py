@@ -17,6 +17,7 @@ from trident.app.emulators.container import (
     ContainerStream,
 )
 from trident.app.emulators.report import BreachReport
+from trident.app.emulators.vertex.direct import DirectCalls
 from trident.app.emulators.vertex.limits import Deployment, GoogleError, PlatformLimits, refused, response_too_large
 from trident.app.emulators.vertex.predictions import (
     PredictionFault,
@@ -46,6 +47,7 @@ class Endpoint:
         self._limits = limits
         self._report = report
         self._has_traffic = has_traffic
+        self.direct = DirectCalls(deployment, limits, report, has_traffic)
 
     def predict(self, request: PredictRequest) -> dict[str, Any]:
         """The predictions, with the platform's description of the model. Raises GoogleError."""

@@ -73,7 +73,8 @@ _CREATED = "2026-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """Ids are texts of digits. `predict_route` and `health_route` are "" for the platform's default routes.
+    """Ids are texts of digits. `predict_route` and `health_route` are "" for the platform's default routes,
+    and `grpc_port` is 0 if the model names none.
 
     `is_invoked`: the model has an invoke route prefix, so callers reach every path of the container by `invoke` only.
     """
@@ -89,6 +90,7 @@ class Deployment:
     is_invoked: bool = False
     predict_route: str = ""
     health_route: str = ""
+    grpc_port: int = 0
 
     @property
     def endpoint(self) -> str:

@@ -9,16 +9,18 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from trident.app.emulators.vertex.direct import no_direct_predict
 from trident.app.emulators.vertex.limits import Deployment, EndpointType, GoogleError, impossible
 
 
 class Verb(StrEnum):
-    """The operations that reach the container over HTTP, and GET, which returns the endpoint resource."""
+    """The operations that callers reach over HTTP, and GET, which returns the endpoint resource."""
 
     PREDICT = "predict"
     RAW_PREDICT = "rawPredict"
     STREAM_RAW_PREDICT = "streamRawPredict"
     EXPLAIN = "explain"
+    DIRECT_RAW_PREDICT = "directRawPredict"
     INVOKE = "invoke"
     GET = "get"
 
@@ -27,8 +29,8 @@ _PATH = re.compile(
     r"/v1(?:beta1)?/projects/[^/:]+/locations/[^/:]+/endpoints/(?P<endpoint>[^/:]+)"
     r"(?::(?P<verb>[A-Za-z]+)|(?:/deployedModels/(?P<model>[^/:]+))?/invoke(?P<route>/.+)|(?P<resource>))"
 )
-_GRPC = ("directPredict", "directRawPredict", "streamDirectPredict", "streamDirectRawPredict", "streamingPredict")
-_CALLS = (Verb.PREDICT, Verb.RAW_PREDICT, Verb.STREAM_RAW_PREDICT, Verb.EXPLAIN)
+_FOR_PRODUCTS = ("directPredict", "streamDirectPredict", "streamingPredict")
+_CALLS = (Verb.PREDICT, Verb.RAW_PREDICT, Verb.STREAM_RAW_PREDICT, Verb.EXPLAIN, Verb.DIRECT_RAW_PREDICT)
 _PRINTABLE = re.compile(r"[!-~]*")
 
 
@@ -64,8 +66,8 @@ def read_operation(method: str, target: str, deployment: Deployment) -> Operatio
 
 
 def _verb(text: str, path: str) -> Verb:
-    if text in _GRPC:
-        raise impossible(f"{text} is a gRPC call, and this model's container has no grpcPorts")
+    if text in _FOR_PRODUCTS:
+        raise no_direct_predict(text)
     for verb in _CALLS:
         if text == verb.value:
             return verb
@@ -83,6 +85,8 @@ def _check_possible(verb: Verb, deployment: Deployment) -> None:
         raise impossible(f"{verb} is not available for a model with an invoke route prefix: call …/invoke/PATH")
     if verb is Verb.STREAM_RAW_PREDICT and deployment.endpoint_type is not EndpointType.DEDICATED:
         raise impossible("streamRawPredict of a custom model needs a dedicated endpoint")
+    if verb is Verb.DIRECT_RAW_PREDICT and not deployment.grpc_port:
+        raise impossible("a direct call needs a model whose container has grpcPorts: --grpc-port")
 
 
 def _unknown(path: str) -> GoogleError:

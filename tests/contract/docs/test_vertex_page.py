@@ -8,19 +8,26 @@ import pytest
 
 from tests.contract.docs.documented_examples import BLOCK
 from tests.contract.emulators.vertex_emulator import VertexEmulator
+from tests.contract.servers.ports import free_ports
 from tests.project import ROOT
+from tests.waiting import until
 
 PAGE = (ROOT / "docs" / "vertex.md").read_text()
+GRPC_ADDRESS = "127.0.0.1:PORT"
 ADDRESS = "http://127.0.0.1:8199"
 COMMAND = "trident emulate vertex deploy/models --port=8199 -- --vertex-ai-default-model=simple"
 
 
 @pytest.mark.slow
 def test_the_calls_of_the_emulated_platform_are_answered(shipped_models: Path, tmp_path: Path) -> None:
-    examples = [text for language, text in BLOCK.findall(PAGE) if language == "python" and ADDRESS in text]
-    assert (COMMAND in PAGE, len(examples)) == (True, 2)
-    with VertexEmulator(tmp_path, shipped_models, "--", "--vertex-ai-default-model=simple") as emulator:
+    blocks = [text for language, text in BLOCK.findall(PAGE) if language == "python"]
+    examples = [text for address in (ADDRESS, GRPC_ADDRESS) for text in blocks if address in text]
+    assert (COMMAND in PAGE, len(examples)) == (True, 3)
+    (port,) = free_ports(1)
+    arguments = ("--vertex-ai-default-model=simple", "--allow-grpc=true", f"--grpc-port={port}")
+    with VertexEmulator(tmp_path, shipped_models, f"--grpc-port={port}", "--", *arguments) as emulator:
+        until(lambda: "gRPC calls are" in emulator.log_text())
         names: dict[str, object] = {}
         for text in examples:  # the second goes on with the names of the first
-            exec(text.replace(ADDRESS, emulator.url), names)
+            exec(text.replace(ADDRESS, emulator.url).replace(GRPC_ADDRESS, emulator.grpc_address), names)
         assert emulator.stop() == 0, emulator.log_text()

@@ -9,10 +9,16 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import grpc
+import numpy as np
 import pytest
 import requests
 from google.api.httpbody_pb2 import HttpBody
-from google.api_core.exceptions import BadRequest, ServiceUnavailable
+from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound, ServiceUnavailable
+from google.cloud.aiplatform_v1 import PredictionServiceClient, StreamDirectRawPredictRequest
+from google.cloud.aiplatform_v1.services.prediction_service.transports import PredictionServiceGrpcTransport
+from google.protobuf.json_format import ParseDict
+from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 
 from tests.contract.emulators.emulator_thread import EmulatorThread, signal_members
 from tests.contract.emulators.printed_requests import model_of, run_vertex_request
@@ -20,6 +26,7 @@ from tests.contract.emulators.vertex_emulator import LIMIT_S, VertexEmulator, sd
 from tests.contract.repository.cloud_models import fetched
 from tests.contract.repository.fault_proxy import FaultProxy
 from tests.contract.repository.gcs_emulator import GcsEmulator
+from tests.contract.servers.ports import free_ports
 from tests.contract.servers.simple_model import WIDTH, good_document, link_models
 from tests.contract.vertex.vertex_container import environment
 from tests.project import ROOT
@@ -51,9 +58,44 @@ def binary_request(numbers: list[float]) -> tuple[bytes, str]:
     return head + packed, f"{BINARY}{len(head)}"
 
 
+def check_direct_calls(emulator: VertexEmulator) -> None:
+    """Messages of the container's gRPC service, in the REST API's call and over gRPC, alone and in a stream."""
+    inputs = [
+        {"name": name, "datatype": "INT32", "shape": [1, WIDTH], "contents": {"int_contents": values}}
+        for name, values in INSTANCE.items()
+    ]
+    message = ParseDict({"model_name": "simple", "inputs": inputs}, ModelInferRequest()).SerializeToString()
+    unknown = ModelInferRequest(model_name="none")
+    service = "/inference.GRPCInferenceService"
+    request = {"endpoint": emulator.endpoint, "method_name": f"{service}/ModelInfer", "input": message}
+
+    def sums(answer: ModelInferResponse) -> list[int]:
+        return np.frombuffer(answer.raw_output_contents[0], np.int32).tolist()
+
+    with grpc.insecure_channel(emulator.grpc_address) as channel, emulator.client() as rest:
+        client = PredictionServiceClient(transport=PredictionServiceGrpcTransport(channel=channel))
+        for each in (rest, client):
+            answer = each.direct_raw_predict(request=request)
+            assert sums(ModelInferResponse.FromString(answer.output)) == PREDICTION["OUTPUT0"]
+            with pytest.raises(MethodNotImplemented, match="call directRawPredict"):
+                each.direct_predict(request={"endpoint": emulator.endpoint})
+            with pytest.raises(NotFound, match="unknown model: 'none'"):
+                each.direct_raw_predict(request={**request, "input": unknown.SerializeToString()})
+            with pytest.raises(BadRequest, match="method_name"):
+                each.direct_raw_predict(request={**request, "method_name": "ModelInfer"})
+        first = StreamDirectRawPredictRequest(endpoint=emulator.endpoint, method_name=f"{service}/ModelStreamInfer")
+        more = [StreamDirectRawPredictRequest(input=message) for _ in range(3)]
+        streamed = client.stream_direct_raw_predict(iter([first, *more]))
+        answers = [ModelStreamInferResponse.FromString(each.output).infer_response for each in streamed]
+        assert [sums(each) for each in answers] == [PREDICTION["OUTPUT0"]] * 3
+
+
 def test_generated_client_is_answered(tmp_path: Path) -> None:
-    with VertexEmulator(tmp_path, SIMPLE) as emulator:
+    (port,) = free_ports(1)
+    grpc_options = (f"--grpc-port={port}", "--", "--allow-grpc=true", f"--grpc-port={port}")
+    with VertexEmulator(tmp_path, SIMPLE, *grpc_options) as emulator:
         endpoint = emulator.endpoint
+        check_direct_calls(emulator)
         with emulator.client() as client:
             answer = client.predict(endpoint=endpoint, instances=[INSTANCE, INSTANCE])
             assert [dict(each) for each in answer.predictions] == [PREDICTION] * 2

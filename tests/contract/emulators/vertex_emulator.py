@@ -94,6 +94,12 @@ class VertexEmulator:
         return found["url"]
 
     @property
+    def grpc_address(self) -> str:
+        found = re.search(r"gRPC calls are answered at (\S+)\n", self.log_text())
+        assert found is not None
+        return found[1]
+
+    @property
     def endpoint(self) -> str:
         """The resource name."""
         found = self._found()

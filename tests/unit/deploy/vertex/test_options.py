@@ -57,6 +57,8 @@ SHIFT = ("shift", "--dry-run", "--endpoint=digits")
         ((*NEW, "--new=dedicated", "--allow-project=x"), "other kinds have none"),
         ((*NEW, "--new=dedicated", "--endpoint=0123"), "not '0123'"),
         ((*DEPLOY, "--accelerator=NVIDIA_L5=1"), "'NVIDIA_L5' is not a type of accelerator; did you mean NVIDIA_L4?"),
+        ((*UPLOAD, "--grpc-port=8001"), "the container needs the argument --allow-grpc=true"),
+        ((*UPLOAD, "--grpc-port=1", "--", "--allow-grpc=true"), "it is 1, but the server opens 8001"),
         ((*DEPLOY, "--accelerator=NVIDIA_L4=none"), "'none' is not a number of accelerators"),
         ((*DEPLOY, "--autoscale=cpus=60"), "unknown metric 'cpus'; expected one of cpu, accelerator, requests"),
         ((*DEPLOY, "--autoscale=cpu=160"), "'160' is not a target for cpu"),

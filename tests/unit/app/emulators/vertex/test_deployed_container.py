@@ -102,6 +102,7 @@ def test_settings_of_servers_on_the_machine_are_not_inherited() -> None:
         "AIP_PORT": "1",
         "MINE": "1",
         "OTHER": "12",
+        "TRIDENT_GRPC_ADDRESS": "127.0.0.1",
         "TRIDENT_HTTP_ADDRESS": "127.0.0.1",
         "TRIDENT_METRICS_PORT": "8002",
         "TRIDENT_MODEL_CACHE_DIRECTORY": "/disk/cache",
