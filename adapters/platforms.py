@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from importlib import import_module
 
+from trident.adapters.azureml.platform import AzureML
 from trident.adapters.common.platform import Platform
 from trident.adapters.sagemaker.platform import SageMaker
 from trident.adapters.vertex.platform import VertexAI
 from trident.core.errors import ConfigInvalid
 
-BUILT_IN: tuple[Platform, ...] = (SageMaker(), VertexAI())
+BUILT_IN: tuple[Platform, ...] = (SageMaker(), VertexAI(), AzureML())
 VARIABLE = "TRIDENT_PLATFORMS"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc as grpcio  # type: ignore[import-untyped]
+import grpc as grpcio
 import numpy as np
 import onnxruntime
 import tritonclient.http as triton

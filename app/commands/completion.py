@@ -14,6 +14,7 @@ import shtab
 
 from trident.adapters.common.options import FILE, REPOSITORY, SWITCH, TEXT, BadOption, Kind, Option, Paths
 from trident.adapters.platforms import BUILT_IN
+from trident.app.commands import emulate_azureml as azureml
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
 from trident.app.commands import overview
@@ -28,6 +29,7 @@ from trident.app.settings.usage import HELP_TOPIC
 SHELLS = ("bash", "zsh", "fish")
 _NO_EFFECT = "Accepted for tritonserver command lines, without effect."
 _ARCHIVE = Kind("string", TEXT.parse, REPOSITORY.words, Paths.FILES)
+_FOLDER = Kind("string", TEXT.parse, (), Paths.FOLDERS)
 _ARTIFACTS = Kind("string", TEXT.parse, ("gs://",), Paths.FOLDERS)
 _URL = Kind("URL", TEXT.parse, ("http://", "https://"))
 _PLATFORMS = tuple(each.name for each in BUILT_IN)
@@ -86,6 +88,7 @@ _SERVE = (
 )
 _SAGEMAKER = (*sagemaker.ACCEPTED, _HELP)
 _VERTEX = (*vertex_options.ACCEPTED, _HELP)
+_AZUREML = (*azureml.ACCEPTED, _HELP)
 COMMANDS = (
     # A command line that begins with an option has no command.
     Command("", "", (*_SERVE, _VERSION)),
@@ -100,10 +103,11 @@ COMMANDS = (
     Command(
         "emulate",
         "Run an endpoint of a platform on this machine",
-        {each.flag: each for each in (*_VERTEX, *_SAGEMAKER)}.values(),
+        {each.flag: each for each in (*_AZUREML, *_VERTEX, *_SAGEMAKER)}.values(),
     ),
     Command("emulate sagemaker", "Run a SageMaker endpoint on this machine", _SAGEMAKER, _ARCHIVE),
     Command("emulate vertex", "Run a Vertex AI endpoint on this machine", _VERTEX, _ARTIFACTS),
+    Command("emulate azureml", "Run an Azure ML endpoint on this machine", _AZUREML, _FOLDER),
     Command("trace", "Show the requests of a trace file as trees", (*trace_command.ACCEPTED, _HELP), FILE),
     Command("completion", "Print the completion script of a shell", (_HELP,), Kind("shell", TEXT.parse, SHELLS)),
     Command("version", "Print the version"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trident.adapters.common.options import BadOption
 
-_PLATFORMS = ("sagemaker", "vertex")
+_PLATFORMS = ("sagemaker", "vertex", "azureml")
 
 
 def emulate(arguments: Sequence[str]) -> int:
@@ -15,7 +15,12 @@ def emulate(arguments: Sequence[str]) -> int:
     Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
     """
     # Each platform's modules are imported only for that platform.
-    if platform_of(arguments) == "vertex":
+    platform = platform_of(arguments)
+    if platform == "azureml":
+        from trident.app.commands.emulate_azureml import emulate_azureml
+
+        return emulate_azureml(arguments)
+    if platform == "vertex":
         from trident.app.commands.emulate_vertex import emulate_vertex
 
         return emulate_vertex(arguments)

@@ -35,6 +35,12 @@ def variables_of(texts: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The arguments before `--`, and those after it, which are the container's."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return list(arguments[:end]), list(arguments[end + 1 :])
+
+
 @contextmanager
 def stop_signals() -> Iterator[threading.Event]:
     """Give an event that SIGINT, SIGTERM and SIGHUP set while the context lasts. Main thread."""

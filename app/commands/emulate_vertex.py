@@ -18,6 +18,7 @@ from trident.app.commands.emulate_options import (
     CONTAINER_COMMAND,
     VARIABLE,
     own_option,
+    split_arguments,
     stop_signals,
     variables_of,
 )
@@ -113,7 +114,7 @@ def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]
 
     `environment` is the process's. Raises BadOption.
     """
-    ours, theirs = _split(list(arguments))
+    ours, theirs = split_arguments(arguments)
     values, others = read_values(ACCEPTED, ours)
     if len(others) != 2 or others[0] != VERTEX:
         raise BadOption("one model must be named: trident emulate vertex GS_URI_OR_DIR")
@@ -131,11 +132,6 @@ def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]
         batch=_batch(values) if values["batch"] else None,
         cache=read_cloud_cache(values, environment),
     )
-
-
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    end = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:end], arguments[end + 1 :]
 
 
 def _check_together(values: dict[str, Any]) -> None:

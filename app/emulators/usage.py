@@ -3,6 +3,7 @@
 EMULATE_COMMANDS = """\
        trident emulate sagemaker MODEL                  run a SageMaker endpoint on this machine, to try a model
        trident emulate vertex MODEL                     the same for Vertex AI and its batch prediction
+       trident emulate azureml MODEL                    the same for Azure ML
 """
 
 EMULATE_USAGE = """\
@@ -10,6 +11,7 @@ Usage: trident emulate sagemaker [--multi-model] [options] MODEL
        trident emulate sagemaker --batch=INPUT --output=DIR [options] MODEL
        trident emulate vertex [options] GS_URI_OR_DIR [-- ARGUMENT ...]
        trident emulate vertex --batch=INPUT --output=DIR [options] GS_URI_OR_DIR [-- ARGUMENT ...]
+       trident emulate azureml [options] DIR [-- ARGUMENT ...]
 
 Starts the server as the platform starts a container, with the platform's API in front of it, on this machine only. It
 enforces the platform's limits on both sides. At the end (Ctrl-C) it prints the exceeded limits, and exits with status 1
@@ -58,4 +60,10 @@ copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR
   --excluded-fields=NAME,...        the fields of an object that are not sent
   --batch-size=integer              instances in a request; default 64
   --model-parameters=JSON           the parameters of every request
+
+Azure ML: POST /score works with it, as with an online endpoint of a custom container. DIR is a model or a repository.
+
+  --port=integer                port of the endpoint; default 0, any free one
+  --env=NAME=VALUE              a variable of the deployment; repeatable
+  --request-timeout-ms=integer  of a call; default 5000, at most 180000
 """

@@ -16,7 +16,7 @@ import requests
 from google.api.httpbody_pb2 import HttpBody
 from google.api_core.exceptions import BadRequest, MethodNotImplemented, NotFound, ServiceUnavailable
 from google.cloud.aiplatform_v1 import PredictionServiceClient, StreamDirectRawPredictRequest
-from google.cloud.aiplatform_v1.services.prediction_service.transports import PredictionServiceGrpcTransport
+from google.cloud.aiplatform_v1.services.prediction_service.transports.grpc import PredictionServiceGrpcTransport
 from google.protobuf.json_format import ParseDict
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse, ModelStreamInferResponse
 

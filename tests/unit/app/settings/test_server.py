@@ -81,7 +81,7 @@ SAMPLES = {
     "grpc_infer_response_compression_level": "low",
 }
 # The first is needed for all others to be read, the other two have one value that is supported so far.
-OPENED_BY = {"sagemaker_port": "allow-sagemaker", "vertex_ai_port": "allow-vertex-ai"}
+OPENED_BY = {"azureml_port": "allow-azureml", "sagemaker_port": "allow-sagemaker", "vertex_ai_port": "allow-vertex-ai"}
 APART = {"model_repository", "model_control_mode", "load_model"}
 
 

@@ -1,0 +1,1 @@
+"""Azure ML's container contract: the mounted model, two probes and the scoring route."""

@@ -1,0 +1,76 @@
+"""Azure ML's routes as a WSGI application: scoring in every format of the v2 core, and two probes.
+
+Source: docs/spec/azureml.md.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE
+from trident.adapters.common.platform import Host
+from trident.adapters.common.routes import BODY_STATUSES, absent_route, status_in
+from trident.core.frontend.default_model import DefaultModel
+from trident.core.frontend.request import LATEST
+from trident.core.http.admin import live, readiness, ready_reply
+from trident.core.http.application import InferPath, V2Application
+from trident.core.http.dataplane import infer_body, one_response, read_body
+from trident.core.http.front_end import PROBE_KEY
+from trident.core.http.payloads.formats import BodyKind, body_kind, format_for
+from trident.core.http.payloads.inference import decode_payload, infer_payload, payload_reply
+from trident.core.http.reply import JSON, Environ, Reply, json_reply
+from trident.core.http.routes import GET, POST, Route
+from trident.core.inference.request import InferenceRequest
+
+_NOT_YET = 503
+_CURE = "name one in --azureml-default-model"
+
+
+class AzureMLApplication(V2Application):
+    """Scores with the default model."""
+
+    early_error_mime = JSON
+    has_hint_field = False
+    answers_options = False
+
+    def __init__(self, host: Host, default_model: str) -> None:
+        model = DefaultModel(host.engine, host.bridge, default_model, _CURE)
+        self._score = Route("score", (SCORE_ROUTE,), "inference", POST, partial(_score, model))
+        routes = (
+            self._score,
+            Route("live", (LIVE_ROUTE,), "health", GET, live),
+            Route("ready", (READY_ROUTE,), "health", GET, partial(_ready, model)),
+            absent_route(f"GET {LIVE_ROUTE}, GET {READY_ROUTE}, POST {SCORE_ROUTE}"),
+        )
+        super().__init__(host.engine, host.options, host.bridge, routes)
+
+    def infer_path(self, path: str) -> InferPath | None:
+        return (self._score, {}) if path == SCORE_ROUTE else None
+
+    def status_of(self, error: Exception) -> int:
+        return status_in(BODY_STATUSES, error) or super().status_of(error)
+
+
+def _score(default: DefaultModel, application: V2Application, environ: Environ) -> Reply:
+    """Answer a request of the v2 protocol as plain HTTP does, and any other body in the format that Accept names."""
+    body = read_body(application, environ)
+    model, size_text = default.find(), application.binary_header(environ)
+    kind = BodyKind.V2
+    if size_text is None:
+        kind = body_kind(environ.get("CONTENT_TYPE", ""), body, model.spec, "")
+    if kind is BodyKind.V2:
+        return infer_body(application, environ, one_response(model), body, LATEST, size_text)
+    payload = decode_payload(application, environ, body, model.spec, kind)
+    media_type = format_for(environ.get("HTTP_ACCEPT"), outputs=len(model.spec.outputs))
+    result = infer_payload(
+        application, environ, one_response(model), payload, InferenceRequest(model.spec.name, [], model_version=LATEST)
+    )
+    return payload_reply(application, environ, result, media_type, payload.form)
+
+
+def _ready(default: DefaultModel, application: V2Application, environ: Environ) -> Reply:
+    environ[PROBE_KEY] = True
+    engine = application.engine
+    if engine.is_ready() and default.is_ready():
+        return ready_reply(application, environ)
+    return json_reply(readiness(engine.phase()), _NOT_YET)

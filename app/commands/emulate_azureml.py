@@ -1,0 +1,59 @@
+"""`trident emulate azureml`: serve a model in a container of this machine as an online endpoint would."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from trident.adapters.common.options import PORT, BadOption, integer
+from trident.app.commands.emulate_options import (
+    CONTAINER_COMMAND,
+    VARIABLE,
+    own_option,
+    split_arguments,
+    stop_signals,
+    variables_of,
+)
+from trident.app.emulators.azureml import Emulator, EmulatorOptions
+from trident.app.process.environment import process_environment
+from trident.app.settings.sources import read_values
+from trident.core.observability.log import print_line
+
+AZUREML = "azureml"
+_LONGEST_MS = 180_000
+_EXAMPLE = "  curl -H 'Content-Type: application/json' -d @request.json {url}/score"
+ACCEPTED = (
+    own_option("port", PORT, 0, "Port of the endpoint; 0 finds a free one."),
+    own_option("env", VARIABLE, (), "A variable of the deployment."),
+    own_option("request-timeout-ms", integer(1, _LONGEST_MS), 5000, "Milliseconds that a call may take."),
+)
+
+
+def emulate_azureml(arguments: Sequence[str]) -> int:
+    """Run until SIGINT, SIGTERM or SIGHUP; the exit status is 1 if a limit of the platform was broken, else 0.
+
+    Raises BadOption, and ConfigInvalid for a model that cannot be used. Call it from the main thread.
+    """
+    emulator = Emulator(read_azureml_options(arguments, process_environment()), sys.stdout, sys.stderr)
+    with stop_signals() as stopped:
+        return emulator.run(stopped, lambda url: print_line(_EXAMPLE.format(url=url), sys.stdout))
+
+
+def read_azureml_options(arguments: Sequence[str], environment: Mapping[str, str]) -> EmulatorOptions:
+    """Read the options; `arguments` includes the word `azureml`, and those after `--` belong to the container.
+
+    `environment` is the process's. Raises BadOption.
+    """
+    ours, theirs = split_arguments(arguments)
+    values, others = read_values(ACCEPTED, ours)
+    if len(others) != 2 or others[0] != AZUREML:
+        raise BadOption("one model must be named: trident emulate azureml DIR")
+    return EmulatorOptions(
+        model=others[1],
+        command=[*CONTAINER_COMMAND, "serve"],
+        arguments=theirs,
+        environment=environment,
+        variables=variables_of(values["env"]),
+        api_port=values["port"],
+        request_timeout_s=values["request-timeout-ms"] / 1000,
+    )
