@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import partial
 
 from trident.adapters.azureml.platform import LIVE_ROUTE, READY_ROUTE, SCORE_ROUTE
+from trident.adapters.common.openapi import FORMAT_ANSWER, FORMAT_BODY, PROGRESS
 from trident.adapters.common.platform import Host
 from trident.adapters.common.routes import BODY_STATUSES, absent_route, status_in
 from trident.core.frontend.default_model import DefaultModel
@@ -16,6 +17,7 @@ from trident.core.http.admin import live, readiness, ready_reply
 from trident.core.http.application import InferPath, V2Application
 from trident.core.http.dataplane import infer_body, one_response, read_body
 from trident.core.http.front_end import PROBE_KEY
+from trident.core.http.openapi import OPERATIONS, Operation
 from trident.core.http.payloads.formats import BodyKind, body_kind, format_for
 from trident.core.http.payloads.inference import decode_payload, infer_payload, payload_reply
 from trident.core.http.reply import JSON, Environ, Reply, json_reply
@@ -23,6 +25,11 @@ from trident.core.http.routes import GET, POST, Route
 from trident.core.inference.request import InferenceRequest
 
 _NOT_YET = 503
+_OPERATIONS = {
+    "score": Operation("Run the model", FORMAT_ANSWER, FORMAT_BODY),
+    "live": OPERATIONS["live"],
+    "ready": Operation("Whether the container serves", PROGRESS),
+}
 _CURE = "name one in --azureml-default-model"
 
 
@@ -43,6 +50,9 @@ class AzureMLApplication(V2Application):
             absent_route(f"GET {LIVE_ROUTE}, GET {READY_ROUTE}, POST {SCORE_ROUTE}"),
         )
         super().__init__(host.engine, host.options, host.bridge, routes)
+
+    def documented_routes(self) -> list[tuple[Route, Operation]]:
+        return [(route, _OPERATIONS[route.name]) for route in self.routes if route.name in _OPERATIONS]
 
     def infer_path(self, path: str) -> InferPath | None:
         return (self._score, {}) if path == SCORE_ROUTE else None
