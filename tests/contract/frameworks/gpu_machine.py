@@ -116,6 +116,7 @@ def _nvml() -> Any:
     if not state["nvml"]:
         raise OSError("libnvidia-ml.so.1: cannot open shared object file: No such file or directory")
     library = FakeNvml()
+    library.unit = 1 << 20
     library.uuids = UUIDS[: state["devices"]]
     library.driver, library.cuda = state["driver"], state["cuda"]
     return library

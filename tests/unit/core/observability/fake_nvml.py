@@ -20,6 +20,7 @@ class FakeNvml:
 
     def __init__(self) -> None:
         self.uuids: Sequence[str] = UUIDS
+        self.unit = 1  # of memory, in bytes
         self.driver, self.cuda = "550.54.15", 12040
         self.codes: dict[str, int] = {}
         self.missing: set[str] = set()
@@ -64,7 +65,9 @@ class FakeNvml:
             case "nvmlDeviceGetUtilizationRates":
                 value.gpu, value.memory = 25 * factor, 99
             case "nvmlDeviceGetMemoryInfo":
-                value.total, value.free, value.used = 80_000 * factor, 79_000, 1_000 * factor
+                value.total, value.free, value.used = (
+                    each * self.unit for each in (80_000 * factor, 79_000, 1_000 * factor)
+                )
             case "nvmlDeviceGetPowerUsage":
                 value.value = 90_500 * factor
             case "nvmlDeviceGetPowerManagementLimit":
