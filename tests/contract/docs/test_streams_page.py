@@ -8,11 +8,17 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+import wave
 from collections.abc import Iterator
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from websockets.sync.client import connect
 
+from deploy import build_voice_detector, detect_voice
 from tests.contract.docs.documented_examples import Example, assert_answers, examples
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
@@ -21,6 +27,22 @@ EXAMPLES = examples((ROOT / "docs" / "streams.md").read_text())
 LIMIT_S = 60
 
 pytestmark = [pytest.mark.slow, pytest.mark.shapes("one-process", "front-ends")]
+
+
+def loudness() -> onnx.ModelProto:
+    """What stands in for the network of the voice detector: all that is loud is speech."""
+    nodes = [
+        helper.make_node("Abs", ["input"], ["strength"]),
+        helper.make_node("ReduceMax", ["strength"], ["output"], keepdims=1),
+        helper.make_node("Identity", ["state"], ["stateN"]),
+    ]
+    state, next_state = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 1, 128]) for name in ("state", "stateN")
+    )
+    samples = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 576])
+    speech = helper.make_tensor_value_info("output", TensorProto.FLOAT, [1, 1])
+    graph = helper.make_graph(nodes, "loudness", [samples, state], [speech, next_state])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +54,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     config = folder / "models" / "one_slot" / "config.pbtxt"
     text = config.read_text().replace('"running_mean"', '"one_slot"')
     config.write_text(text.replace("max_candidate_sequences: 1024", "max_candidate_sequences: 1"))
+    build_voice_detector.build(folder / "models", loudness())
     with ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as running:
         yield running
 
@@ -50,6 +73,20 @@ def test_a_sequence_leaves_its_slot_when_its_stream_ends(server: ServerProcess) 
             second.send(struct.pack("<f", 6))
         # One minute before the sequence of the first would be idle for too long.
         assert json.loads(second.recv(LIMIT_S / 2))["outputs"][0]["data"] == [6]
+
+
+def test_the_voice_detector_hears_what_begins_and_ends(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = np.ones(detect_voice.RATE, "<i2")
+    with wave.open(str(tmp_path / "speech.wav"), "wb") as file:
+        file.setparams((1, 2, detect_voice.RATE, 0, "NONE", ""))
+        file.writeframes(np.concatenate([0 * second, 20000 * second, 0 * second]).tobytes())
+    for _ in range(2):  # the second stream begins another sequence
+        detect_voice.main(
+            str(tmp_path / "speech.wav"), f"ws://{server.address}/v2/models/voice_detector/stream?binary=chunk"
+        )
+    assert capsys.readouterr().out == 2 * "  0.99 s  speech begins\n  2.02 s  speech ends\n"
 
 
 def test_a_stop_closes_the_streams(http_workers: str, server: ServerProcess) -> None:
