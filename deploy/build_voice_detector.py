@@ -69,31 +69,31 @@ def with_raw_audio(network: onnx.ModelProto) -> onnx.ModelProto:
         "end": np.array([576], np.int64),
         "time": np.array([1], np.int64),
     }
-    graph.initializer.extend(numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items())
     before = [
         helper.make_node("Cast", ["audio"], ["samples"], to=TensorProto.FLOAT),
         helper.make_node("Div", ["samples", "scale"], ["scaled"]),
         helper.make_node("Reshape", ["scaled", "row"], ["new"]),
         helper.make_node("Concat", ["context", "new"], ["input"], axis=1),
         helper.make_node("Slice", ["input", "last", "end", "time"], ["next_context"]),
-        helper.make_node("Identity", ["output"], ["speech"]),
     ]
-    nodes = [*before[:-1], *graph.node, before[-1]]
-    state = [each for each in graph.input if each.name == "state"]
-    next_state = [each for each in graph.output if each.name == "stateN"]
-    for field, values in (
-        (graph.node, nodes),
-        (graph.input, [_value("audio", TensorProto.INT16, 512), _value("context", TensorProto.FLOAT, 1, 64), *state]),
-        (
-            graph.output,
-            [_value("speech", TensorProto.FLOAT, 1, 1), _value("next_context", TensorProto.FLOAT, 1, 64), *next_state],
-        ),
-    ):
-        kept = list(values)
-        del field[:]
-        field.extend(kept)
-    onnx.checker.check_model(network)
-    return network
+    made = helper.make_graph(
+        [*before, *graph.node, helper.make_node("Identity", ["output"], ["speech"])],
+        "voice_detector",
+        [
+            _value("audio", TensorProto.INT16, 512),
+            _value("context", TensorProto.FLOAT, 1, 64),
+            *(each for each in graph.input if each.name == "state"),
+        ],
+        [
+            _value("speech", TensorProto.FLOAT, 1, 1),
+            _value("next_context", TensorProto.FLOAT, 1, 64),
+            *(each for each in graph.output if each.name == "stateN"),
+        ],
+        [*graph.initializer, *(numpy_helper.from_array(np.asarray(value), name) for name, value in numbers.items())],
+    )
+    model = helper.make_model(made, opset_imports=network.opset_import, ir_version=network.ir_version)
+    onnx.checker.check_model(model)
+    return model
 
 
 def _value(name: str, kind: int, *shape: int) -> onnx.ValueInfoProto:

@@ -179,7 +179,7 @@ class ContainerClient:
     """Sends requests to the container that listens on `port` of this machine. Any thread."""
 
     def __init__(self, port: int, limits: ContainerLimits) -> None:
-        self._port = port
+        self.port = port
         self._limits = limits
         self.is_closed = False
 
@@ -216,7 +216,7 @@ class ContainerClient:
         """
         if self.is_closed:
             raise ClientClosed
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=self._limits.connect_s)
+        connection = http.client.HTTPConnection(HOST, self.port, timeout=self._limits.connect_s)
         with contextlib.closing(connection):
             deadline = self._connect(connection, within_s)
             with deadline.faults():

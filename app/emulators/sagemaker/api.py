@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, BinaryIO, cast
 
 import orjson
 
@@ -50,6 +50,7 @@ class _Operation(StrEnum):
     INVOKE = "invocations"
     INVOKE_WITH_STREAM = "invocations-response-stream"
     INVOKE_ASYNC = "async-invocations"
+    INVOKE_WITH_BIDIRECTIONAL_STREAM = "invocations-bidirectional-stream"
 
 
 _PATH = re.compile(rf"/endpoints/([a-zA-Z0-9](?:-*[a-zA-Z0-9])*)/({'|'.join(_Operation)})")
@@ -93,6 +94,9 @@ class _Connection(ApiConnection):
                 self._manage(self.headers[_TARGET])
                 return
             operation = self._operation()
+            if operation is _Operation.INVOKE_WITH_BIDIRECTIONAL_STREAM:
+                self._relay()
+                return
             body = self._body()
             invocation = read_invocation(dict(self.headers), body, is_stream=operation is not _Operation.INVOKE)
             self._api.count()
@@ -144,13 +148,24 @@ class _Connection(ApiConnection):
             validation_error("The runtime API is called with POST /endpoints/NAME/invocations"), status=404
         )
 
+    def _relay(self) -> None:
+        """Pass the events of the body to the container, and its frames back, until one of them ends."""
+        self.close_connection = True
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            raise validation_error("the body of a bidirectional stream comes in chunks")
+        self._api.count()
+        with self._api.endpoint.bidirectional(dict(self.headers)) as stream:
+            self.connection.settimeout(self._api.limits.bidirectional_s)
+            answers = stream.answers(cast(BinaryIO, self.rfile), self._api.report)
+            self.reply_in_chunks(200, {"Content-Type": MEDIA_TYPE}, answers)
+
     def _operation(self) -> _Operation:
         found = _PATH.fullmatch(self.path.partition("?")[0])
         if found is None or len(found[1]) > _LONGEST_NAME:
             self.drain(self.body_length())
             raise validation_error(
                 f"'{self.path[:200]}' is not an operation of the emulator: InvokeEndpoint, "
-                "InvokeEndpointWithResponseStream and InvokeEndpointAsync"
+                "InvokeEndpointWithResponseStream, InvokeEndpointWithBidirectionalStream and InvokeEndpointAsync"
             )
         return _Operation(found[2])
 

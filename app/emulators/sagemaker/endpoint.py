@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -22,6 +22,7 @@ from trident.app.emulators.container import (
 )
 from trident.app.emulators.report import BreachReport
 from trident.app.emulators.sagemaker.archives import ModelArchives, name_of
+from trident.app.emulators.sagemaker.bidirectional import BidirectionalStream
 from trident.app.emulators.sagemaker.errors import (
     ApiError,
     endpoint_deleted,
@@ -49,6 +50,7 @@ class PlatformLimits:
     """Between two probes of a container that serves."""
     invoke_s: float = 60.0
     stream_s: float = 480.0
+    bidirectional_s: float = 1800.0
     load_s: float = 360.0
     """A load. A caller that waits for the model gets an error after `invoke_s`."""
     stop_s: float = 30.0
@@ -280,6 +282,10 @@ class Endpoint(Protocol):
     def stream(self, invocation: Invocation) -> Iterator[ContainerStream]:
         """The same answer as a stream. Reading it raises ContainerFault."""
 
+    def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
+        """A stream in both directions. Raises ApiError on an endpoint that has none."""
+        ...
+
 
 class SingleModelEndpoint:
     """Forwards every invocation to /invocations."""
@@ -312,6 +318,12 @@ class SingleModelEndpoint:
             if stream.status != _OK:
                 raise self._refusal(stream)
             yield stream
+
+    def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
+        if self._client.is_closed:
+            raise ClientClosed
+        limits = self._limits
+        return BidirectionalStream(self._client.port, headers, limits.connect_s, limits.bidirectional_s)
 
     def _refusal(self, stream: ContainerStream) -> ApiError:
         try:
@@ -352,6 +364,9 @@ class MultiModelEndpoint:
     def stream(self, invocation: Invocation) -> Iterator[ContainerStream]:
         raise validation_error("A multi-model endpoint has no response stream")
         yield  # pragma: no cover
+
+    def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
+        raise validation_error("A multi-model endpoint has no bidirectional stream")
 
 
 def _ask(

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
 
@@ -25,9 +26,10 @@ _TEXT = 7
 _OVERHEAD = 16
 
 
-def payload_part(body: bytes) -> bytes:
-    """The event for a part of the container's answer, at most LARGEST_PART bytes."""
-    return encode({":message-type": "event", ":event-type": "PayloadPart", ":content-type": _OCTETS}, body)
+def payload_part(body: bytes, headers: Mapping[str, str] | None = None) -> bytes:
+    """The event for a part of the container's answer, with further `headers`."""
+    kind = {":message-type": "event", ":event-type": "PayloadPart", ":content-type": _OCTETS}
+    return encode({**kind, **(headers or {})}, body)
 
 
 def stream_error(message: str, code: str) -> bytes:
@@ -46,6 +48,50 @@ def encode(headers: Mapping[str, str], payload: bytes) -> bytes:
 
 def _header(name: bytes, value: bytes) -> bytes:
     return struct.pack(f">B{len(name)}sBH", len(name), name, _TEXT, len(value)) + value
+
+
+class Event(NamedTuple):
+    """A decoded event; headers that are no text have the value ""."""
+
+    headers: dict[str, str]
+    payload: bytes
+
+
+def decode(buffer: bytes) -> tuple[Event, bytes] | None:
+    """The first event, and the bytes after it; None if it is incomplete. Raises ValueError for what is no event."""
+    if len(buffer) < _OVERHEAD:
+        return None
+    size, headers_size, checksum = struct.unpack_from(">III", buffer)
+    if zlib.crc32(buffer[:8]) != checksum or size < _OVERHEAD + headers_size:
+        raise ValueError("the body is no event stream")
+    if len(buffer) < size:
+        return None
+    if zlib.crc32(buffer[: size - 4]) != int.from_bytes(buffer[size - 4 : size]):
+        raise ValueError("an event is damaged")
+    end = 12 + headers_size
+    return Event(_headers(buffer[12:end]), buffer[end : size - 4]), buffer[size:]
+
+
+# The sizes of values by their type; bytes and texts are preceded by their size.
+_VALUE_SIZES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
+_BYTES = 6
+
+
+def _headers(block: bytes) -> dict[str, str]:
+    found, at = {}, 0
+    while at < len(block):
+        name = block[at + 1 : at + 1 + block[at]].decode()
+        at += 1 + block[at]
+        kind = block[at]
+        at += 1
+        if kind in (_BYTES, _TEXT):
+            size = int.from_bytes(block[at : at + 2])
+            at += 2
+        else:
+            size = _VALUE_SIZES[kind]
+        found[name] = block[at : at + size].decode() if kind == _TEXT else ""
+        at += size
+    return found
 
 
 PREFIX = "X-Amzn-SageMaker-"

@@ -18,6 +18,7 @@ from tests.contract.emulators.printed_requests import model_of, run_sagemaker_re
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator
 from tests.contract.emulators.vertex_emulator import VertexEmulator
 from tests.contract.servers.streamer import write_streamer
+from tests.unit.app.emulators.sagemaker.bidirectional_caller import Caller
 
 pytestmark = pytest.mark.slow
 
@@ -28,6 +29,25 @@ EVENTS = "text/event-stream; charset=utf-8"
 def said(event: bytes) -> str:
     text: str = json.loads(event.removeprefix(b"data: "))["said"]
     return text
+
+
+def speak(port: int) -> list[str]:
+    """What the model says on a bidirectional stream, whose second request is sent after the answer to the first."""
+    heard = []
+    with contextlib.closing(Caller(port)) as caller:
+        assert caller.status() == 200
+        events = caller.events()
+        for word in ("one", "two"):
+            script = {"name": "script", "datatype": "BYTES", "shape": [1], "data": [f"say {word}"]}
+            caller.send(json.dumps({"inputs": [script]}).encode(), DataType="UTF8")
+            for _, payload in events:
+                answer = json.loads(payload)
+                heard += [text for output in answer["outputs"] for text in output["data"]]
+                if answer["parameters"]["triton_final_response"]:
+                    break
+        caller.end()
+        assert list(events) == []
+    return heard
 
 
 def test_sagemaker_passes_events_on_as_they_come(
@@ -48,6 +68,8 @@ def test_sagemaker_passes_events_on_as_they_come(
             events = b"".join(parts).split(b"\n\n")
         assert [said(event) for event in events[:100]] == [str(number) for number in range(100)]
         assert events[100:] == [b'data: {"error":"broken"}', b""]
+        said_back = speak(int(emulator.client.meta.endpoint_url.rpartition(":")[2]))
+        assert said_back == ["one", "two"]
         run_sagemaker_request(emulator, STREAMER, monkeypatch)
         assert '"said":"text"' in capsys.readouterr().out
         emulator.end()
