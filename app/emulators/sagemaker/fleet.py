@@ -27,6 +27,7 @@ from trident.app.emulators.container import (
     free_port,
 )
 from trident.app.emulators.report import BreachReport
+from trident.app.emulators.sagemaker.bidirectional import BidirectionalStream
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits, SingleModelEndpoint
 from trident.app.emulators.sagemaker.errors import ApiError, validation_error
 from trident.app.emulators.sagemaker.invocation import (
@@ -226,6 +227,11 @@ class Fleet:
         with self._chosen(invocation) as copy, copy.endpoint.stream(invocation) as stream:
             self._note_session(copy, stream.headers)
             yield stream
+
+    def bidirectional(self, headers: Mapping[str, str]) -> BidirectionalStream:
+        """The call names no component, so an endpoint with one refuses it."""
+        with self._chosen(Invocation({}, b"")) as copy:
+            return copy.endpoint.bidirectional(headers)
 
     @contextmanager
     def _chosen(self, invocation: Invocation) -> Iterator[_Copy]:
