@@ -308,12 +308,12 @@ OPERATIONS: Final[dict[str, Operation]] = {
         },
         error="OpenAiError",
     ),
-    "embed": Operation(
+    "text_embed": Operation(
         "The vectors of texts",
         {JSON: listing(listing({"type": "number"}))},
         {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},
     ),
-    "rerank": Operation(
+    "text_rerank": Operation(
         "The indices and scores of texts, the best first",
         {JSON: listing(record({"index": NUMBER, "score": {"type": "number"}}, {"text": TEXT_VALUE}))},
         {
@@ -323,7 +323,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
             )
         },
     ),
-    "predict": Operation(
+    "text_predict": Operation(
         "The labels and scores of texts, the best first",
         {JSON: listing({})},
         {JSON: record({"inputs": ref("Texts")}, {"model": TEXT_VALUE})},

@@ -34,7 +34,13 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("trident ", {"serve", "validate", "doctor", "emulate", "trace", "completion", "version"}),
+        (
+            "trident ",
+            {
+                *("serve", "validate", "doctor", "emulate", "trace", "completion", "version"),
+                *("request", "status", "top", "openapi"),
+            },
+        ),
         ("trident val", {"validate"}),
         ("trident emulate ", {"azureml", "sagemaker", "vertex"}),
         ("trident completion ", {"bash", "zsh", "fish"}),

@@ -223,7 +223,7 @@ def test_the_platforms_routes_may_be_v2_paths() -> None:
     assert bench.post(path="/v2/models/other/infer").status_code == 200
 
 
-ABSENT = ["/", "/v1", "/predict", f"{PREDICT}/", f"/{PREDICT}", f"{HEALTH}/", "/v2/nothing", "/v2/", "/a/b/c"]
+ABSENT = ["/", "/v1", "/predictions", f"{PREDICT}/", f"/{PREDICT}", f"{HEALTH}/", "/v2/nothing", "/v2/", "/a/b/c"]
 
 
 @pytest.mark.parametrize("path", ABSENT)
