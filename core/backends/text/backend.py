@@ -13,13 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
-from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
-from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
-from trident.core.backends.registry import check_installed, importing
-from trident.core.backends.text import EXTRA
+from trident.core.backends.registry import importing
 from trident.core.backends.text.folder import TOKENIZER, TextModel, read_text_model
 from trident.core.backends.text.tasks import STRIDE, TASKS, Group, Task
 from trident.core.config.autocomplete import auto_complete, is_complete
@@ -30,7 +28,10 @@ from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.inference.tensors import Array
 from trident.core.observability.statistics import BucketUse
 
-_FRAMEWORK = "tokenizers"
+with importing("onnxruntime", "cpu"):  # the extra `text` brings the tokenizers alone
+    from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
+    from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
+
 _MAX_BATCH_SIZE = 1024
 # Texts of small requests that are run together. A large request is run alone, and in groups.
 _PREFERRED_BATCH_SIZE = 64
@@ -72,9 +73,8 @@ class TextBackend:
                 batching.preferred_batch_size.append(_PREFERRED_BATCH_SIZE)
 
     def check(self, config: ModelConfig) -> None:
-        """Raise a ServerError for execution providers that this ONNX Runtime lacks, or without `tokenizers`."""
+        """Raise a ServerError for execution providers that this ONNX Runtime lacks."""
         self._onnxruntime.check(config)
-        check_installed(_FRAMEWORK, EXTRA, config.name)
 
     def load(self, context: LoadContext) -> BackendModel:
         """Load one version: a session for each device, and one tokenizer. Raises a ServerError."""
@@ -219,8 +219,6 @@ def _make_task(model: TextModel, tokenizer: Any, session: Any) -> Task:
 
 def _read_tokenizer(model: TextModel, name: str) -> Any:
     """The Hub's tokenizer, set to cut texts as `model` says. Raises ModelLoadFailed."""
-    with importing("text", EXTRA):
-        from tokenizers import Tokenizer
     try:
         tokenizer = Tokenizer.from_file(str(model.folder / TOKENIZER))
     except Exception as error:  # the library raises nothing narrower

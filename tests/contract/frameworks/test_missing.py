@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.frameworks.framework_models import framework_models
 from tests.contract.servers.server import ServerProcess
+from tests.hub_folders import write_folder
 from tests.unit.core.backends.tensorrt.plans import add_sub as add_sub_plan
 from tests.unit.core.backends.tensorrt.plans import write_plan
 from tests.unit.onnx_models import add_sub, write_version
@@ -26,7 +27,7 @@ SITE = """
 import sys
 from importlib.machinery import PathFinder
 
-FRAMEWORKS = {"onnxruntime", "openvino", "tensorflow", "tensorrt", "torch", "treelite"}
+FRAMEWORKS = {"onnxruntime", "openvino", "tensorflow", "tensorrt", "torch", "treelite", "tokenizers"}
 
 class WithoutFrameworks:
     @staticmethod
@@ -55,6 +56,7 @@ EXTRAS = {
     "script": "torch",
     "module": "torch",
     "plan": "tensorrt",
+    "hub": "text",
 }
 
 
@@ -71,6 +73,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
             (repository / name / "1").mkdir(parents=True)
             (repository / name / "config.pbtxt").write_text(config)
             (repository / name / "1" / file).touch()
+    write_folder(repository / "hub")
     write_plan(repository / "plan" / "1", add_sub_plan())
     (folder / "sitecustomize.py").write_text(SITE)
     environment = {**os.environ, "PYTHONPATH": str(folder)}
