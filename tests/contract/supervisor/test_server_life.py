@@ -154,7 +154,9 @@ def test_json_log_has_one_object_per_line(tmp_path: Path) -> None:
     assert any("200" in event["message"] for event in events if event["logger"] == "trident.access")
     native = [event for event in events if event["logger"] == "trident.onnxruntime"]
     assert len(native) > 10
-    assert {(event["level"], event["session"]) for event in native} == {("VERBOSE", "simple")}
+    assert {event["level"] for event in native} == {"VERBOSE"}
+    # What belongs to no session is "Default", as ONNX Runtime calls it.
+    assert "simple" in {event["session"] for event in native} <= {"simple", "Default"}
 
 
 @pytest.mark.shapes("one-process", "front-ends")
