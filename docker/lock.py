@@ -31,7 +31,7 @@ STAGES = ("cpu", "gpu", "gpu12")
 # What these stages install stays in them: the build tools, and what compiles the project.
 BUILD_STAGES = ("build", "compile")
 # Not `tensorrt`, whose lock files are written by hand: docker/extras/gpu-tensorrt.lock.
-EXTRAS = ("openvino", "tensorflow", "text", "torch", "trees")
+EXTRAS = ("azure", "openvino", "tensorflow", "text", "torch", "trees")
 # PyTorch for GPUs has a CUDA of its own, which is 13.
 OF_A_STAGE = ("cpu-torch", "gpu-torch")
 # Small, and in every image.

@@ -236,7 +236,7 @@ def lacks_azure(location: Location, package: str | None) -> RepositoryUnavailabl
     """The error for a location in Azure where its SDK is not installed."""
     return RepositoryUnavailable(
         f"as:// file-system not supported: {location.text} needs the package {package}",
-        hint="pip install 'trident[azure]'",
+        hint="pip install 'trident-inference[azure]'",
     )
 
 
