@@ -58,7 +58,7 @@ class Event(NamedTuple):
 
 
 def decode(buffer: bytes) -> tuple[Event, bytes] | None:
-    """The first event, and the bytes after it; None if it is incomplete. Raises ValueError for what is no event."""
+    """The first event, and the bytes after it; None if it is incomplete. Raises ValueError for other bytes."""
     if len(buffer) < _OVERHEAD:
         return None
     size, headers_size, checksum = struct.unpack_from(">III", buffer)

@@ -385,7 +385,7 @@ def _azure_credential(entry: object, where: str) -> AzureCredential:
     credential = AzureCredential(**_texts(entry, where, ("account_str", "account_key", "auth_type", "client_id")))
     if credential.auth_type not in _AZURE_AUTH_TYPES:
         known = ", ".join(filter(None, _AZURE_AUTH_TYPES))
-        raise ConfigInvalid(f"{where}: 'auth_type' is none of {known}", hint=_HINT)
+        raise ConfigInvalid(f"{where}: 'auth_type' must be one of {known}", hint=_HINT)
     return credential
 
 

@@ -383,7 +383,7 @@ def test_repr_hides_secrets(tmp_path: Path) -> None:
         (f'{{"s3": {{"": {{"secret_key": "{SECRET}"}}}}}}'.encode(), "'secret_key' but no 'key_id'"),
         (b'{"s3": {"": {}, "x": {"key_id": "k"}}}', "entry 2 of section 's3'"),
         (f'{{"gs": {{"": {{"x": "{SECRET}"}}}}}}'.encode(), "entry 1 of section 'gs'"),
-        (b'{"as": {"": {"auth_type": "password"}}}', "'auth_type' is none of key, managed_identity, default"),
+        (b'{"as": {"": {"auth_type": "password"}}}', "'auth_type' must be one of key, managed_identity, default"),
         (b" " * ((1 << 20) + 1), "more than 1048576 bytes"),
     ],
 )
