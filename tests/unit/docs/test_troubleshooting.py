@@ -32,7 +32,6 @@ QUOTE = re.compile(r"`([^`]+)`")
 ONLY_IN_SOURCE = {
     "traces cannot be written to …: …",
     "spans cannot be sent to …: …",
-    "the mode opentelemetry needs packages that are not installed: …",
     "trace file name is not given: …",
     "the directory that HTTP workers and engine share …",
     "cannot share … bytes of memory with the engine: …",
@@ -61,8 +60,6 @@ ONLY_IN_SOURCE = {
     "the Python environment of '…' cannot run models: …",
     "the Python environment '…' has no interpreter",
     "without effect here: …",
-    "ignore … in …: models do not have such names",
-    "the response cache 'redis' needs the package redis, which is not installed: …",
     "bypassing the response cache at …, so every request is executed: …",
     "the response cache at … keeps no more answers: …",
     "the response cache at … has a damaged answer: …",
@@ -70,7 +67,6 @@ ONLY_IN_SOURCE = {
     "no disk space to count requests in …",
     "an unexpected error ended the process",
     "the worker (pid …) … and is restarted in … s",
-    "'…' is no longer in its repository",
     "no GPU metrics: …",
     "the metrics cannot be written to stdout: …",
     "… log lines were dropped because the reader of the log did not keep up",
@@ -121,7 +117,6 @@ ONLY_IN_SOURCE = {
     "Exit timeout expired. Exiting immediately.",
     "Model '…' (version …) has … in-flight inferences",
     "generate expects model to produce exactly 1 response",
-    "the models are still being loaded",
     "model '…' is still being loaded",
 }
 
