@@ -116,10 +116,12 @@ def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]
     """
     ours, theirs = split_arguments(arguments)
     values, others = read_values(ACCEPTED, ours)
-    if len(others) != 2 or others[0] != VERTEX:
-        raise BadOption("one model must be named: trident emulate vertex GS_URI_OR_DIR")
+    if not 1 <= len(others) <= 2 or others[0] != VERTEX:
+        raise BadOption("at most one model can be named: trident emulate vertex [GS_URI_OR_DIR]")
+    model = others[1] if others[1:] else ""
+    if not model:
+        _check_empty(values, theirs)
     _check_together(values)
-    model = others[1]
     return EmulatorOptions(
         model=model,
         command=[*CONTAINER_COMMAND, "serve"],
@@ -132,6 +134,15 @@ def read_vertex_options(arguments: Sequence[str], environment: Mapping[str, str]
         batch=_batch(values) if values["batch"] else None,
         cache=read_cloud_cache(values, environment),
     )
+
+
+def _check_empty(values: dict[str, Any], theirs: Sequence[str]) -> None:
+    """Raise BadOption for what describes a model where none is named."""
+    for each in ACCEPTED[1:]:
+        if each not in CACHE_OPTIONS and values[each.flag] != each.default:
+            raise BadOption.of(f"--{each.flag}", "it goes with a model: trident emulate vertex GS_URI_OR_DIR")
+    if theirs:
+        raise BadOption("arguments of a container go with a model: trident emulate vertex GS_URI_OR_DIR -- …")
 
 
 def _check_together(values: dict[str, Any]) -> None:
@@ -220,6 +231,8 @@ _SDK = """\
   client = aiplatform_v1.PredictionServiceClient(
       transport="rest", client_options={{"api_endpoint": "{url}"}}, credentials=AnonymousCredentials())
   client.predict(endpoint="{endpoint}", instances=[…])"""
+_DEPLOY = """\
+  python -m deploy.vertex upload --api-endpoint={url} --project=any --location=us-central1 …"""
 _CURL = """\
   curl -d @body {url}/v1/{endpoint}/invoke/PATH"""
 
@@ -233,7 +246,11 @@ def emulate_vertex(arguments: Sequence[str]) -> int:
     options = read_vertex_options(arguments, process_environment())
     emulator = Emulator(options, sys.stdout, sys.stderr)
     with stop_signals() as stopped:
-        return emulator.run(stopped, lambda url: print_line(example(options.deployment, url), sys.stdout))
+        return emulator.run(stopped, lambda url: print_line(_example(options, url), sys.stdout))
+
+
+def _example(options: EmulatorOptions, url: str) -> str:
+    return example(options.deployment, url) if options.model else _DEPLOY.format(url=url)
 
 
 def example(deployment: Deployment, url: str) -> str:

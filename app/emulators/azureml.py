@@ -65,7 +65,7 @@ class Emulator(PlatformEmulator):
             container = Container([*options.command, *options.arguments], environment)
             try:
                 api.probes = Probes(container, client, port, READY_ROUTE, bounds, self.report, self._say)
-                if self._serve(api, api.probes, stopped, "the endpoint"):
+                if self._serve(api, api.probes, stopped, "the container is ready; the endpoint"):
                     self._say(counted(api.calls, "call"))
                 client.close()
                 container.stop(bounds.stop_s, self.report)

@@ -73,12 +73,12 @@ class PlatformEmulator(ABC):
     def _run_in(self, folder: Path, stopped: threading.Event) -> bool:
         """Run the container, with its files below `folder`. Returns False for a failure that is no breach."""
 
-    def _serve(self, api: ApiServer, probes: Probes, stopped: threading.Event, what: str) -> bool:
+    def _serve(self, api: ApiServer, probes: Probes, stopped: threading.Event, ready: str) -> bool:
         """Serve the API from the time the container is ready until `stopped`. False if it does not become ready."""
         if not probes.wait_until_ready(stopped.is_set):
             return False
         with api:
-            self._say(f"the container is ready; {what} is at {api.url}")
+            self._say(f"{ready} is at {api.url}")
             if self._on_ready is not None:
                 self._on_ready(api.url)
             probes.watch(stopped)

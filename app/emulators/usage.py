@@ -36,7 +36,8 @@ s3://bucket/prefix or gs://bucket/prefix.
   --output=DIR      the folder or s3://bucket/prefix of its output
 
 Vertex AI: PredictionServiceClient(transport="rest", client_options={"api_endpoint": ...}) works with it. A folder is
-copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR_HOST.
+copied; a gs:// address is passed to the server unchanged, with STORAGE_EMULATOR_HOST. Without a MODEL the project is
+empty, and python -m deploy.vertex --api-endpoint=... or the SDK uploads and deploys models to it.
 
   --port=integer                    port of the API; default 0, any free one
   --env=NAME=VALUE                  a variable of the model's environment, not AIP_...; repeatable

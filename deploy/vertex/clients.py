@@ -88,7 +88,8 @@ class Clients:
 
 def _transport(kind: Any, address: str, credentials: Any) -> Any:
     """The SDK's REST transport, except that it polls operations at /v1/: the SDK uses /ui/, which is undocumented."""
-    options = {_GET_OPERATION: [{"method": "get", "uri": "/v1/{name=projects/*/locations/*/operations/*}"}]}
+    names = ("projects/*/locations/*/operations/*", "projects/*/locations/*/*/*/operations/*")
+    options = {_GET_OPERATION: [{"method": "get", "uri": f"/v1/{{name={name}}}"} for name in names]}
     operations = OperationsRestTransport(host=address, credentials=credentials, http_options=options, path_prefix="v1")
     made = type(
         "Transport",

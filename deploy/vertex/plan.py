@@ -287,7 +287,9 @@ class Place:
 
     def _child(self, kind: str, text: str) -> str:
         start = f"{self.name}/{kind}s/"
-        identity = text.removeprefix(start)
+        # The platform's answers name the project by its number.
+        numbered = re.compile(rf"projects/[0-9]+/locations/{self.location}/{kind}s/")
+        identity = numbered.sub("", text.removeprefix(start), count=1)
         if not _NAME.fullmatch(identity):
             raise BadOption.of(f"--{kind}", f"it takes an id, or a name that begins with {start}, not '{text}'")
         return start + identity

@@ -106,7 +106,7 @@ class Emulator(PlatformEmulator):
             try:
                 path, every_s = self._scraped()
                 probes = Probes(container, client, self._limits, self.report, models, scraped=path, scrape_s=every_s)
-                if self._serve(api, probes, stopped, "the runtime API"):
+                if self._serve(api, probes, stopped, "the container is ready; the runtime API"):
                     self._say(f"{_counted_calls(api)}, {counted(models.evictions, 'model')} evicted")
                 client.close()  # first, because a container that was told to end need not answer new requests
                 container.stop(self._limits.stop_s, self.report)
@@ -136,7 +136,7 @@ class Emulator(PlatformEmulator):
             api = RuntimeApi(fleet, port, self._limits, self.report, queue, fleet.operations())
             held.callback(api.close)
             held.callback(fleet.kill)
-            if self._serve(api, fleet, stopped, "the runtime API"):
+            if self._serve(api, fleet, stopped, "the container is ready; the runtime API"):
                 self._say(_counted_calls(api))
             fleet.close()
             if queue is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self, cast
 
 import orjson
@@ -14,17 +15,16 @@ import orjson
 from trident.app.emulators.api import ApiConnection, ApiServer
 from trident.app.emulators.container import ContainerFault, ContainerStream
 from trident.app.emulators.report import BreachReport
-from trident.app.emulators.vertex.direct import GrpcApi, direct_answer, read_direct_request
+from trident.app.emulators.vertex.control import control_call
+from trident.app.emulators.vertex.direct import DirectCalls, GrpcApi, direct_answer, read_direct_request
 from trident.app.emulators.vertex.endpoint import Endpoint
 from trident.app.emulators.vertex.limits import (
-    Deployment,
     GoogleError,
-    PlatformLimits,
     invalid,
     refused,
     request_too_large,
 )
-from trident.app.emulators.vertex.operation import Operation, Verb, read_operation
+from trident.app.emulators.vertex.operation import Operation, Verb, addressed, read_operation
 from trident.app.emulators.vertex.predictions import (
     RawRequest,
     passed_back,
@@ -34,6 +34,7 @@ from trident.app.emulators.vertex.predictions import (
     sdk_answer,
     sdk_answers,
 )
+from trident.app.emulators.vertex.project import Project
 
 _OK = 200
 _JSON = {"Content-Type": "application/json; charset=UTF-8"}
@@ -47,20 +48,10 @@ _SDK_OVERHEAD = 4096
 
 
 class VertexApi(ApiServer):
-    """Serves `endpoint` of `deployment` on `port`, 0 for any free one."""
+    """Serves `project` on `port`, 0 for any free one."""
 
-    def __init__(
-        self,
-        endpoint: Endpoint,
-        deployment: Deployment,
-        port: int,
-        limits: PlatformLimits,
-        report: BreachReport,
-        say: Callable[[str], None],
-    ) -> None:
-        self.endpoint = endpoint
-        self.deployment = deployment
-        self.limits = limits
+    def __init__(self, project: Project, port: int, report: BreachReport, say: Callable[[str], None]) -> None:
+        self.project = project
         self.report = report
         self._say = say
         self._grpc: GrpcApi | None = None
@@ -70,8 +61,8 @@ class VertexApi(ApiServer):
 
     def __enter__(self) -> Self:
         super().__enter__()
-        if self.deployment.grpc_port:
-            self._grpc = GrpcApi(self.endpoint.direct, self.deployment, self.count)
+        if self.project.has_direct_calls:
+            self._grpc = GrpcApi(self._directly_called, self.count)
             self._say(f"gRPC calls are answered at {self._grpc.address}")
         return self
 
@@ -79,6 +70,11 @@ class VertexApi(ApiServer):
         if self._grpc is not None:
             self._grpc.stop()
         super().__exit__()
+
+    @contextmanager
+    def _directly_called(self, endpoint_id: str) -> Iterator[DirectCalls]:
+        with self.project.called(endpoint_id) as endpoint:
+            yield endpoint.direct
 
     @property
     def address(self) -> str:
@@ -103,76 +99,77 @@ class _Connection(ApiConnection):
 
     def _answer(self) -> None:
         try:
-            self._answer_to(self._operation())
+            if (change := control_call(self.command, self.path)) is not None:
+                body = self.read_body(self._length())
+                self._reply_json(change(self._api.project, body, self._api.address))
+                return
+            with ExitStack() as stack:
+                self._answer_to(*self._called(stack))
         except GoogleError as error:
             self.reply(error.code, _JSON, error.body())
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
-    def _operation(self) -> Operation:
+    def _called(self, stack: ExitStack) -> tuple[Operation, Endpoint]:
         try:
-            return read_operation(self.command, self.path, self._api.deployment)
+            endpoint = stack.enter_context(self._api.project.called(*addressed(self.path)))
+            return read_operation(self.command, self.path, endpoint.deployment), endpoint
         except GoogleError:
             self.drain(self._length())
             raise
 
-    def _answer_to(self, operation: Operation) -> None:
-        if operation.verb is Verb.GET:
-            self._reply_json(self._api.deployment.resource(self._api.address))
-            return
-        body = self._body(operation)
+    def _answer_to(self, operation: Operation, endpoint: Endpoint) -> None:
+        body = self._body(operation, endpoint)
         self._api.count()
         if operation.verb in (Verb.PREDICT, Verb.EXPLAIN):
-            self._predict(body, is_explain=operation.verb is Verb.EXPLAIN)
+            self._predict(body, endpoint, is_explain=operation.verb is Verb.EXPLAIN)
         elif operation.verb is Verb.STREAM_RAW_PREDICT:
-            self._stream(self._raw(body, operation), operation)
+            self._stream(self._raw(body, operation, endpoint), operation, endpoint)
         elif operation.verb is Verb.DIRECT_RAW_PREDICT:
-            self._reply_json(direct_answer(self._api.endpoint.direct.predict(*read_direct_request(body))))
+            self._reply_json(direct_answer(endpoint.direct.predict(*read_direct_request(body))))
         elif operation.verb is Verb.RAW_PREDICT:
-            self._raw_predict(self._raw(body, operation), operation)
+            self._raw_predict(self._raw(body, operation, endpoint), operation, endpoint)
         else:
-            answer = self._api.endpoint.invoke(self.command, operation.route, self._raw(body, operation))
-            self.reply(answer.status, passed_back(answer.headers, self._api.deployment), answer.body)
+            answer = endpoint.invoke(self.command, operation.route, self._raw(body, operation, endpoint))
+            self.reply(answer.status, passed_back(answer.headers, endpoint.deployment), answer.body)
 
     def _length(self) -> int:
         """The length of the body in bytes; 0 for a request without a body, which need not give a length."""
         return self.body_length() if self.command == "POST" or "Content-Length" in self.headers else 0
 
-    def _body(self, operation: Operation) -> bytes:
-        most, length = self._api.limits.body_bytes, self._length()
+    def _body(self, operation: Operation, endpoint: Endpoint) -> bytes:
+        most, length = endpoint.limits.body_bytes, self._length()
         has_envelope = operation.from_sdk or operation.verb is Verb.DIRECT_RAW_PREDICT
         limit = int(most * _SDK_FACTOR) + _SDK_OVERHEAD if has_envelope else most
         if length > limit:
             self.drain(length)
-            raise self._too_large(length)
+            raise self._too_large(length, most)
         return self.read_body(length)
 
-    def _too_large(self, length: int) -> GoogleError:
-        most = self._api.limits.body_bytes
+    def _too_large(self, length: int, most: int) -> GoogleError:
         self._api.report.add(f"the caller sent a request body of {length} bytes, where the endpoint takes {most}")
         return request_too_large(length, most)
 
-    def _predict(self, body: bytes, *, is_explain: bool) -> None:
-        if len(body) > self._api.limits.body_bytes:
-            raise self._too_large(len(body))
+    def _predict(self, body: bytes, endpoint: Endpoint, *, is_explain: bool) -> None:
+        if len(body) > endpoint.limits.body_bytes:
+            raise self._too_large(len(body), endpoint.limits.body_bytes)
         request = read_predict_request(body, is_explain=is_explain)
         if is_explain:
             self._api.note(_EXPLAIN_NOTE)
-        endpoint = self._api.endpoint
         self._reply_json(endpoint.explain(request) if is_explain else endpoint.predict(request))
 
-    def _raw(self, body: bytes, operation: Operation) -> RawRequest:
+    def _raw(self, body: bytes, operation: Operation, endpoint: Endpoint) -> RawRequest:
         headers = self.headers.items()
         if not operation.from_sdk:
             return read_raw_request(headers, body)
         request = read_sdk_request(headers, body)
-        if len(request.body) > self._api.limits.body_bytes:
-            raise self._too_large(len(request.body))
+        if len(request.body) > endpoint.limits.body_bytes:
+            raise self._too_large(len(request.body), endpoint.limits.body_bytes)
         return request
 
-    def _raw_predict(self, request: RawRequest, operation: Operation) -> None:
-        answer = self._api.endpoint.raw_predict(request)
-        headers = passed_back(answer.headers, self._api.deployment)
+    def _raw_predict(self, request: RawRequest, operation: Operation, endpoint: Endpoint) -> None:
+        answer = endpoint.raw_predict(request)
+        headers = passed_back(answer.headers, endpoint.deployment)
         if not operation.from_sdk:
             self.reply(answer.status, headers, answer.body)
         elif answer.status != _OK:
@@ -180,19 +177,19 @@ class _Connection(ApiConnection):
         else:
             self.reply(_OK, {**headers, **_JSON}, sdk_answer(answer.headers, answer.body))
 
-    def _stream(self, request: RawRequest, operation: Operation) -> None:
-        with self._api.endpoint.stream(request) as stream:
-            headers = passed_back(stream.headers, self._api.deployment)
+    def _stream(self, request: RawRequest, operation: Operation, endpoint: Endpoint) -> None:
+        with endpoint.stream(request) as stream:
+            headers = passed_back(stream.headers, endpoint.deployment)
             if not operation.from_sdk:
                 self._reply_stream(stream.status, headers, stream.parts())
             elif stream.status != _OK:
-                raise refused(stream.status, self._whole(stream))
+                raise refused(stream.status, self._whole(stream, endpoint))
             else:
                 self._reply_stream(_OK, {**headers, **_JSON}, sdk_answers(stream.headers, stream.parts()))
 
-    def _whole(self, stream: ContainerStream) -> str:
+    def _whole(self, stream: ContainerStream, endpoint: Endpoint) -> str:
         try:
-            return stream.whole(self._api.limits.body_bytes).text
+            return stream.whole(endpoint.limits.body_bytes).text
         except ContainerFault as fault:
             self._api.report.add(f"a streamed answer: the container {fault}")
             return f"the container {fault}"

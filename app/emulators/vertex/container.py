@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 
@@ -37,6 +39,7 @@ from trident.app.settings.reading import CloudCache
 from trident.core.errors import ConfigInvalid
 
 RESERVED_PREFIX = "AIP_"
+_POLL_S = 0.05
 _MACHINE_TYPE = "n1-standard-4"
 # A real container has its ports to itself and listens on all addresses.
 _GRPC_ADDRESS = "TRIDENT_GRPC_ADDRESS"
@@ -162,6 +165,41 @@ class DeployedContainer:
 
     def _has_traffic(self) -> bool:
         return self._probes is not None and self._probes.has_traffic
+
+
+class RunningContainer:
+    """Runs `deployed` on a thread of its own, which probes it until `stop`."""
+
+    def __init__(self, deployed: DeployedContainer) -> None:
+        self.endpoint = deployed.endpoint
+        self._deployed = deployed
+        self._stopped = threading.Event()
+        self._is_ready: Future[bool] = Future()
+        self._thread = threading.Thread(target=self._run, name="container")
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._deployed as probes:
+                self._is_ready.set_result(probes.wait_until_ready(self._stopped.is_set))
+                if self._is_ready.result():
+                    probes.watch(self._stopped)
+        except OSError as error:  # of the start
+            self._is_ready.set_exception(ConfigInvalid(f"the container does not start: {error}"))
+
+    def wait_until_ready(self, is_stopped: Callable[[], bool]) -> bool:
+        """False if it is stopped before, or its deployment has failed. Raises ConfigInvalid if it does not start."""
+        while True:
+            try:
+                return self._is_ready.result(_POLL_S)
+            except TimeoutError:
+                if is_stopped():
+                    self._stopped.set()
+
+    def stop(self) -> None:
+        """Returns when the container has ended."""
+        self._stopped.set()
+        self._thread.join()
 
 
 # The platform makes its own copy, which does not change. The emulator copies a local folder; for artifacts in a

@@ -12,6 +12,7 @@ import binascii
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -183,10 +184,9 @@ _Response = _message("DirectRawPredictResponse", output=_BYTES)
 class GrpcApi:
     """Serves the direct calls over gRPC on a free port of this machine, from construction until `stop`."""
 
-    def __init__(self, calls: DirectCalls, deployment: Deployment, count: Callable[[], None]) -> None:
-        calls.check_health()
-        self._calls = calls
-        self._deployment = deployment
+    def __init__(self, called: Callable[[str], AbstractContextManager[DirectCalls]], count: Callable[[], None]) -> None:
+        """`called` gives what answers a call of the endpoint with this id."""
+        self._called = called
         self._count = count
         self._server = grpc.server(ThreadPoolExecutor(_THREADS, "gRPC API"), handlers=[self], options=_NO_LIMIT)
         self.address = f"{HOST}:{self._server.add_insecure_port(f'{HOST}:0')}"
@@ -209,8 +209,8 @@ class GrpcApi:
     def _predict(self, request: Any, context: grpc.ServicerContext) -> Any:
         self._count()
         try:
-            self._check_endpoint(request.endpoint)
-            return _Response(output=self._calls.predict(request.method_name, request.input))
+            with self._called(_last(request.endpoint)) as calls:
+                return _Response(output=calls.predict(request.method_name, request.input))
         except GoogleError as error:
             _abort(context, error)
 
@@ -219,7 +219,6 @@ class GrpcApi:
         self._count()
         try:
             first = next(requests, _Request())
-            self._check_endpoint(first.endpoint)
 
             def messages() -> Iterator[bytes]:
                 if first.input:
@@ -227,8 +226,9 @@ class GrpcApi:
                 for request in requests:
                     yield request.input
 
-            for answer in self._calls.stream(first.method_name, messages()):
-                yield _Response(output=answer)
+            with self._called(_last(first.endpoint)) as calls:
+                for answer in calls.stream(first.method_name, messages()):
+                    yield _Response(output=answer)
         except GoogleError as error:
             _abort(context, error)
 
@@ -238,9 +238,9 @@ class GrpcApi:
         over_http = "PredictionServiceClient(transport='rest')"
         _abort(context, GoogleError(501, f"the emulator plays {name} over HTTP: {over_http}"))
 
-    def _check_endpoint(self, name: str) -> None:
-        if name.rpartition("/")[2] != self._deployment.endpoint_id:
-            raise GoogleError(404, f"Endpoint `{name}` is not found; the emulator has one: {self._deployment.endpoint}")
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _abort(context: grpc.ServicerContext, error: GoogleError) -> None:

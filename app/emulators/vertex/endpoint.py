@@ -43,8 +43,8 @@ class Endpoint:
         has_traffic: Callable[[], bool],
     ) -> None:
         self._client = client
-        self._deployment = deployment
-        self._limits = limits
+        self.deployment = deployment
+        self.limits = limits
         self._report = report
         self._has_traffic = has_traffic
         self.direct = DirectCalls(deployment, limits, report, has_traffic)
@@ -55,10 +55,10 @@ class Endpoint:
         metadata = {} if found.metadata is None else {"metadata": found.metadata}
         return {
             "predictions": found.values,
-            "deployedModelId": self._deployment.deployed_model_id,
-            "model": self._deployment.model,
-            "modelDisplayName": self._deployment.display_name,
-            "modelVersionId": self._deployment.model_version_id,
+            "deployedModelId": self.deployment.deployed_model_id,
+            "model": self.deployment.model,
+            "modelDisplayName": self.deployment.display_name,
+            "modelVersionId": self.deployment.model_version_id,
             **metadata,
         }
 
@@ -71,13 +71,13 @@ class Endpoint:
         found = self.predictions(request)
         return {
             "explanations": [{"attributions": []} for _ in range(request.count)],
-            "deployedModelId": self._deployment.deployed_model_id,
+            "deployedModelId": self.deployment.deployed_model_id,
             "predictions": found.values,
         }
 
     def predictions(self, request: PredictRequest) -> Predictions:
         """The container's predictions. Raises GoogleError."""
-        path = self._deployment.predict_path
+        path = self.deployment.predict_path
         answer = self._ask("POST", path, RawRequest(_JSON, request.body))
         if answer.status != _OK:
             raise refused(answer.status, answer.text)
@@ -92,7 +92,7 @@ class Endpoint:
 
     def raw_predict(self, request: RawRequest) -> ContainerAnswer:
         """The container's answer with any status. Raises GoogleError if there is none."""
-        return self._ask("POST", self._deployment.predict_path, request)
+        return self._ask("POST", self.deployment.predict_path, request)
 
     def invoke(self, method: str, path: str, request: RawRequest) -> ContainerAnswer:
         """The container's answer for any path. Raises GoogleError if there is none."""
@@ -102,9 +102,9 @@ class Endpoint:
     def stream(self, request: RawRequest) -> Iterator[ContainerStream]:
         """The answer of `raw_predict` as a stream. Reading it raises ContainerFault."""
         self._check_traffic()
-        path = self._deployment.predict_path
+        path = self.deployment.predict_path
         opened = self._client.open(
-            "POST", path, headers=request.headers, body=request.body, within_s=self._limits.inference_s
+            "POST", path, headers=request.headers, body=request.body, within_s=self.limits.inference_s
         )
         with ExitStack() as stack:
             try:
@@ -119,7 +119,7 @@ class Endpoint:
         self._check_traffic()
         try:
             return self._client.ask(
-                method, path, headers=request.headers, body=_sent(method, request), within_s=self._limits.inference_s
+                method, path, headers=request.headers, body=_sent(method, request), within_s=self.limits.inference_s
             )
         except ClientClosed:
             raise _undeployed() from None
@@ -135,7 +135,7 @@ class Endpoint:
         if fault.is_late:
             return GoogleError(504, f"the container {fault}")
         if fault.is_large:
-            return response_too_large(self._deployment, self._limits.body_bytes)
+            return response_too_large(self.deployment, self.limits.body_bytes)
         return GoogleError(503, f"the container {fault}")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
 
 import orjson
 
@@ -68,7 +67,7 @@ def batch_limits(deployment_s: float | None = None) -> PlatformLimits:
 # Source: docs/spec/vertex.md section A1.
 
 
-_CREATED = "2026-01-01T00:00:00Z"
+PROJECT_NUMBER = "123456789012"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +78,7 @@ class Deployment:
     `is_invoked`: the model has an invoke route prefix, so callers reach every path of the container by `invoke` only.
     """
 
-    project_number: str = "123456789012"
+    project_number: str = PROJECT_NUMBER
     location: str = "us-central1"
     endpoint_id: str = "1234567890123456789"
     deployed_model_id: str = "2345678901234567890"
@@ -118,28 +117,6 @@ class Deployment:
     def _location(self) -> str:
         return f"projects/{self.project_number}/locations/{self.location}"
 
-    def resource(self, address: str) -> dict[str, Any]:
-        """The endpoint resource that the API returns; `address` is a dedicated endpoint's, `host:port`."""
-        dedicated = {"dedicatedEndpointEnabled": True, "dedicatedEndpointDns": address}
-        return {
-            "name": self.endpoint,
-            "displayName": self.display_name,
-            "deployedModels": [
-                {
-                    "id": self.deployed_model_id,
-                    "model": self.model,
-                    "modelVersionId": self.model_version_id,
-                    "displayName": self.display_name,
-                    "createTime": _CREATED,
-                    "dedicatedResources": {"minReplicaCount": 1, "maxReplicaCount": 1},
-                }
-            ],
-            "trafficSplit": {self.deployed_model_id: 100},
-            "createTime": _CREATED,
-            "updateTime": _CREATED,
-            **(dedicated if self.endpoint_type is EndpointType.DEDICATED else {}),
-        }
-
 
 # Source: https://github.com/googleapis/googleapis/blob/master/google/rpc/code.proto
 
@@ -151,6 +128,7 @@ class CanonicalCode(IntEnum):
     INVALID_ARGUMENT = 3
     DEADLINE_EXCEEDED = 4
     NOT_FOUND = 5
+    ALREADY_EXISTS = 6
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     FAILED_PRECONDITION = 9

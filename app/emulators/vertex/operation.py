@@ -14,7 +14,7 @@ from trident.app.emulators.vertex.limits import Deployment, EndpointType, Google
 
 
 class Verb(StrEnum):
-    """The operations that callers reach over HTTP, and GET, which returns the endpoint resource."""
+    """The operations that callers reach over HTTP."""
 
     PREDICT = "predict"
     RAW_PREDICT = "rawPredict"
@@ -22,12 +22,11 @@ class Verb(StrEnum):
     EXPLAIN = "explain"
     DIRECT_RAW_PREDICT = "directRawPredict"
     INVOKE = "invoke"
-    GET = "get"
 
 
 _PATH = re.compile(
     r"/v1(?:beta1)?/projects/[^/:]+/locations/[^/:]+/endpoints/(?P<endpoint>[^/:]+)"
-    r"(?::(?P<verb>[A-Za-z]+)|(?:/deployedModels/(?P<model>[^/:]+))?/invoke(?P<route>/.+)|(?P<resource>))"
+    r"(?::(?P<verb>[A-Za-z]+)|(?:/deployedModels/(?P<model>[^/:]+))?/invoke(?P<route>/.+))"
 )
 _FOR_PRODUCTS = ("directPredict", "streamDirectPredict", "streamingPredict")
 _CALLS = (Verb.PREDICT, Verb.RAW_PREDICT, Verb.STREAM_RAW_PREDICT, Verb.EXPLAIN, Verb.DIRECT_RAW_PREDICT)
@@ -43,20 +42,22 @@ class Operation:
     from_sdk: bool = False
 
 
+def addressed(target: str) -> tuple[str, str | None]:
+    """The ids of the endpoint that a call is for, and of the deployed model if it names one. Raises GoogleError."""
+    found = _PATH.fullmatch(target.partition("?")[0])
+    if found is None or not _PRINTABLE.fullmatch(target):
+        raise _unknown(target.partition("?")[0])
+    return found["endpoint"], found["model"]
+
+
 def read_operation(method: str, target: str, deployment: Deployment) -> Operation:
     """The operation of `target`, a path with its query. Raises GoogleError if `deployment` does not support it."""
     path, _, query = target.partition("?")
     found = _PATH.fullmatch(path)
-    if found is None or not _PRINTABLE.fullmatch(target):
+    if found is None:
         raise _unknown(path)
-    if found["endpoint"] != deployment.endpoint_id or found["model"] not in (None, deployment.deployed_model_id):
-        raise GoogleError(404, f"Endpoint `{path}` is not found; the emulator has one: {deployment.endpoint}")
     if found["route"] is not None:
         return _invocation(found["route"] + target[len(path) :], deployment)
-    if found["verb"] is None:
-        if method != "GET":
-            raise _unknown(path)
-        return Operation(Verb.GET)
     verb = _verb(found["verb"], path)
     if method != "POST":
         raise GoogleError(405, f"{verb} is called with POST")

@@ -84,8 +84,8 @@ def test_the_instance_options_of_a_batch_job_are_read() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "one model must be named"),
-        (["a", "b"], "one model must be named"),
+        (["--args=a"], "it goes with a model"),
+        (["a", "b"], "at most one model"),
         (["a", "--port=x"], "--port"),
         (["a", "--env=A"], "NAME=VALUE"),
         (["a", "--env=AIP_MODE=x"], "names that begin with AIP_"),

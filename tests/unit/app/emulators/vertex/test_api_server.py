@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -18,6 +18,7 @@ from trident.app.emulators.report import BreachReport
 from trident.app.emulators.vertex.api import VertexApi
 from trident.app.emulators.vertex.endpoint import Endpoint
 from trident.app.emulators.vertex.limits import Deployment, EndpointType, PlatformLimits
+from trident.app.emulators.vertex.project import Project
 
 LIMITS = PlatformLimits(body_bytes=10_000, inference_s=LIMIT_S)
 DEPLOYMENT = Deployment(endpoint_id="12", deployed_model_id="34", display_name="mine")
@@ -25,6 +26,10 @@ ENDPOINT = "/v1/projects/p/locations/l/endpoints/12"
 PREDICT_ROUTE = "/v1/endpoints/12/deployedModels/34:predict"
 SDK = "?%24alt=json%3Benum-encoding%3Dint"
 JSON = {"Content-Type": "application/json"}
+
+
+def unstarted(*_: Any) -> NoReturn:
+    raise AssertionError("this test starts no container")
 
 
 class Platform:
@@ -38,7 +43,9 @@ class Platform:
         self.container = ScriptedContainer(lambda call: self.answer)
         self.client = ContainerClient(self.container.port, limits)
         endpoint = Endpoint(self.client, deployment, limits, self.report, lambda: self.has_traffic)
-        self.api = VertexApi(endpoint, deployment, 0, limits, self.report, self.said.append)
+        project = Project(unstarted)
+        project.show(endpoint)
+        self.api = VertexApi(project, 0, self.report, self.said.append)
 
     def __enter__(self) -> Platform:
         self.container.__enter__()
