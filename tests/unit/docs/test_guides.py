@@ -102,7 +102,7 @@ NOTES = {
     "grpc-max-response-pool-size": "no such pool: a stream whose client does not read waits",
     "grpc-http2-max-pings-without-data": "no such limit",
     "grpc-address": "`unix:<path>` is a Unix socket",
-    "rate-limit-resource": "as many as the neediest instance holds of a resource that no option names",
+    "rate-limit-resource": "default: the largest amount that one instance requests",
     "pinned-memory-pool-byte-size": "no such pool",
     "cuda-memory-pool-byte-size": "ONNX Runtime's arena: `gpu_mem_limit` of a model",
     "cuda-virtual-address-size": "no implicit state",
