@@ -20,7 +20,7 @@ from trident.app.settings.server import ServerSettings
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 SERVERS = ("base", "gpu", "volume")
-PARTS = ("aws", "gcp", "hpa", "keda", "monitoring", "namespace")
+PARTS = ("aws", "gcp", "hpa", "keda", "keda-p99", "keda-queue", "monitoring", "namespace")
 OVERLAYS = tuple(sorted(path.name for path in (KUBERNETES / "overlays").iterdir()))
 # An old version, a common one, and the latest with schemas.
 KUBERNETES_VERSIONS = ("1.31", "1.34", kubernetes_validate.latest_version())
@@ -99,7 +99,8 @@ class Manifests:
         maps = {each["metadata"]["name"]: each["data"] for each in self.of("ConfigMap")}
         found: dict[str, str] = {}
         for source in self.container.get("envFrom", []):
-            found |= maps[source["configMapRef"]["name"]]
+            if "configMapRef" in source:
+                found |= maps[source["configMapRef"]["name"]]
         return found | {each["name"]: each["value"] for each in self.container.get("env", [])}
 
     @property
