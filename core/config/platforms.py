@@ -14,10 +14,13 @@ from trident.core.config.schema import ModelConfig
 ENSEMBLE = "ensemble"
 TENSORRT = "tensorrt_plan"
 TEXT = "text"
+GENAI = "genai"
 # What a folder of the Hugging Face Hub has beside its ONNX model: `model.onnx`, or others in a folder `onnx`.
 _HUB_FILES = frozenset({"config.json", "tokenizer.json"})
 _HUB_GRAPHS = frozenset({"model.onnx", "onnx"})
-# The runtime of a model of a framework that is Python code, which gets each request by itself.
+# What the model builder of ONNX Runtime GenAI writes beside the graph of a model that generates text.
+_GENAI_FILE = "genai_config.json"
+# The code of a model, and the runtime of one of a framework, which gets each request by itself.
 _PYTHON_CODE = "model.py"
 
 
@@ -46,6 +49,7 @@ PLATFORMS: tuple[Platform, ...] = (
     Platform("torch_aoti", "pytorch", "model.pt2"),
     Platform("", "python", "model.py"),
     Platform("", TEXT, "model.onnx"),
+    Platform("", GENAI, _GENAI_FILE),
 )
 _BACKENDS = {row.backend for row in PLATFORMS}
 _PADDED = [row for row in PLATFORMS if row.pads]
@@ -96,14 +100,23 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
 
 
 def is_hub_folder(files: Collection[str]) -> bool:
-    """Whether a folder with these names is one of the Hugging Face Hub with an ONNX model, without code of its own."""
+    """Whether a folder with these names is a model as it comes from the Hugging Face Hub, without code of its own."""
+    return bool(_hub_backend(files))
+
+
+def _hub_backend(files: Collection[str]) -> str:
+    """The backend of a folder of the Hub: one with an ONNX model, or one of ONNX Runtime GenAI; "" for any other."""
     names = frozenset(files)
-    return names >= _HUB_FILES and not names.isdisjoint(_HUB_GRAPHS) and "model.py" not in names
+    if _PYTHON_CODE in names:
+        return ""
+    if _GENAI_FILE in names:
+        return GENAI
+    return TEXT if names >= _HUB_FILES and not names.isdisjoint(_HUB_GRAPHS) else ""
 
 
 def _matching_row(config: ModelConfig, files: Collection[str]) -> Platform | None:
-    if not (config.backend or config.platform or config.default_model_filename) and is_hub_folder(files):
-        return next(row for row in PLATFORMS if row.backend == TEXT)
+    if not (config.backend or config.platform or config.default_model_filename) and (backend := _hub_backend(files)):
+        return next(row for row in PLATFORMS if row.backend == backend)
     rows = [row for row in PLATFORMS if not config.platform or row.name == config.platform]
     if config.backend:
         rows = [row for row in rows if row.backend == config.backend]

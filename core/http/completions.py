@@ -35,6 +35,7 @@ from trident.core.inference.tensors import BYTES, bytes_array
 _TEXT_INPUTS = ("text_input", "prompt", "text")
 _TEXT_OUTPUTS = ("text_output", "text")
 _CHAT_TEMPLATE = "chat_template"
+_TEMPLATE_TOKENS = ("bos_token", "eos_token")
 # Members that are for this server, not for the model.
 _OWN = frozenset({"model", "prompt", "messages", "stream", "stream_options", "n", "tools", "user"})
 # What TensorRT-LLM's models call them.
@@ -305,8 +306,10 @@ def _prompt_of_chat(front_end: HttpFrontEnd, name: str, body: Mapping[str, Any])
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise InvalidRequest("'messages' must be a list of objects with 'role' and 'content'")
     config = front_end.bridge.run(front_end.engine.model_config, name).parse()
-    source = config.parameters[_CHAT_TEMPLATE].string_value if _CHAT_TEMPLATE in config.parameters else ""
-    values = {"messages": [_plain(message) for message in messages], "tools": body.get("tools")}
+    said = {name: value.string_value for name, value in config.parameters.items()}
+    source = said.get(_CHAT_TEMPLATE, "")
+    values: dict[str, Any] = {name: said.get(name, "") for name in _TEMPLATE_TOKENS}
+    values |= {"messages": [_plain(message) for message in messages], "tools": body.get("tools")}
     try:
         return str(front_end.bridge.run(_rendered, source or _PLAIN_TEMPLATE, values))
     except Exception as error:  # whatever a template raises
@@ -322,7 +325,7 @@ def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rendered(source: str, values: Mapping[str, Any]) -> str:
-    return str(_template(source).render(**values, add_generation_prompt=True, bos_token="", eos_token=""))
+    return str(_template(source).render(**values, add_generation_prompt=True))
 
 
 @lru_cache(maxsize=32)

@@ -119,7 +119,7 @@ def detection_files(directory: ModelDirectory) -> frozenset[str]:
 
 def _hub_files(directory: ModelDirectory) -> frozenset[str]:
     """The names in a model's directory that is a folder of the Hub and has no versions; else none. Raises OSError."""
-    if not (directory.path / "tokenizer.json").is_file():
+    if not any((directory.path / name).is_file() for name in ("tokenizer.json", "genai_config.json")):
         return frozenset()
     folders = directory.folders()
     names = frozenset((*os.listdir(directory.path), *folders))

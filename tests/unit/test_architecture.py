@@ -65,7 +65,12 @@ IN_ONE_MODULE = (
 # Frameworks are known to their backends alone, which the registry finds by their folders. The table of Triton's names
 # lists backends that this server does not have as well. The backend `text` runs its graphs by the other one's sessions.
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
-    "onnxruntime": ("core/backends/onnxruntime/", "core/backends/text/", "core/config/platforms.py"),
+    "onnxruntime": (
+        "core/backends/genai/",
+        "core/backends/onnxruntime/",
+        "core/backends/text/",
+        "core/config/platforms.py",
+    ),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the
 # variables to its callers; boto3 and Google's libraries read theirs themselves.

@@ -12,6 +12,7 @@ import pytest
 
 from tests.contract.frameworks.framework_models import framework_models
 from tests.contract.servers.server import ServerProcess
+from tests.genai_folders import write_counter
 from tests.hub_folders import write_folder
 from tests.unit.core.backends.tensorrt.plans import add_sub as add_sub_plan
 from tests.unit.core.backends.tensorrt.plans import write_plan
@@ -27,7 +28,9 @@ SITE = """
 import sys
 from importlib.machinery import PathFinder
 
-FRAMEWORKS = {"onnxruntime", "openvino", "tensorflow", "tensorrt", "torch", "treelite", "tokenizers"}
+FRAMEWORKS = {
+    "onnxruntime", "onnxruntime_genai", "openvino", "tensorflow", "tensorrt", "torch", "treelite", "tokenizers"
+}
 
 class WithoutFrameworks:
     @staticmethod
@@ -57,6 +60,7 @@ EXTRAS = {
     "module": "torch",
     "plan": "tensorrt",
     "hub": "text",
+    "writer": "genai",
 }
 
 
@@ -74,6 +78,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
             (repository / name / "config.pbtxt").write_text(config)
             (repository / name / "1" / file).touch()
     write_folder(repository / "hub")
+    write_counter(repository / "writer")
     write_plan(repository / "plan" / "1", add_sub_plan())
     (folder / "sitecustomize.py").write_text(SITE)
     environment = {**os.environ, "PYTHONPATH": str(folder)}

@@ -161,7 +161,8 @@ def test_missing_label_file_is_named(tmp_path: Path) -> None:
 
 
 ANY = (
-    "expected one of model.savedmodel, model.graphdef, model.plan, model.onnx, model.xml, model.pt, model.pt2, model.py"
+    "expected one of model.savedmodel, model.graphdef, model.plan, model.onnx, model.xml, model.pt, model.pt2, "
+    "model.py, genai_config.json"
 )
 
 

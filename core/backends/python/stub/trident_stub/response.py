@@ -172,6 +172,10 @@ class InferenceResponseSender:
         """Whether the client went away. The request must still be ended."""
         return self._number != MADE_HERE and server.current().is_cancelled(self._number)
 
+    def is_full(self) -> bool:
+        """Whether `send` would wait for the client. Not in Triton's library: for models that have more to do."""
+        return self._number != MADE_HERE and server.current().is_full(self._number)
+
     def __del__(self) -> None:
         if self._number >= 0 and self._state is not SenderState.CLOSED:
             # The garbage collector may run in the middle of anything, where this thread must not send.

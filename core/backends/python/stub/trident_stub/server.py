@@ -44,6 +44,10 @@ class Server(Protocol):
         """Whether the client of a request went away. Costs no round trip."""
         ...
 
+    def is_full(self, request_number: int) -> bool:
+        """Whether `send` would block, because the client has not taken what was sent before."""
+        ...
+
     def log(self, level: int, message: str, file: str, line: int) -> None:
         """Write a line of the model's log. `level` is one of trident_stub.logger.LogLevel; `file` has no folder."""
         ...

@@ -224,6 +224,10 @@ class ServerCalls:
         self._channel.take_in()
         return request.is_cancelled
 
+    def is_full(self, request_number: int) -> bool:
+        request = self._open_request(request_number)
+        return request is not None and not request.may_send
+
     def _open_request(self, number: int) -> SenderCredit | None:
         try:
             request = self._open[number]

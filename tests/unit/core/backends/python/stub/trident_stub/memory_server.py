@@ -67,6 +67,9 @@ class MemoryServer:
     def is_cancelled(self, request_number: int) -> bool:
         return request_number in self.cancelled
 
+    def is_full(self, request_number: int) -> bool:
+        return False
+
     def log(self, level: int, message: str, file: str, line: int) -> None:
         self.lines.append((level, message, file, line))
 

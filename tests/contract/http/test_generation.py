@@ -1,0 +1,140 @@
+"""Folders of ONNX Runtime GenAI: a server, OpenAI's client and tritonclient, and a model that counts to twelve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import requests
+from tritonclient.grpc import InferenceServerClient, InferInput
+
+from tests.contract.servers.server import ServerProcess
+from tests.genai_folders import WORDS, write_adapter, write_counter
+
+# One sequence at a time: a second one begins when the first has ended.
+ONE = 'backend: "genai" parameters { key: "max_sequences" value { string_value: "1" } }'
+
+
+@pytest.fixture(scope="module")
+def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("generation")
+    write_adapter(write_counter(folder / "models" / "counter"))
+    write_counter(folder / "models" / "endless" / "1", context=4096, is_endless=True)
+    (folder / "models" / "endless" / "config.pbtxt").write_text(ONE)
+    with ServerProcess(folder / "models", folder / "log", "--shutdown-grace-secs=0") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"http://{server.address}/v1", api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_a_text_goes_on_until_its_end(client: Any) -> None:
+    answer = client.completions.create(model="counter", prompt=" one two")
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == ("".join(f" {w}" for w in WORDS[2:]), "stop")
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2, 11)
+    answer = client.completions.create(model="counter", prompt=" one two", max_tokens=3)
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" three four five", "length")
+    answer = client.completions.create(model="counter", prompt=" one two", stop=["six", "fi"])
+    assert (answer.choices[0].text, answer.choices[0].finish_reason) == (" three four ", "stop")
+
+
+def test_a_chat_is_streamed_by_the_template_of_the_folder(client: Any) -> None:
+    messages = [{"role": "user", "content": "three"}]
+    stream = client.chat.completions.create(
+        model="counter", messages=messages, max_completion_tokens=2, stream=True, stream_options={"include_usage": True}
+    )
+    chunks = list(stream)
+    assert [choice.delta.content for chunk in chunks for choice in chunk.choices] == [" four", " five", ""]
+    assert (chunks[-2].choices[0].finish_reason, chunks[-1].usage.total_tokens) == ("length", 3)
+
+
+def test_streams_that_run_together_get_their_own_answers(client: Any) -> None:
+    def ask(at: int) -> tuple[str, str]:
+        stream = client.completions.create(model="counter", prompt=f" {WORDS[at]}", stream=True)
+        return "".join(chunk.choices[0].text for chunk in stream), "".join(f" {word}" for word in WORDS[at + 1 :])
+
+    with ThreadPoolExecutor(8) as pool:
+        for text, expected in pool.map(ask, range(11)):
+            assert text == expected
+
+
+def test_a_seed_makes_the_same_answer_again(client: Any) -> None:
+    def ask(seed: int) -> str:
+        answer = client.completions.create(
+            model="counter", prompt=" one", temperature=50, seed=seed, max_tokens=40, extra_body={"top_k": 300}
+        )
+        return str(answer.choices[0].text)
+
+    assert ask(7) == ask(7)
+    assert len({ask(seed) for seed in range(5)}) > 1
+
+
+def test_an_adapter_is_named_by_the_request(client: Any) -> None:
+    answer = client.completions.create(
+        model="counter", prompt=" five", max_tokens=3, extra_body={"adapter": "backwards"}
+    )
+    assert answer.choices[0].text == " four three two"
+    with pytest.raises(openai.BadRequestError, match="no adapter 'other': the model has backwards"):
+        client.completions.create(model="counter", prompt=" five", extra_body={"adapter": "other"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"prompt": " one" * 64}, "the prompt has 64 tokens, the model takes 63"),
+        ({"prompt": ""}, "'text_input' is empty"),
+        ({"prompt": " one", "temperature": -1}, "'temperature' is -1"),
+        ({"prompt": " one", "max_tokens": 0}, "'max_tokens' is 0"),
+        ({"prompt": " one", "frequency_penalty": 1}, "'frequency_penalty' is not supported"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(client: Any, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="counter", **arguments)
+    assert message in caught.value.body["message"]
+
+
+def test_a_client_that_leaves_ends_its_text(client: Any) -> None:
+    stream = client.completions.create(model="endless", prompt=" one", stream=True)
+    assert next(stream).choices[0].text == " two"
+    stream.close()
+    answer = client.completions.create(model="endless", prompt=" two", max_tokens=2, timeout=20)
+    assert answer.choices[0].text == " three four"
+
+
+def test_triton_clients_generate(server: ServerProcess) -> None:
+    url = f"http://{server.address}/v2/models/counter"
+    answer = requests.post(f"{url}/generate", json={"text_input": " one", "max_tokens": 2}).json()
+    assert answer["text_output"] == " two three"
+    body = {"text_input": " one", "max_tokens": 2, "stream": True}
+    events = requests.post(f"{url}/generate_stream", json=body).text.split("\n\n")
+    assert [" two" in events[0], " three" in events[1]] == [True, True]
+    text, streams = InferInput("text_input", [1], "BYTES"), InferInput("stream", [1], "BOOL")
+    text.set_data_from_numpy(np.array([b" ten"], np.object_))
+    streams.set_data_from_numpy(np.array([True]))
+    results: SimpleQueue[Any] = SimpleQueue()
+    with InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as grpc:
+        grpc.start_stream(lambda result, error: results.put(error or result))
+        grpc.async_stream_infer("counter", [text, streams])
+        outputs = [results.get(timeout=20).as_numpy("text_output")[0] for _ in range(3)]
+        grpc.stop_stream()
+    assert outputs == [b" eleven", b" twelve", b""]
+
+
+def test_tokens_are_counted(server: ServerProcess, client: Any) -> None:
+    def count(name: str) -> float:
+        lines = requests.get(f"http://127.0.0.1:{server.metrics_port}/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(f'{name}{{model="counter"'))
+
+    before = count("genai_prompt_tokens_total"), count("genai_generated_tokens_total")
+    client.completions.create(model="counter", prompt=" one two", max_tokens=3)
+    after = count("genai_prompt_tokens_total"), count("genai_generated_tokens_total")
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 3)

@@ -1,0 +1,180 @@
+"""The thread that decodes, with ONNX Runtime GenAI and a model that counts; and what a folder may say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnxruntime_genai as og
+import pytest
+
+from tests.genai_folders import WORDS, write_counter
+from tests.waiting import until
+from trident.core.backends.genai.backend import GenaiBackend
+from trident.core.backends.genai.folder import read_generation_folder
+from trident.core.backends.genai.stub.generation import Decoder, Options, Sequence, Speed, Text
+from trident.core.config.schema import ModelConfig
+from trident.core.errors import ConfigInvalid, ModelLoadFailed
+
+CONTEXT = 2048
+GREEDY = Options(False, 1.0, 50, 1.0, 1.0, "", None, 0)
+
+
+class Client:
+    """Takes what one sequence sends, unless it is slow or gone."""
+
+    streams = True
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.reason = ""
+        self.error = ""
+        self.slow = False
+        self.gone = False
+
+    def is_full(self) -> bool:
+        return self.slow
+
+    def is_cancelled(self) -> bool:
+        return self.gone
+
+    def send(self, text: str, reason: str, sequence: Any) -> None:
+        self.text += text
+        self.reason = reason
+
+    def fail(self, message: str) -> None:
+        self.error = message
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return og.Model(str(write_counter(tmp_path_factory.mktemp("counter"), context=CONTEXT, is_endless=True)))
+
+
+Begin = Callable[..., Client]
+
+
+@pytest.fixture
+def begin(model: Any) -> Iterator[Begin]:
+    """Begins a sequence on a decoder for three sequences and 2,200 tokens."""
+    decoder = Decoder(model, context=CONTEXT, eos=[0], pad=1, most_sequences=3, most_tokens=2200)
+    tokenizer = og.Tokenizer(model)
+    decoder.start(lambda sequence: None)
+
+    def add(prompt: str, count: int, *, options: Options = GREEDY, stops: tuple[str, ...] = ()) -> Client:
+        client, tokens = Client(), tokenizer.encode(prompt)
+        text = Text(tokenizer.create_stream(), stops)
+        decoder.add(Sequence(client, tokens, len(tokens) + count, options, text))
+        return client
+
+    yield add
+    decoder.close()
+
+
+def counted(after: str, count: int) -> str:
+    first = WORDS.index(after) + 1
+    return "".join(f" {WORDS[at % len(WORDS)]}" for at in range(first, first + count))
+
+
+def test_sequences_of_different_lengths_get_their_own_answers(begin: Begin) -> None:
+    asked = [(" one two", 40), (" five", 3), (" nine ten eleven", 17), (" four", 1), (" one", 30), (" two three", 9)]
+    clients = [begin(prompt, count) for prompt, count in asked]
+    for (prompt, count), client in zip(asked, clients, strict=True):
+        until(lambda client=client: client.reason == "length")  # type: ignore[misc]
+        assert client.text == counted(prompt.split()[-1], count)
+
+
+def test_a_client_that_reads_slowly_holds_back_only_itself(begin: Begin) -> None:
+    slow = begin(" one", 500)
+    until(lambda: len(slow.text) > 100)
+    slow.slow = True
+    begun = slow.text
+    quick = begin(" two", 500)
+    until(lambda: quick.reason == "length")
+    assert len(slow.text.split()) <= len(begun.split()) + 2
+    slow.slow = False
+    until(lambda: slow.reason == "length")
+    assert slow.text == counted("one", 500)
+
+
+def test_a_client_that_leaves_makes_room(begin: Begin) -> None:
+    long = [begin(" one", 1000), begin(" one", 1000)]  # for a third of this size there is no memory
+    until(lambda: all(client.text for client in long))
+    third = begin(" two", 1000)
+    long[0].gone = True
+    until(lambda: third.reason == "length")
+    assert (long[0].reason, third.text) == ("cancelled", counted("two", 1000))
+
+
+def test_a_sequence_that_never_fits_is_refused(begin: Begin) -> None:
+    with pytest.raises(ValueError, match="make 2201 tokens, and there is memory for 2200"):
+        begin(" one", 2200)
+
+
+def test_a_row_that_is_padded_to_the_end_of_the_context_goes_on_elsewhere(begin: Begin) -> None:
+    short, long = begin(" one", 600), begin(" one two" * 900, 200)
+    until(lambda: short.reason == long.reason == "length")
+    assert short.text == counted("one", 600)
+
+
+def test_text_ends_before_a_stop_string() -> None:
+    class Pieces:
+        def decode(self, token: str) -> str:
+            return token
+
+    text = Text(Pieces(), ("STOP", "end"))
+    assert [text.add(piece) for piece in ("a S", "TO", "x e", "n", "d b")] == [
+        ("a ", False),
+        ("", False),
+        ("STOx ", False),
+        ("", False),
+        ("", True),
+    ]
+    kept = Text(Pieces(), ("STOP",))
+    assert (kept.add("ST"), kept.rest()) == (("", False), "ST")
+
+
+def test_batches_are_joined_if_that_saves_more_than_reading_their_tokens_again() -> None:
+    speed = Speed()
+    assert not speed.pays_to_join([1, 1], 10, 2, 100)  # nothing is known yet
+    speed.note_step(1, 0.010)
+    speed.note_prompt(100, 0.1)
+    assert speed.pays_to_join([1, 1], 50, 2, 100)
+    assert not speed.pays_to_join([1, 1], 50, 2, 5)
+    assert not speed.pays_to_join([8], 700, 4, 20)
+
+
+# --- folders
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"decoder": {"session_options": {"custom_ops_library": "x.so"}}}, "names code to load"),
+        ({"decoder": {"filename": "../model.onnx"}}, "outside of its folder"),
+        ({"vision": {"filename": "vision.onnx"}}, "takes more than text"),
+        ({"context_length": 0}, "has no 'model' with"),
+    ],
+)
+def test_a_folder_that_cannot_be_served_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    write_counter(tmp_path)
+    file = tmp_path / "genai_config.json"
+    settings = json.loads(file.read_text())
+    settings["model"].update(change)
+    file.write_text(json.dumps(settings))
+    with pytest.raises(ModelLoadFailed, match=message):
+        read_generation_folder(tmp_path, "counter")
+
+
+def test_a_folder_says_what_a_token_takes(tmp_path: Path) -> None:
+    folder = read_generation_folder(write_counter(tmp_path), "counter")
+    assert folder.cache_bytes == 2 * 4 * 16  # keys and values of one layer with one head of 16 numbers
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    config = ModelConfig(name="counter", backend="genai")
+    config.parameters["max_sequences"].string_value = "0"
+    with pytest.raises(ConfigInvalid, match="'max_sequences' of model 'counter' is 0"):
+        GenaiBackend({}).check(config)
