@@ -103,7 +103,7 @@ class _Connection(ApiConnection):
             if (operation is _Operation.INVOKE_ASYNC) != (self._api.queue is not None):
                 raise validation_error(_WRONG_KIND[self._api.queue is not None])
             if self._api.queue is not None:
-                self._reply_queued(self._api.queue.add(invocation, dict(self._async_headers())))
+                self._reply_queued(self._api.queue.add(invocation, dict(self._async_headers()), self._endpoint_name))
             elif operation is _Operation.INVOKE:
                 answer = self._api.endpoint.invoke(invocation)
                 self.reply(200, self._passed_back(answer.headers), answer.body)
@@ -158,6 +158,11 @@ class _Connection(ApiConnection):
             self.connection.settimeout(self._api.limits.bidirectional_s)
             answers = stream.answers(cast(BinaryIO, self.rfile), self._api.report)
             self.reply_in_chunks(200, {"Content-Type": MEDIA_TYPE}, answers)
+
+    @property
+    def _endpoint_name(self) -> str:
+        found = _PATH.fullmatch(self.path.partition("?")[0])
+        return found[1] if found is not None else ""
 
     def _operation(self) -> _Operation:
         found = _PATH.fullmatch(self.path.partition("?")[0])

@@ -53,6 +53,8 @@ class PlatformLimits:
     bidirectional_s: float = 1800.0
     load_s: float = 360.0
     """A load. A caller that waits for the model gets an error after `invoke_s`."""
+    serverless_idle_s: float = 300.0
+    """Without a call, after which a serverless endpoint has no container. The platform's is not documented."""
     stop_s: float = 30.0
     """From SIGTERM to SIGKILL."""
     body_bytes: int = 25 * _MIB

@@ -26,10 +26,10 @@ from trident.app.emulators.container import (
     ContainerStream,
     free_port,
 )
-from trident.app.emulators.report import BreachReport
+from trident.app.emulators.report import BreachReport, seconds
 from trident.app.emulators.sagemaker.bidirectional import BidirectionalStream
 from trident.app.emulators.sagemaker.endpoint import PlatformLimits, SingleModelEndpoint
-from trident.app.emulators.sagemaker.errors import ApiError, validation_error
+from trident.app.emulators.sagemaker.errors import ApiError, model_error, validation_error
 from trident.app.emulators.sagemaker.invocation import (
     CLOSED_SESSION,
     COMPONENT,
@@ -92,7 +92,8 @@ class _Copy:
 
 class Fleet:
     """Implements Endpoint and the probes of its copies. `component` has the parameters of CreateInferenceComponent, or
-    is empty; `routing` those of RoutingConfig. `most_at_once` 0 is any number of calls. Any thread."""
+    is empty; `routing` those of RoutingConfig. `most_at_once` is the concurrency of a serverless endpoint, whose
+    container ends when it is idle and starts at the next call; 0 for an endpoint with instances. Any thread."""
 
     def __init__(
         self,
@@ -114,6 +115,8 @@ class Fleet:
         specification = component.get("Specification", {})
         self._needs: Mapping[str, Any] = specification.get("ComputeResourceRequirements", {})
         self._strategy = specification.get("SchedulingConfig", {}).get("PlacementStrategy", "SPREAD")
+        self._last_call_s = time.monotonic()
+        self._waking = threading.Lock()
         self._lock = threading.Lock()
         self._changing = threading.Lock()
         self._copies: list[_Copy] = []
@@ -205,6 +208,7 @@ class Fleet:
 
     def watch(self, stopped: threading.Event) -> None:
         while not stopped.wait(self._limits.probe_interval_s):
+            self._end_if_idle()
             with self._lock:
                 copies = [copy for copy in self._copies if copy.is_ready]
             for copy in copies:
@@ -233,8 +237,30 @@ class Fleet:
         with self._chosen(Invocation({}, b"")) as copy:
             return copy.endpoint.bidirectional(headers)
 
+    def _end_if_idle(self) -> None:
+        with self._lock:
+            is_idle = time.monotonic() - self._last_call_s > self._limits.serverless_idle_s
+            if not self._most_at_once or not is_idle or not any(copy.is_ready for copy in self._copies):
+                return
+        self.scale(0, lambda: self._is_closed)
+        self._say("the container has ended: a serverless endpoint that is idle has none, and the next call starts it")
+
+    def _wake(self) -> None:
+        """Start the container of a serverless endpoint that has none, and say how long the caller waits for it."""
+        with self._waking:
+            with self._lock:
+                self._last_call_s = time.monotonic()
+            if self.current:
+                return
+            begun = time.monotonic()
+            self.scale(1, lambda: self._is_closed)
+            taken, most = time.monotonic() - begun, self._limits.startup_s
+            self._say(f"cold start: a call waited {taken:.1f} s for the container, which may take {seconds(most)}")
+
     @contextmanager
     def _chosen(self, invocation: Invocation) -> Iterator[_Copy]:
+        if self._most_at_once:
+            self._wake()
         with self._lock:
             copy = self._route(invocation)
             copy.outstanding += 1
@@ -257,6 +283,8 @@ class Fleet:
                 raise validation_error(f"Session {session} does not exist or has expired")
             return copy
         ready = [copy for copy in self._copies if copy.is_ready]
+        if not ready and self._most_at_once:
+            raise model_error(0, "the container did not start")
         if not ready:
             raise validation_error(
                 "Inference Component has no capacity to process this request. ApplicationAutoScaling may be in-progress"

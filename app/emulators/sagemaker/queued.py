@@ -5,13 +5,20 @@ Source: docs/spec/sagemaker.md section A6.
 
 from __future__ import annotations
 
+import base64
 import threading
 import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
+
+import boto3
+import orjson
+from botocore.exceptions import BotoCoreError, ClientError
 
 from trident.app.emulators.container import ClientClosed
 from trident.app.emulators.report import BreachReport, size
@@ -38,6 +45,68 @@ class Queued:
     failure: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A call in the queue: `location` is "" for an input in the call."""
+
+    invocation: Invocation
+    location: str
+    queued: Queued
+    expires_s: float
+    endpoint: str
+    received: str
+
+
+_SUCCESS, _ERROR = "SuccessTopic", "ErrorTopic"
+_INCLUDED = {_SUCCESS: "SUCCESS_NOTIFICATION_TOPIC", _ERROR: "ERROR_NOTIFICATION_TOPIC"}
+_BINARY = "BASE64"
+
+
+class _Topics:
+    """Publishes the end of each call. `given` is the API's NotificationConfig; topics it lacks get no messages."""
+
+    def __init__(self, given: Mapping[str, Any], report: BreachReport) -> None:
+        self._given, self._report = given, report
+
+    def publish(self, kind: str, call: _Waiting, body: bytes, content_type: str, reason: str) -> None:
+        topic = self._given.get(kind, "")
+        if not topic:
+            return
+        message: dict[str, Any] = {
+            "awsRegion": topic.split(":")[3],
+            "eventTime": _now(),
+            "receivedTime": call.received,
+            "invocationStatus": "Failed" if reason else "Completed",
+            **({"failureReason": reason} if reason else {}),
+            "requestParameters": {
+                "contentType": call.invocation.headers.get("Content-Type", ""),
+                "endpointName": call.endpoint,
+                **({"inputLocation": call.location} if call.location else {}),
+            },
+            "responseParameters": {
+                "contentType": content_type,
+                "outputLocation": call.queued.failure if reason else call.queued.output,
+            },
+            "inferenceId": call.queued.inference_id,
+            "eventVersion": "1.0",
+            "eventSource": "aws:sagemaker",
+            "eventName": "InferenceResult",
+        }
+        is_included = _INCLUDED[kind] in self._given.get("IncludeInferenceResponseIn", ())
+        if is_included and len(body) <= INLINE_BYTES:
+            content = base64.b64encode(body).decode()
+            message["responseBody"] = {"content": content, "encoding": _BINARY, "contentType": content_type}
+        try:
+            with closing(boto3.session.Session(region_name=message["awsRegion"]).client("sns")) as sns:
+                sns.publish(TopicArn=topic, Message=orjson.dumps(message).decode())
+        except (ClientError, BotoCoreError) as error:
+            self._report.add(f"the message to {topic} was lost: {error}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 class InvocationQueue:
     """Takes asynchronous invocations and has `fleet` answer them. `given` is the API's AsyncInferenceConfig.
 
@@ -50,6 +119,7 @@ class InvocationQueue:
         self._output, self._failures = target.get("S3OutputPath", ""), target.get("S3FailurePath", "")
         if not self._output:
             raise ConfigInvalid("AsyncInferenceConfig has no OutputConfig.S3OutputPath")
+        self._topics = _Topics(target.get("NotificationConfig", {}), report)
         at_once = given.get("ClientConfig", {}).get("MaxConcurrentInvocationsPerInstance", _AT_ONCE)
         self._fleet, self._limits, self._report = fleet, limits, report
         self._objects = Objects()
@@ -61,8 +131,11 @@ class InvocationQueue:
         self._pool.shutdown(cancel_futures=True)
         self._objects.close()
 
-    def add(self, invocation: Invocation, given: Mapping[str, str]) -> Queued:
-        """Queue a call; `given` are its headers, without their prefix. Raises ApiError for a call that is invalid."""
+    def add(self, invocation: Invocation, given: Mapping[str, str], endpoint: str) -> Queued:
+        """Queue a call of `endpoint`; `given` are its headers, without their prefix.
+
+        Raises ApiError for a call that is invalid.
+        """
         location = given.get("InputLocation", "")
         if bool(location) == bool(invocation.body):
             raise validation_error("Exactly one of InputLocation and Body must be given")
@@ -80,14 +153,15 @@ class InvocationQueue:
         queued = Queued(inference_id, output, failure)
         headers = {**invocation.headers, INFERENCE_ID: inference_id}
         waiting = Invocation(headers, invocation.body, within_s=timeout_s)
-        self._pool.submit(self._run, waiting, location, queued, time.monotonic() + ttl_s)
+        self._pool.submit(self._run, _Waiting(waiting, location, queued, time.monotonic() + ttl_s, endpoint, _now()))
         return queued
 
-    def _run(self, invocation: Invocation, location: str, queued: Queued, expires_s: float) -> None:
+    def _run(self, call: _Waiting) -> None:
+        invocation, location, queued = call.invocation, call.location, call.queued
         try:
-            while not self._fleet.current and not self._stopped.is_set() and time.monotonic() < expires_s:
+            while not self._fleet.current and not self._stopped.is_set() and time.monotonic() < call.expires_s:
                 self._stopped.wait(_POLL_S)
-            if time.monotonic() >= expires_s:
+            if time.monotonic() >= call.expires_s:
                 raise validation_error("The request was in the queue for longer than its RequestTTLSeconds")
             body = self._objects.read(location) if location else invocation.body
             if len(body) > self._limits.body_bytes:
@@ -95,18 +169,19 @@ class InvocationQueue:
             answer = self._fleet.invoke(Invocation(invocation.headers, body, within_s=invocation.within_s))
             content_type = passed_back(answer.headers, self._report).get("Content-Type", "application/octet-stream")
             self._objects.write(queued.output, answer.body, content_type)
+            self._topics.publish(_SUCCESS, call, answer.body, content_type, "")
         except ClientClosed:
             pass  # the emulator ends, and with it the queue
         except (ApiError, ConfigInvalid) as error:
-            self._fail(queued, error)
+            self._fail(call, error)
 
-    def _fail(self, queued: Queued, error: ApiError | ConfigInvalid) -> None:
-        if not queued.failure:
-            return
+    def _fail(self, call: _Waiting, error: ApiError | ConfigInvalid) -> None:
         try:
-            self._objects.write(queued.failure, error.message.encode(), "text/plain")
+            if call.queued.failure:
+                self._objects.write(call.queued.failure, error.message.encode(), "text/plain")
         except ConfigInvalid as refused:
             self._report.add(f"an asynchronous answer was lost: {refused.message}")
+        self._topics.publish(_ERROR, call, error.message.encode(), "text/plain", error.message)
 
 
 def _seconds(given: Mapping[str, str], name: str, least: int, most: int, default: int) -> int:

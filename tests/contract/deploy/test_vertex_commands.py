@@ -98,11 +98,10 @@ def test_model_is_deployed_shifted_rolled_batched_and_deleted(monkeypatch: pytes
 
 
 def walk(site: Site, folder: Path) -> None:
-    assert "models/digits@1" in site.command(
-        "upload", "--model-id=digits", *UPLOAD, "--", "--vertex-ai-default-model=v1"
-    )
+    uploaded = site.command("upload", "--model-id=digits", *UPLOAD, "--", "--vertex-ai-default-model=v1")
+    assert uploaded.endswith(f"  --model={LOCATION}/models/digits@1\n")
     new = ("--new=dedicated", "--ttl=none", "--deployed-model-id=7")
-    assert "id is 7" in site.command("deploy", "--model=digits", *MACHINE, *new)
+    assert "id is 7" in site.command("deploy", uploaded.split()[-1], *MACHINE, *new)
     assert site.version() == "1"
 
     second = ("--parent-model=digits", "--alias=canary", "--no-default")

@@ -5,6 +5,7 @@ Source: docs/spec/sagemaker.md sections A3, A6 and A7.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import re
@@ -149,6 +150,7 @@ def aws(moto: S3Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
     """The shell's settings."""
     return {
         "AWS_ENDPOINT_URL_S3": moto.endpoint,
+        "AWS_ENDPOINT_URL_SNS": moto.endpoint,
         "AWS_ACCESS_KEY_ID": "any",
         "AWS_SECRET_ACCESS_KEY": "any",
         "AWS_DEFAULT_REGION": REGION,
@@ -157,10 +159,49 @@ def aws(moto: S3Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 @pytest.fixture(scope="module")
-def queue(s3: Any, aws: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[SageMakerEmulator]:
+def topics(moto: S3Emulator) -> Iterator[dict[str, str]]:
+    """A success and an error topic, whose messages reach an SQS queue of the topic's name."""
+    session = boto3.session.Session("any", "any", region_name=REGION)
+    sns, sqs = (session.client(name, endpoint_url=moto.endpoint) for name in ("sns", "sqs"))
+    found = {}
+    with contextlib.closing(sns), contextlib.closing(sqs):
+        for name in ("SuccessTopic", "ErrorTopic"):
+            found[name] = sns.create_topic(Name=name)["TopicArn"]
+            url = sqs.create_queue(QueueName=name)["QueueUrl"]
+            arn = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+            raw = {"RawMessageDelivery": "true"}
+            sns.subscribe(TopicArn=found[name], Protocol="sqs", Endpoint=arn, Attributes=raw)
+        yield found
+
+
+def message(moto: S3Emulator, topic: str, inference_id: str) -> Any:
+    """What a topic was told of a call."""
+    session = boto3.session.Session("any", "any", region_name=REGION)
+    with contextlib.closing(session.client("sqs", endpoint_url=moto.endpoint)) as sqs:
+        url = sqs.get_queue_url(QueueName=topic)["QueueUrl"]
+        found: list[Any] = []
+
+        def is_told() -> bool:
+            received = sqs.receive_message(QueueUrl=url, MaxNumberOfMessages=10).get("Messages", ())
+            found.extend(json.loads(each["Body"]) for each in received)
+            return any(each["inferenceId"] == inference_id for each in found)
+
+        until(is_told)
+    return next(each for each in found if each["inferenceId"] == inference_id)
+
+
+@pytest.fixture(scope="module")
+def queue(
+    s3: Any, aws: dict[str, str], topics: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SageMakerEmulator]:
     """An asynchronous endpoint with its answers in S3."""
     folder = tmp_path_factory.mktemp("queue")
-    target = {"S3OutputPath": "s3://data/answers", "S3FailurePath": "s3://data/failures"}
+    told = {**topics, "IncludeInferenceResponseIn": ["SUCCESS_NOTIFICATION_TOPIC"]}
+    target = {
+        "S3OutputPath": "s3://data/answers",
+        "S3FailurePath": "s3://data/failures",
+        "NotificationConfig": told,
+    }
     config = {"AsyncInferenceConfig": {"OutputConfig": target}}
     option = settings(folder, CreateEndpointConfig=config)
     with SageMakerEmulator(folder, ROOT / "deploy" / "models" / "digits", option, variables=aws) as emulator:
@@ -179,7 +220,9 @@ def request_body() -> bytes:
     return (ROOT / "deploy" / "digits" / "6.json").read_bytes()
 
 
-def test_asynchronous_call_reads_its_input_from_s3_and_writes_its_answer(queue: SageMakerEmulator, s3: Any) -> None:
+def test_asynchronous_call_reads_its_input_from_s3_and_writes_its_answer(
+    queue: SageMakerEmulator, s3: Any, moto: S3Emulator
+) -> None:
     s3.put_object(Bucket="data", Key="in/6.json", Body=request_body())
     answer = queue.client.invoke_endpoint_async(
         EndpointName="any", InputLocation="s3://data/in/6.json", ContentType="application/json", Filename="six.out"
@@ -188,6 +231,11 @@ def test_asynchronous_call_reads_its_input_from_s3_and_writes_its_answer(queue: 
     assert answer["OutputLocation"] == "s3://data/answers/six.out"
     found = json.loads(content(s3, answer["OutputLocation"]))
     assert (found["model_name"], found["id"]) == ("digits", answer["InferenceId"])
+    told = message(moto, "SuccessTopic", answer["InferenceId"])
+    assert (told["invocationStatus"], told["requestParameters"]["endpointName"]) == ("Completed", "any")
+    assert told["requestParameters"]["inputLocation"] == "s3://data/in/6.json"
+    assert told["responseParameters"]["outputLocation"] == answer["OutputLocation"]
+    assert json.loads(base64.b64decode(told["responseBody"]["content"])) == found
     inline = queue.client.invoke_endpoint_async(EndpointName="any", Body=request_body(), ContentType="application/json")
     assert json.loads(content(s3, inline["OutputLocation"]))["outputs"] == found["outputs"]
 
@@ -203,9 +251,12 @@ def test_smoke_test_of_a_queue_needs_no_credentials(
     assert (result.status, result.errors) == (0, ""), result.out
 
 
-def test_failed_asynchronous_call_leaves_its_error(queue: SageMakerEmulator, s3: Any) -> None:
+def test_failed_asynchronous_call_leaves_its_error(queue: SageMakerEmulator, s3: Any, moto: S3Emulator) -> None:
     answer = queue.client.invoke_endpoint_async(EndpointName="any", Body=b"1,2", ContentType=CSV)
     assert "expected 64 columns, got 2" in content(s3, answer["FailureLocation"])
+    told = message(moto, "ErrorTopic", answer["InferenceId"])
+    assert (told["invocationStatus"], "responseBody" in told) == ("Failed", False)
+    assert "expected 64 columns, got 2" in told["failureReason"]
 
 
 def test_calls_wait_in_the_queue_while_there_is_no_instance(queue: SageMakerEmulator, s3: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -31,13 +32,14 @@ class Copies:
     def __init__(self, stack: ExitStack, count: int, **more: Any) -> None:
         self.held = threading.Event()
         self.held.set()
+        self.said: list[str] = []
         self.scripted: list[ScriptedContainer] = []
         self._stack = stack
         self.fleet = Fleet(
             self._start,
-            LIMITS,
+            more.pop("limits", LIMITS),
             BreachReport(),
-            lambda _: None,
+            self.said.append,
             machines=Machines(count=count),
             component={},
             routing=more.pop("routing", {}),
@@ -122,6 +124,21 @@ def test_serverless_endpoint_refuses_calls_beyond_its_concurrency() -> None:
         assert (raised.value.status, raised.value.kind) == (429, "ThrottlingException")
         found.held.set()
         assert first.result() == 0
+
+
+def test_idle_serverless_endpoint_starts_its_container_at_the_next_call() -> None:
+    limits = PlatformLimits(connect_s=LIMIT_S, ping_s=LIMIT_S, serverless_idle_s=0, probe_interval_s=0.01)
+    stopped = threading.Event()
+    with copies(1, most_at_once=2, limits=limits) as found, ThreadPoolExecutor(3) as pool:
+        watching = pool.submit(found.fleet.watch, stopped)
+        until(lambda: not found.fleet.current)
+        stopped.set()
+        watching.result()
+        answers = [pool.submit(found.number) for _ in range(2)]
+        assert [each.result() for each in answers] == [1, 1]
+        ended, started = found.said
+        assert "idle has none" in ended
+        assert re.fullmatch(r"cold start: a call waited [\d.]+ s for the container, which may take 480 s", started)
 
 
 @pytest.mark.parametrize(
