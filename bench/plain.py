@@ -39,7 +39,7 @@ from bench.results import (
     number,
     positive,
     table,
-    update_readme,
+    update_page,
 )
 from bench.servers import server as servers
 from bench.servers.server import Server
@@ -152,7 +152,7 @@ def markdown(results: Results) -> str:
 
 
 def brief(results: Results, full: str) -> str:
-    """The text for README: a row for each case and server. `full` is the path of the page with all figures."""
+    """The text for docs/speed.md: a row for each case and server. `full` is the path of the page with all figures."""
     servers = list(dict.fromkeys((cell.case, cell.server) for cell in results.cells))
     counts = sorted({cell.connections for cell in results.cells})
     header = ["case", "server", *(f"requests/s, {count} conn." for count in counts)]
@@ -484,12 +484,12 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         help="another v2 server, with {repo}, {http}, {grpc} and {metrics} for the repository and the ports",
     )
     parser.add_argument("--growth-requests", type=positive, default=100_000, help="requests of the memory test")
-    parser.add_argument("--update-readme", action="store_true", help="put the tables into README.md too")
+    parser.add_argument("--update-docs", action="store_true", help="put the table into docs/speed.md too")
     parser.add_argument("--show", type=Path, help="measure nothing: print the tables of this JSON file")
     add_publication_arguments(parser)
     options = parser.parse_args(arguments)
-    if options.beside and options.update_readme:
-        parser.error("README.md carries the run beside the Flask server: --update-readme does not go with --beside")
+    if options.beside and options.update_docs:
+        parser.error("docs/speed.md has the run beside the Flask server: --update-docs does not go with --beside")
     options.only = options.only or (BESIDE_KEYS if options.beside else KEYS)
     options.servers = options.servers or (["trident"] if options.beside else list(FACTORIES))
     return options
@@ -542,8 +542,8 @@ def main(arguments: Sequence[str]) -> None:
         name = "-beside" if options.beside else ""
         file = publication.write(name, results.to_json(), page(results), results.seen)
         if not publication.is_public(results.seen):
-            options.update_readme = False
+            options.update_docs = False
     print(page(results))
-    if options.update_readme:
+    if options.update_docs:
         full = file.with_suffix(".md").resolve().relative_to(ROOT)
-        update_readme(ROOT / "README.md", brief(results, str(full)), MARKS)
+        update_page(ROOT / "docs" / "speed.md", brief(results, f"../{full}"), MARKS)

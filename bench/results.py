@@ -289,13 +289,13 @@ def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(logarithms)) if logarithms else math.nan
 
 
-def update_readme(readme: Path, text: str, marks: tuple[str, str]) -> None:
+def update_page(page: Path, text: str, marks: tuple[str, str]) -> None:
     """Put `text` between the two marks. ValueError if they are missing."""
-    before, _, rest = readme.read_text().partition(marks[0])
+    before, _, rest = page.read_text().partition(marks[0])
     _, mark, after = rest.partition(marks[1])
     if not mark:
-        raise ValueError(f"{readme} lacks the marks {marks[0]} and {marks[1]}")
-    readme.write_text(f"{before}{marks[0]}\n{text}{marks[1]}{after}")
+        raise ValueError(f"{page} lacks the marks {marks[0]} and {marks[1]}")
+    page.write_text(f"{before}{marks[0]}\n{text}{marks[1]}{after}")
 
 
 def names_among(known: Sequence[str]) -> type[list[str]]:

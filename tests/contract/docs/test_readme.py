@@ -1,4 +1,4 @@
-"""The README's requests, sent to the real server: the answers must be those of the README."""
+"""The requests of the README and of the page about gRPC, sent to the real server: the answers must be those written."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from tests.contract.docs.documented_examples import ADDRESS, GRPC_ADDRESS, Examp
 from tests.contract.servers.server import ServerProcess
 from tests.project import ROOT
 
-README = (ROOT / "README.md").read_text()
-EXAMPLES = examples(README)
+EXAMPLES = [example for page in ("README.md", "docs/grpc.md") for example in examples((ROOT / page).read_text())]
 
 
 @pytest.mark.slow
@@ -20,7 +19,7 @@ def test_example_answers_as_written(example: Example, server: ServerProcess) -> 
     assert_answers(example, server)
 
 
-def test_readme_shows_every_kind_of_call() -> None:
+def test_the_pages_show_every_kind_of_call() -> None:
     texts = [example.text for example in EXAMPLES]
     assert any("curl" in text and "/infer" in text for text in texts)
     for client in ("tritonclient.http", "tritonclient.grpc as", "tritonclient.grpc.aio", "async_stream_infer"):

@@ -1,4 +1,4 @@
-"""Plain HTTP: the options, the page of a run beside another server, and the table that README carries."""
+"""Plain HTTP: the options, the page of a run beside another server, and the table that docs/speed.md has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_run_beside_another_server_leaves_flask_out() -> None:
     [
         (["--beside", "tritonserver --http-port={http}"], "lacks {repo}"),
         (["--beside", "tritonserver"], "lacks {repo} and {http}"),
-        (["--beside", OTHER, "--update-readme"], "does not go with --beside"),
+        (["--beside", OTHER, "--update-docs"], "does not go with --beside"),
         (["--only", "a,z"], "unknown z; expected some of a"),
         (["--servers", "triton"], "unknown triton; expected some of trident"),
     ],
@@ -70,13 +70,13 @@ def test_a_case_without_the_other_server_has_no_row() -> None:
     assert "| add/sub" not in beside_markdown(results(cell("trident", 3000, 50)))
 
 
-README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "speed.md").read_text()
 
 
-def test_readme_carries_the_table_of_the_run_that_it_names() -> None:
-    block = README.partition(plain.MARKS[0])[2].partition(plain.MARKS[1])[0]
-    full = re.findall(r"\((bench/results/[^)]+\.md)\)", block)[-1]
-    results = Results.read((ROOT / full).with_suffix(".json"))
+def test_the_page_has_the_table_of_the_run_that_it_names() -> None:
+    block = PAGE.partition(plain.MARKS[0])[2].partition(plain.MARKS[1])[0]
+    full = re.findall(r"\((\.\./bench/results/[^)]+\.md)\)", block)[-1]
+    results = Results.read((ROOT / "docs" / full).with_suffix(".json"))
     assert block.strip() == plain.brief(results, full).strip()
 
 

@@ -51,6 +51,13 @@ def test_every_link_has_a_target(document: Path) -> None:
     assert broken_links(document) == []
 
 
+def test_the_index_has_every_page_once() -> None:
+    """It is the navigation of the site, too."""
+    named = re.findall(r"\]\(([^)#]+\.md)\)", (ROOT / "docs" / "index.md").read_text())
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md") if page.name != "index.md")
+    assert sorted(page for page in named if "/" not in page) == pages
+
+
 def test_the_settings_page_names_every_setting() -> None:
     settings = (ROOT / "docs" / "settings.md").read_text()
     flags = {f"`--{each.flag}" for each in SERVER_OPTIONS.values() if each.flag}
