@@ -41,7 +41,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
 .PHONY: serve test lint check quick-tests bench bench-guard format bare-check image-check wheel test-compiled gpu-wheels \
-  test-gpu-options clean
+  test-gpu-options docs release clean
 
 serve: $(VENV)/.installed-cpu
 	$(BIN)/trident serve --error-hints=text --console=true $(SERVE_ARGS)
@@ -104,15 +104,24 @@ gpu-wheels: | $(BIN)/pip
 test-gpu-options: $(VENV)/.installed-test gpu-wheels
 	$(BIN)/python -m pytest tests/gpu_options $(TEST_ARGS)
 
+# The pages as a site, into the folder `site`: python -m http.server --directory site
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+# Wheels, source, list of components, checks: all of a release but the upload.
+release: $(VENV)/.installed-test
+	.ci/release
+
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 # The stamps are newer than what they were made from, so a second run installs nothing.
 $(VENV)/.installed-cpu: EXTRAS := cpu
 $(VENV)/.installed-test: EXTRAS := cpu,trees,openvino,test
+$(VENV)/.installed-docs: EXTRAS := cpu,docs
 
-$(VENV)/.installed-cpu: pyproject.toml requirements.lock | $(BIN)/pip
+$(VENV)/.installed-cpu $(VENV)/.installed-docs: pyproject.toml requirements.lock | $(BIN)/pip
 	@$(INSTALL)
 	touch $@
 

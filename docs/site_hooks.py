@@ -1,0 +1,41 @@
+"""Hooks of MkDocs: the navigation is that of index.md, and links to files outside of docs become their names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+DOCS = Path(__file__).parent
+HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
+PAGE = re.compile(r"\[([^]]+)\]\(((?!\.\./)[^)#]+\.md)\)")
+# A link, with what is code left alone.
+LINK = re.compile(r"```.*?```|`[^`\n]+`(?!\])|(!?)\[((?:[^]`]|`[^`]*`)*)\]\(([^)\s]+)\)", re.DOTALL)
+
+
+def on_config(config: Any) -> Any:
+    """A tab for each section of index.md, with its pages in order; the specification's pages under Reference."""
+    parts = HEADING.split((DOCS / "index.md").read_text())
+    nav: list[dict[str, Any]] = [{"Home": "index.md"}]
+    for title, text in zip(parts[1::2], parts[2::2], strict=True):
+        pages: list[dict[str, Any]] = [{name[0].upper() + name[1:]: path} for name, path in PAGE.findall(text)]
+        if title == "Reference":
+            pages += [f"spec/{path.name}" for path in sorted((DOCS / "spec").glob("*.md")) if path.name != "README.md"]
+        nav.append({title: pages})
+    config["nav"] = nav
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """A link out of docs, such as one to a result of a benchmark, becomes its text and the path in the repository."""
+    here = (DOCS / page.file.src_uri).parent
+
+    def inside(match: re.Match[str]) -> str:
+        _, text, target = match.groups()
+        path = (target or "").partition("#")[0]
+        if not path or ":" in path or (here / path).resolve().is_relative_to(DOCS):
+            return match.group()
+        place = (here / path).resolve().relative_to(DOCS.parent)
+        return text if f"`{place}`" in text or text == str(place) else f"{text} (`{place}`)"
+
+    return LINK.sub(inside, markdown)
