@@ -15,6 +15,7 @@
     python -m bench sequences       sequences beside dynamic batching
     python -m bench shared_memory   tensors in shared memory beside binary ones
     python -m bench tails           the slowest requests, beside scrapes, probes, reloads and idle connections
+    python -m bench text            embeddings of texts beside other servers and the bare loop
     python -m bench tracing         what tracing costs, off and on
     python -m bench vertex          Vertex AI's container
     python -m bench workers         front-end processes before one engine process
@@ -26,14 +27,20 @@ from __future__ import annotations
 
 import sys
 
-from bench import compare, guard, plain, scaling, tails
+from bench import compare, guard, plain, scaling, tails, text
 from bench.comparisons import COMPARISONS
 from bench.frameworks import FRAMEWORKS
 from bench.repository import REPOSITORY
 from bench.runner import NothingMeasured, run
 
 BENCHMARKS = COMPARISONS | {"frameworks": FRAMEWORKS, "repository": REPOSITORY}
-PROGRAMS = {"compare": compare.main, "guard": guard.main, "scaling": scaling.main, "tails": tails.main}
+PROGRAMS = {
+    "compare": compare.main,
+    "guard": guard.main,
+    "scaling": scaling.main,
+    "tails": tails.main,
+    "text": text.main,
+}
 
 
 def main() -> None:

@@ -34,8 +34,11 @@ from trident.core.inference.tensors import BYTES, Array, Buffer, bytes_array
 TEXT, QUERY, LABELS = "text", "query", "candidate_labels"
 EMBEDDING, TOKENS, SCORE, SCORES, ANSWER = "embedding", "tokens", "score", "scores", "answer"
 
-# A text for each row, or several.
-Texts = Sequence[str] | Sequence[list[str]]
+# Begins an element that is token ids for the backend `text`, INT32 in little-endian order. No UTF-8 text has its first
+# byte.
+_IDS = b"\xffids"
+# A text for each row, or several; bytes are token ids.
+Texts = Sequence[str | bytes] | Sequence[list[str]]
 # An error's `type` in OpenAI's form, by its status; all others are `server_error`.
 _ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -208,13 +211,19 @@ def _labelled(spec: ModelSpec, row: Array) -> list[dict[str, Any]]:
 def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     body = read_object(front_end, environ)
     given = body.get("input")
-    texts = _strings([given] if isinstance(given, str) else _list(body, "input"), "input")
+    listed = [given] if isinstance(given, str) else _list(body, "input")
+    # One list of numbers is one text.
+    listed = [listed] if type(listed[0]) is int else listed
+    texts = [_ids(each, at) if isinstance(each, list) else each for at, each in enumerate(listed)]
+    _strings([each for each in texts if not isinstance(each, bytes)], "input")
     if "" in texts:
         raise InvalidRequest("'input' cannot be an empty string")
     form = body.get("encoding_format", "float")
     if form not in ("float", "base64"):
         raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
     model, name, output = _embedding_model(front_end, _name(body))
+    if model.spec.backend != "text" and any(isinstance(each, bytes) for each in texts):
+        raise InvalidRequest(f"model '{model.spec.name}' takes texts, not token ids")
     wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
     found = _run(front_end, environ, model, {name: texts}, wanted)
     vectors = found[output]
@@ -227,6 +236,13 @@ def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
         "usage": _usage(found),
     }
     return off_hub(front_end, vectors.nbytes, json_reply, document)
+
+
+def _ids(given: list[Any], at: int) -> bytes:
+    """Token ids as an element for the backend `text`, which knows its vocabulary."""
+    if not given or not all(type(each) is int and 0 <= each < 1 << 31 for each in given):
+        raise InvalidRequest(f"item {at} of 'input' must be a text, or a list with at least one token id")
+    return _IDS + np.array(given, "<i4").tobytes()
 
 
 def _data(vectors: Array, form: str) -> list[dict[str, Any]]:
@@ -347,7 +363,9 @@ def _request(spec: ModelSpec, inputs: Mapping[str, Texts], outputs: tuple[str, .
         rows = [text if isinstance(text, list) else [text] for text in texts]
         dims = (*[1 for _ in spec.inputs[name].dims[1:]], len(rows[0]))
         shape = (len(rows), *dims) if spec.max_batch_size > 0 else dims
-        elements = bytes_array([text.encode() for row in rows for text in row], shape)
+        elements = bytes_array(
+            [text.encode() if isinstance(text, str) else text for row in rows for text in row], shape
+        )
         tensors.append(InputTensor(name, "BYTES", shape, elements))
     return InferenceRequest(spec.name, tensors, outputs=outputs)
 
@@ -392,10 +410,7 @@ def _list(body: Mapping[str, Any], member: str) -> list[Any]:
 def _strings(values: Sequence[Any], member: str) -> list[str]:
     for at, value in enumerate(values):
         if not isinstance(value, str):
-            hint = (
-                "send texts: token ids of another tokenizer mean nothing to this model" if member == "input" else None
-            )
-            raise InvalidRequest(f"item {at} of '{member}' is not a string", hint=hint)
+            raise InvalidRequest(f"item {at} of '{member}' is not a string")
         try:
             value.encode()
         except UnicodeEncodeError:

@@ -19,7 +19,7 @@ from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.registry import importing
 from trident.core.backends.text.folder import TOKENIZER, TextModel, read_text_model
-from trident.core.backends.text.tasks import STRIDE, TASKS, Group, Task
+from trident.core.backends.text.tasks import STRIDE, TASKS, Group, Task, Text
 from trident.core.config.autocomplete import auto_complete, is_complete
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
@@ -37,7 +37,10 @@ _MAX_BATCH_SIZE = 1024
 _PREFERRED_BATCH_SIZE = 64
 # A text is cut to so many characters for each token that the model takes before the tokenizer sees it.
 _MOST_CHARACTERS = 1000
-_BUSY_TOKENS = 512
+# What suits a processor: the most tokens of a group, and the padding that costs as much as one more run of the graph.
+# On a CPU a token costs a third more where the layers' results outgrow the caches.
+_CPU_TOKENS, _CPU_PADDING = 1024, 16
+_GPU_TOKENS, _GPU_PADDING = 16384, 512
 _KNOWN_INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _FAILURES = Failures(FAILURES, failure_of, is_poison)
 
@@ -106,6 +109,19 @@ class TextBackend:
         )
 
 
+class TokenIds:
+    """What the run of a text needs of a tokenizer's encoding, for a text that came as ids."""
+
+    overflowing: Sequence[Any] = ()
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids = ids
+        self.type_ids = [0] * len(ids)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
 class TextRun:
     """Runs batches of texts: a Run. `use` says how the latest one was padded. On one thread at a time."""
 
@@ -117,6 +133,10 @@ class TextRun:
         self._task = task
         self._encode = tokenizer.encode_batch if task.needs_offsets else tokenizer.encode_batch_fast
         self._pad_id = tokenizer.token_to_id(model.pad_token) or 0 if model.pad_token else 0
+        self._special = _special_tokens(tokenizer)
+        is_cpu = session.get_providers()[0] == "CPUExecutionProvider"
+        self._most = model.max_batch_tokens or (_CPU_TOKENS if is_cpu else _GPU_TOKENS)
+        self._padding = _CPU_PADDING if is_cpu else _GPU_PADDING
         self._inputs: dict[str, type[np.generic]] = {}
         for argument in session.get_inputs():
             if argument.name not in _KNOWN_INPUTS:
@@ -128,14 +148,9 @@ class TextRun:
 
     def __call__(self, names: list[str], feed: Mapping[str, Array], options: Any) -> Sequence[Array]:
         """The outputs `names` for the texts in `feed`. Raises InvalidRequest for a text that the model cannot take."""
-        task, most = self._task, self._model.max_tokens * _MOST_CHARACTERS
-        texts = [
-            text[:most] if isinstance(text, str) else (text[0][:most], text[1][:most]) for text in task.texts(feed)
-        ]
-        try:
-            encodings = self._encode(texts)
-        except Exception as error:  # the library raises nothing narrower
-            raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
+        task = self._task
+        texts = task.texts(feed)
+        encodings = self._encoded(texts)
         if not self._model.truncate:
             self._refuse_long(encodings)
         owners = list(range(len(encodings)))
@@ -144,7 +159,7 @@ class TextRun:
             encodings = [part for encoding in encodings for part in (encoding, *encoding.overflowing)]
         rows: list[Any] = [None] * len(encodings)
         tokens = padding = 0
-        for indices in groups([len(encoding) for encoding in encodings], self._model.max_batch_tokens):
+        for indices in groups([len(encoding) for encoding in encodings], self._most, self._padding):
             group = self._run([encodings[at] for at in indices], options)
             tokens += int(group.mask.sum())
             padding += group.mask.size
@@ -158,6 +173,31 @@ class TextRun:
             rows = parts
         tensors = task.tensors(rows, feed)
         return [tensors[name] for name in names]
+
+    def _encoded(self, texts: Sequence[Text]) -> list[Any]:
+        most = self._model.max_tokens * _MOST_CHARACTERS
+        written = [
+            text[:most] if isinstance(text, str) else (text[0][:most], text[1][:most])
+            for text in texts
+            if not isinstance(text, list)
+        ]
+        try:
+            encodings = self._encode(written)
+        except Exception as error:  # the library raises nothing narrower
+            raise InvalidRequest(f"the tokenizer cannot read the texts: {error}") from error
+        if len(written) == len(texts):
+            return list(encodings)
+        found = iter(encodings)
+        return [self._with_special_tokens(text) if isinstance(text, list) else next(found) for text in texts]
+
+    def _with_special_tokens(self, ids: list[int]) -> TokenIds:
+        """`ids` between the special tokens of a text, unless they have them already."""
+        before, after = self._special
+        if ids[: len(before)] == before and ids[len(ids) - len(after) :] == after:
+            ids = ids[len(before) : len(ids) - len(after)]
+        if self._model.truncate:
+            ids = ids[: self._model.max_tokens - len(before) - len(after)]
+        return TokenIds([*before, *ids, *after])
 
     def _run(self, encodings: list[Any], options: Any) -> Group:
         length = max(map(len, encodings))
@@ -186,24 +226,30 @@ class TextRun:
                 )
 
 
-def groups(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
-    """The indices of texts of `lengths` tokens in groups of like length, of at most `most` tokens with padding.
+def groups(lengths: Sequence[int], most: int, padding: int) -> Iterator[list[int]]:
+    """The indices of texts of `lengths` tokens, in groups of like length.
 
-    A text that is longer than that is a group of its own. A group with enough tokens to keep the processor busy ends
-    where the next text would make a fifth of it padding.
+    A group has at most `most` tokens, padding counted, of which at most `padding` are padding. A text that is longer is
+    a group of its own.
     """
     group: list[int] = []
     tokens = 0
     for at in sorted(range(len(lengths)), key=lengths.__getitem__):
-        length = lengths[at]
-        size = (len(group) + 1) * length
-        if group and (size > most or (tokens >= _BUSY_TOKENS and size * 4 > (tokens + length) * 5)):
+        tokens += lengths[at]
+        size = (len(group) + 1) * lengths[at]
+        if group and (size > most or size - tokens > padding):
             yield group
-            group, tokens = [], 0
+            group, tokens = [], lengths[at]
         group.append(at)
-        tokens += length
     if group:
         yield group
+
+
+def _special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The ids that go before and after those of a text."""
+    found = tokenizer.encode("a")
+    inside = [at for at, special in enumerate(found.special_tokens_mask) if not special]
+    return found.ids[: inside[0]], found.ids[inside[-1] + 1 :]
 
 
 def _with_file(config: ModelConfig, model: TextModel) -> ModelConfig:

@@ -24,7 +24,6 @@ from trident.core.errors import ConfigInvalid, ModelLoadFailed
 _log = logging.getLogger("trident.backends")
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
-MAX_BATCH_TOKENS = 16384
 # Bytes. The largest known tokenizer.json has 35 MB.
 _LARGEST_JSON = 256 << 20
 # What transformers writes for "no limit" is about 1e30.
@@ -85,8 +84,9 @@ class TextModel:
 
     `file` is the ONNX file below the folder. `max_tokens` is the length in tokens of the longest text, with special
     tokens. `labels` are the classes by index. `prompt` goes before each text. `max_batch_tokens` limits one execution
-    of the graph, padding counted. With `truncate` longer texts are cut, otherwise refused. `top_k` is
-    how many words fill a mask. `hypothesis` is the sentence about a candidate label, in which `{}` is the label.
+    of the graph, padding counted; 0 leaves it to the device. With `truncate` longer texts are cut, otherwise refused.
+    `top_k` is how many words fill a mask. `hypothesis` is the sentence about a candidate label, in which `{}` is the
+    label.
     """
 
     folder: Path
@@ -141,7 +141,7 @@ def read_text_model(folder: Path, config: ModelConfig) -> TextModel:
         file=_graph_file(folder, config),
         task=task,
         max_tokens=parameters.number("max_tokens", min(filter(None, [*limits, _positions(settings)]), default=512)),
-        max_batch_tokens=parameters.number("max_batch_tokens", MAX_BATCH_TOKENS),
+        max_batch_tokens=parameters.number("max_batch_tokens", 0),
         truncate=parameters.flag("truncate", True),
         labels=labels,
         hidden_size=_positive(settings.get("hidden_size") or settings.get("dim")) or -1,
@@ -183,7 +183,9 @@ class _Parameters:
         return default if value is None else boolean(value, field_of(name))
 
     def number(self, name: str, default: int) -> int:
-        value = integer(self._values.get(name, str(default)), field_of(name))
+        if name not in self._values:
+            return default
+        value = integer(self._values[name], field_of(name))
         if value < 1:
             raise ConfigInvalid(
                 f"parameter '{name}' of model '{self._model}' is {value}",

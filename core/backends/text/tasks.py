@@ -19,7 +19,9 @@ from trident.core.config.problem import TensorSignature
 from trident.core.errors import InvalidRequest, ModelLoadFailed
 from trident.core.inference.tensors import Array, bytes_array
 
-Text = str | tuple[str, str]
+IDS = b"\xffids"
+"""Begins an element that is token ids, INT32 in little-endian order. No UTF-8 text has its first byte."""
+Text = str | tuple[str, str] | list[int]
 # What a graph may call the vectors of whole texts, where it has the pooling itself.
 _POOLED = ("sentence_embedding", "text_embeds")
 _TOKENS = TensorSignature("tokens", "INT32", (-1, 1))
@@ -83,12 +85,39 @@ class Task:
 
 
 class Embedding(Task):
-    """`embedding`: one vector for each text, and `tokens`: how many tokens it has."""
+    """`embedding`: one vector for each text, or for each list of token ids, and `tokens`: how many tokens it has."""
 
     def __init__(self, model: TextModel, tokenizer: Any, graph_outputs: Mapping[str, int]) -> None:
         super().__init__(model, tokenizer, graph_outputs)
         self.outputs = (TensorSignature("embedding", "FP32", (-1, model.hidden_size)), _TOKENS)
         self._is_pooled = graph_outputs[self.graph_outputs[0]] == 2
+        prompt = model.prompt and tokenizer.encode(model.prompt, add_special_tokens=False).ids
+        self._prompt_ids = list(prompt)
+        self._vocabulary = tokenizer.get_vocab_size()
+
+    def texts(self, feed: Mapping[str, Array]) -> list[Text]:
+        elements = feed["text"].ravel().tolist()
+        found = {
+            at: self._ids(element.removeprefix(IDS), at)
+            for at, element in enumerate(elements)
+            if isinstance(element, bytes) and element.startswith(IDS)
+        }
+        if not found:
+            return super().texts(feed)
+        written = np.array([b"" if at in found else element for at, element in enumerate(elements)], np.object_)
+        return [found.get(at, text) for at, text in enumerate(texts_of(written, self._model.prompt))]
+
+    def _ids(self, content: bytes, at: int) -> list[int]:
+        if len(content) % 4 or not content:
+            raise InvalidRequest(f"text {at} has {len(content)} bytes of token ids, which have 4 bytes each")
+        ids = np.frombuffer(content, "<i4")
+        wrong = ids[(ids < 0) | (ids >= self._vocabulary)]
+        if len(wrong):
+            raise InvalidRequest(
+                f"text {at} has the token id {wrong[0]}, the model's vocabulary has 0 to {self._vocabulary - 1}",
+                hint="send text, or the ids of the model's own tokenizer",
+            )
+        return [*self._prompt_ids, *ids.tolist()]
 
     def _choose(self, graph_outputs: Mapping[str, int]) -> list[str]:
         pooled = [name for name in _POOLED if graph_outputs.get(name) == 2]

@@ -12,7 +12,7 @@ from huggingface_hub import InferenceClient
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 
 from tests.contract.servers.server import ServerProcess
-from tests.hub_folders import SIZE, head_of, ids_of, mean_of, write_folder
+from tests.hub_folders import LONGEST, SIZE, head_of, ids_of, mean_of, write_folder
 from trident.core.inference.tensors import Array
 
 LABELS = ("POSITIVE", "NEGATIVE")
@@ -68,6 +68,17 @@ def test_openai_gets_embeddings(client: Any) -> None:
     assert client.models.retrieve("embedder").id == "embedder"
 
 
+def test_openai_sends_token_ids_with_or_without_special_tokens(client: Any) -> None:
+    with_special, without = ids_of("good cat"), ids_of("bad dog in paris")[1:-1]
+    answer = client.embeddings.create(model="embedder", input=[with_special, without])
+    expected = [mean_of("good cat"), mean_of("bad dog in paris")]
+    np.testing.assert_allclose([each.embedding for each in answer.data], expected, rtol=1e-5)
+    one = client.embeddings.create(model="embedder", input=without)
+    np.testing.assert_allclose(one.data[0].embedding, expected[1], rtol=1e-5)
+    long = client.embeddings.create(model="embedder", input=without * LONGEST)
+    assert long.usage.total_tokens == LONGEST
+
+
 def test_more_texts_than_a_batch_has_are_several_requests(client: Any) -> None:
     texts = ["cat", "bad dog"] * 1300
     answer = client.embeddings.create(model="embedder", input=texts, encoding_format="float")
@@ -83,7 +94,13 @@ def test_more_texts_than_a_batch_has_are_several_requests(client: Any) -> None:
         ({"model": "none", "input": "cat"}, 404, "unknown model: 'none'"),
         ({"model": "embedder", "input": ""}, 400, "cannot be an empty string"),
         ({"model": "embedder", "input": []}, 400, "'input' must be a list with at least one text"),
-        ({"model": "embedder", "input": [101, 102]}, 400, "item 0 of 'input' is not a string"),
+        (
+            {"model": "embedder", "input": [3, 102]},
+            400,
+            "text 0 has the token id 102, the model's vocabulary has 0 to 17",
+        ),
+        ({"model": "embedder", "input": [[3], [-1]]}, 400, "item 1 of 'input' must be a text, or a list with"),
+        ({"model": "embedder", "input": ["cat", 5]}, 400, "item 1 of 'input' is not a string"),
         ({"model": "embedder", "input": "cat", "dimensions": 9}, 400, "the model's vectors have 4"),
         ({"model": "embedder", "input": "cat", "encoding_format": "hex"}, 400, "'encoding_format' is 'hex'"),
         ({"model": "ranker", "input": "cat"}, 400, "gives no embeddings of texts"),

@@ -231,9 +231,10 @@ def test_padding_is_counted(tmp_path: Path) -> None:
 
 def test_texts_of_like_length_are_run_together() -> None:
     lengths = [500, 10, 480, 12, 11, 500]
-    assert list(groups(lengths, 1000)) == [[1, 4, 3], [2, 0], [5]]
-    assert list(groups([5000], 1000)) == [[0]]
-    assert list(groups([], 1000)) == []
+    assert list(groups(lengths, 1000, 20)) == [[1, 4, 3], [2, 0], [5]]
+    assert list(groups(lengths, 1000, 2)) == [[1, 4], [3], [2], [0, 5]]
+    assert list(groups([5000], 1000, 20)) == [[0]]
+    assert list(groups([], 1000, 20)) == []
 
 
 def broken(folder: Path, file: str, content: str | None) -> Path:
