@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("serve", "validate", "doctor", "request", "status", "top", "openapi"),
-    *("emulate", "trace", "completion", "version"),
+    *("bench", "emulate", "trace", "completion", "version"),
 )
 _HELP = frozenset({"--help", "-h"})
 _HELP_ABOUT = "--help="
@@ -124,6 +124,10 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
         from trident.app.commands.openapi import openapi
 
         return openapi(arguments)
+    if command == "bench":
+        from trident.app.commands.bench import bench
+
+        return bench(arguments)
     if command == "emulate":
         from trident.app.commands.emulate import emulate
 

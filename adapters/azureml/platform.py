@@ -44,6 +44,7 @@ class AzureML(Platform):
     shown_by = f"{MODEL_DIR} is set"
     help = f"In a container of Azure ML the model is at {MODEL_DIR}."
     required_model = "azureml_default_model"
+    infer_route = "/score"
 
     def evidence(self, environ: Mapping[str, str], given: OptionValues) -> Evidence | None:
         return Evidence(MODEL_DIR) if environ.get(MODEL_DIR) else None

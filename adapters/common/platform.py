@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trident.adapters.common.options import OptionText, OptionValues, SettingRow
@@ -100,7 +101,8 @@ class Platform:
     `options` is a `group` of the options that only this platform has; of their fields `switch` opens its port, and
     `port` is its number. `shown_by` completes "auto is NAME if ..." in the help of --platform, and `help` is a sentence
     for the help of serve. `required_model` is the option with the default model, if the container is not healthy
-    without that.
+    without that. For load tests: `infer_route` is the path of a request to the default model, on a server with
+    `infer_variables`, and `binary_type` the media type of one with binary tensors, "" if it is the v2 protocol's.
     """
 
     name: str
@@ -112,6 +114,9 @@ class Platform:
     shown_by: str
     help: str = ""
     required_model: str = ""
+    infer_route: str = ""
+    infer_variables: Mapping[str, str] = MappingProxyType({})
+    binary_type: str = ""
 
     def evidence(self, environ: Mapping[str, str], given: OptionValues) -> Evidence | None:
         """What shows that this is a container of the platform; None without anything."""

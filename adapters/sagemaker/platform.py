@@ -81,6 +81,8 @@ class SageMaker(Platform):
         "a SAGEMAKER_* variable is set, or if no model repository is given and one of SageMaker's directories exists"
     )
     help = "In a SageMaker container no option is needed."
+    infer_route = "/invocations"
+    binary_type = "application/vnd.sagemaker-triton.binary+json"
 
     def evidence(self, environ: Mapping[str, str], given: OptionValues) -> Evidence | None:
         variables = sorted(name for name, text in environ.items() if name.startswith(PREFIX) and text)

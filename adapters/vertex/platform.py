@@ -6,6 +6,7 @@ Source: docs/spec/vertex.md sections A1, B1.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from trident.adapters.common.options import (
@@ -23,8 +24,10 @@ from trident.adapters.common.options import (
 )
 from trident.adapters.common.platform import Evidence, Host, Platform, PlatformTexts
 from trident.adapters.vertex.settings import (
+    HEALTH_ROUTE,
     KEY_FIELD,
     MODE,
+    PREDICT_ROUTE,
     PREDICTION,
     PayloadKind,
     VertexSettings,
@@ -96,6 +99,9 @@ class VertexAI(Platform):
     port = "vertex_ai_port"
     shown_by = f"{MODE} is set"
     required_model = "vertex_ai_default_model"
+    infer_route = "/predict"
+    infer_variables = MappingProxyType({PREDICT_ROUTE: infer_route, HEALTH_ROUTE: "/health"})
+    binary_type = "application/vnd.vertex-ai-triton.binary+json"
 
     def evidence(self, environ: Mapping[str, str], given: OptionValues) -> Evidence | None:
         return Evidence(MODE) if _mode(environ) else None

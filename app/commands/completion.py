@@ -14,6 +14,7 @@ import shtab
 
 from trident.adapters.common.options import FILE, REPOSITORY, SWITCH, TEXT, BadOption, Kind, Option, Paths
 from trident.adapters.platforms import BUILT_IN
+from trident.app.commands import bench as bench_command
 from trident.app.commands import emulate_azureml as azureml
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
@@ -99,6 +100,7 @@ COMMANDS = (
     Command("status", "Print how a server and its models are", (*overview.STATUS_OPTIONS, _HELP), _URL),
     Command("top", "Show what the models of a server do", (*overview.TOP_OPTIONS, _HELP), _URL),
     Command("openapi", "Print the OpenAPI document of the routes", _SERVE, Kind("platform", TEXT.parse, _PLATFORMS)),
+    Command("bench", "Put load on a model and measure it", (*bench_command.ACCEPTED, _HELP), FILE),
     # The options of a platform may stand before its name.
     Command(
         "emulate",

@@ -22,6 +22,7 @@ USAGE += """\
        trident status [URL]                             print how a server and its models are, and what they did
        trident top [URL]                                the same again and again, as it changes
        trident openapi [PLATFORM]                       print the OpenAPI document of the routes
+       trident bench MODEL [options]                    put load on a model, measure it, and compare two servers
 """
 USAGE += EMULATE_COMMANDS
 USAGE += """\
@@ -112,6 +113,50 @@ are those that serve would have with these options and variables. A server has i
 one for each model.
 """
 
+BENCH_USAGE = f"""\
+Usage: trident bench MODEL [--url=URL] [options]                 load on a server that runs
+       trident bench MODEL --repository=REPO [options]           a server is started for it
+       trident bench MODEL --url=FIRST --url=SECOND [options]    both in turns, and the difference
+       trident bench --compare BEFORE.json AFTER.json
+
+Measures a model of any server of Triton's protocol at several loads; prints a table, the knee, and what a difference is
+worth; writes bench-MODEL.json and bench-MODEL.html. Ctrl-C keeps what was measured. If the variable TOKEN is set, its
+value is sent as a bearer token.
+
+  load
+  --concurrency-range=START:END:STEP   requests under way; by default 1, 2, 4, ... until a doubling gains nothing
+  --request-rate-range=START:END:STEP  requests sent in a second, however long answers take; a latency is counted from
+                                       the time at which the request should have left
+  --request-distribution=WORD          of the rate: constant (the default) or poisson
+  --measurement-interval=ms, -p        of each level; default 5000
+  --latency-threshold=ms, -l           a sweep ends above it; of the percentile --percentile, default 99
+  --connections=integer                most connections of a rate; default 256
+  --in-flight=integer                  requests at once on each connection of gRPC; default 1
+  --processes=integer                  of the client; default 1, and 2 from 8 cores
+
+  requests
+  --protocol=WORD, -i                  http (the default), grpc, or a platform's port: {", ".join(_PLATFORMS)}
+  --streaming                          ModelStreamInfer; over HTTP generate_stream
+  --input-data=random|zero|PATH        default random; or a JSON file with a v2 request, a golden one, or
+                                       perf_analyzer's data; or a folder of such files, or of bytes named as inputs
+  --input-tensor-format=WORD           binary (the default) or json; --output-tensor-format likewise
+  --batch-size=integer, -b             items in a request; default 1
+  --shape=INPUT:3,224,224              without the batch dimension; repeatable
+  --header=NAME:VALUE, -H              repeatable
+  --model-name, -m; --model-version, -x
+  --endpoint=PATH                      another path
+
+  server
+  --url=URL, -u                        default http://localhost:8000, localhost:8001 for gRPC
+  --v2-url=URL                         port with configuration and statistics, if --url is a platform's
+  --serve-option=--NAME=VALUE          for the server that is started; repeatable
+  --rounds=integer                     turns of each of two servers, each a fifth of the interval; default 20
+
+  files
+  --output=FOLDER/NAME                 of the .json and .html; empty for none
+  --latency-report-file=FILE, -f       CSV with the columns of perf_analyzer
+"""
+
 TRACE_USAGE = """\
 Usage: trident trace [options] FILE
 
@@ -173,6 +218,7 @@ _USAGES = {
     "status": STATUS_USAGE,
     "top": TOP_USAGE,
     "openapi": OPENAPI_USAGE,
+    "bench": BENCH_USAGE,
     "emulate": EMULATE_USAGE,
     "trace": TRACE_USAGE,
     "completion": COMPLETION_USAGE,

@@ -7,33 +7,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
+from trident.app.terminal.status_line import StatusLine
 from trident.core.lifecycle.state import DownloadPhase
-from trident.core.observability.log import stderr
 
 if TYPE_CHECKING:
     from trident.core.repository.progress import DownloadProgress
 
 
 _WIDTH = 30
-_CLEAR = "\r\033[K"
 
 
 class ProgressBar:
     """Draws on `stream` if it is a terminal, otherwise does nothing. One thread."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._stream = stream or stderr()
-        self._enabled = self._stream.isatty()
-        self._drawn = False
+        self._line = StatusLine(stream)
 
     def show(self, download: DownloadPhase | None) -> None:
         """Draw the progress of `download`; None: clear the line."""
-        if not self._enabled or (download is None and not self._drawn):
-            return
-        # The cursor returns to the start of the line, so that a log line overwrites the bar.
-        self._stream.write(f"{_CLEAR}{bar(download)}\r" if download else _CLEAR)
-        self._stream.flush()
-        self._drawn = download is not None
+        if download:
+            self._line.show(bar(download))
+        else:
+            self._line.clear()
 
 
 def bar(download: DownloadPhase) -> str:

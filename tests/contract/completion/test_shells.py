@@ -38,7 +38,7 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
             "trident ",
             {
                 *("serve", "validate", "doctor", "emulate", "trace", "completion", "version"),
-                *("request", "status", "top", "openapi"),
+                *("request", "status", "top", "openapi", "bench"),
             },
         ),
         ("trident val", {"validate"}),

@@ -1,0 +1,655 @@
+"""The load client: an event loop over plain sockets that keeps a server busy, in processes of its own.
+
+A closed loop keeps a number of requests under way. An open loop sends at given times, whatever the server does, and
+counts a latency from the time at which the request should have left: a request that a slow server delays is as late as
+its caller would find it. Requests are made before; the client sends bytes and counts answers.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import select
+import signal
+import socket
+import ssl
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as Pipe
+from multiprocessing.connection import wait
+from typing import Any, Protocol
+
+from hpack import Decoder, Encoder, HPACKError
+
+_RECEIVE = 1 << 18
+_CONNECT_S = 10.0
+# An answer that takes longer after the end of a run is an error.
+_DRAIN_S = 30.0
+_MOST_HEADS = 1024
+_SHOWN_ERROR = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is asked: `requests` are sent in rotation, each connection beginning with another one; with `per_connection`
+    the i-th connection has the i-th list to itself.
+
+    An HTTP request is the whole text; one of gRPC is the message, sent by `method` with `headers`. `streams`: all
+    messages of a connection go on one call. `decoupled` messages say which response is the last.
+    """
+
+    host: str
+    port: int
+    requests: Sequence[Sequence[bytes]]
+    method: str = ""
+    headers: Sequence[tuple[str, str]] = ()
+    streams: bool = False
+    decoupled: bool = False
+    per_connection: bool = False
+    tls: bool = False
+    in_flight: int = 1
+
+    def of(self, connection: int) -> Sequence[bytes]:
+        if self.per_connection:
+            return self.requests[connection % len(self.requests)]
+        own = self.requests[0]
+        at = connection % len(own)
+        return (*own[at:], *own[:at])
+
+
+@dataclass(slots=True)
+class Sample:
+    """One run. Times in seconds; `begun` is counted from the start of the run, and an open loop's is the intended time.
+
+    `first` is the time to the first part of an answer. `responses` is how many there were, more than requests if
+    streams answer several times. `cpu` is the share of a core that the busiest client process took.
+    """
+
+    seconds: float
+    begun: array[float] = field(default_factory=lambda: array("d"))
+    latency: array[float] = field(default_factory=lambda: array("d"))
+    first: array[float] = field(default_factory=lambda: array("d"))
+    responses: int = 0
+    errors: int = 0
+    error: str = ""
+    cpu: float = 0.0
+
+    def add(self, other: Sample) -> None:
+        self.begun += other.begun
+        self.latency += other.latency
+        self.first += other.first
+        self.responses += other.responses
+        self.errors += other.errors
+        self.error = self.error or other.error
+        self.cpu = max(self.cpu, other.cpu)
+
+
+class Broken(Exception):
+    """A connection ended or cannot be understood; the argument says why."""
+
+
+class _Done(Protocol):
+    """Called with the times at which the request began and the first part of its answer came, and a refusal or ""."""
+
+    def __call__(self, begun: float, first: float, error: str) -> None: ...
+
+
+class _Connection:
+    """A socket that neither waits to send nor to receive. `free` is how many more requests may be sent now."""
+
+    def __init__(self, target: Target, number: int) -> None:
+        self.target = target
+        self.requests = target.of(number)
+        self.at = 0
+        self.free = target.in_flight
+        self.waiting: deque[memoryview] = deque()
+        found = socket.create_connection((target.host, target.port), _CONNECT_S)
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.tls:
+            context = ssl.create_default_context()
+            if target.method:
+                context.set_alpn_protocols(["h2"])
+            found = context.wrap_socket(found, server_hostname=target.host)
+        found.setblocking(False)
+        self.socket = found
+
+    def send(self, begun: float) -> None:
+        """Send the next request of the rotation."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes, done: _Done) -> None:
+        raise NotImplementedError
+
+    def next(self) -> bytes:
+        request = self.requests[self.at]
+        self.at = (self.at + 1) % len(self.requests)
+        self.free -= 1
+        return request
+
+    def write(self, data: bytes | memoryview) -> None:
+        if self.waiting:
+            self.waiting.append(memoryview(data))
+            return
+        try:
+            sent = self.socket.send(data)
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            sent = 0
+        if sent < len(data):
+            self.waiting.append(memoryview(data)[sent:])
+
+    def flush(self) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for part in waiting:
+            self.write(part)
+
+    def receive(self, done: _Done) -> None:
+        """Raises Broken."""
+        while True:
+            try:
+                data = self.socket.recv(_RECEIVE)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                return
+            if not data:
+                raise Broken("the server closed the connection")
+            self.feed(data, done)
+            # What TLS has decrypted wakes no poll.
+            if not (self.target.tls and self.socket.pending()):  # type: ignore[attr-defined]
+                return
+
+    def lost(self) -> list[float]:
+        """When the requests began that are not answered."""
+        raise NotImplementedError
+
+
+_LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
+_CHUNKED = re.compile(rb"\r\ntransfer-encoding:[ \t]*chunked", re.IGNORECASE)
+_CLOSE = re.compile(rb"\r\nconnection:[ \t]*close", re.IGNORECASE)
+
+
+class HttpConnection(_Connection):
+    """HTTP/1.1, one request at a time."""
+
+    def __init__(self, target: Target, number: int) -> None:
+        super().__init__(target, number)
+        self._begun: float | None = None
+        self._buffer = b""
+        # Of the answer that comes: whether it is an error, and what is left of its body; -1 if it comes in chunks.
+        self._is_error, self._closes = False, False
+        self._left: int | None = None
+        self._first = 0.0
+        self._text = b""
+        self._heads: dict[bytes, tuple[bool, int, bool]] = {}
+
+    def send(self, begun: float) -> None:
+        self._begun = begun
+        self.write(self.next())
+
+    def feed(self, data: bytes, done: _Done) -> None:
+        if self._left is None:
+            data = self._buffer + data if self._buffer else data
+            end = data.find(b"\r\n\r\n") + 4
+            if end < 4:
+                self._buffer = data
+                return
+            self._buffer = b""
+            self._is_error, self._left, self._closes = self._head(data[:end])
+            data = data[end:]
+            self._first = 0.0
+        if not self._first and (data or not self._left):
+            self._first = time.perf_counter()
+        if self._is_error and len(self._text) < _SHOWN_ERROR:
+            self._text += data[:_SHOWN_ERROR]
+        if self._left >= 0:
+            self._left -= len(data)
+            finished = self._left <= 0
+        else:
+            finished = self._chunks(data)
+        if finished:
+            begun, self._begun, self._left = self._begun, None, None
+            self.free = 1
+            if begun is None:
+                raise Broken("the server answered what was not asked")
+            done(begun, self._first, self._text.decode(errors="replace") or "an error" if self._is_error else "")
+            self._text = b""
+            if self._closes:
+                raise Broken("")
+
+    def _head(self, head: bytes) -> tuple[bool, int, bool]:
+        """Whether the answer is an error, its length, and whether the connection ends with it."""
+        found = self._heads.get(head)
+        if found is None:
+            length = _LENGTH.search(head)
+            if not head.startswith(b"HTTP/1.") or (length is None and not _CHUNKED.search(head)):
+                raise Broken(f"no answer of HTTP/1.1 with a length: {head[:80]!r}")
+            found = (head[9:10] not in b"23", int(length[1]) if length else -1, _CLOSE.search(head) is not None)
+            if len(self._heads) > _MOST_HEADS:
+                self._heads.clear()
+            self._heads[head] = found
+        return found
+
+    def _chunks(self, data: bytes) -> bool:
+        """Whether these were the last ones. Between calls the buffer has a chunk that is not whole."""
+        data = self._buffer + data
+        while (end := data.find(b"\r\n")) >= 0:
+            size = int(data[:end].partition(b";")[0], 16)
+            after = end + 2 + size + 2
+            if len(data) < after:
+                break
+            if not size:
+                self._buffer = b""
+                return True
+            data = data[after:]
+        self._buffer = data
+        return False
+
+    def lost(self) -> list[float]:
+        return [] if self._begun is None else [self._begun]
+
+
+_DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_HEAD = 9
+_LARGEST_WINDOW = (1 << 31) - 1
+_FIRST_WINDOW = 65535
+_REFILL = 1 << 30
+# No dynamic table for what the server sends, so that equal trailers are equal bytes; no pushes; wide windows.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_OWN_SETTINGS = ((1, 0), (2, 0), (4, _LARGEST_WINDOW))
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes | memoryview = b"") -> bytes:
+    return b"".join((len(payload).to_bytes(3, "big"), bytes((kind, flags)), stream.to_bytes(4, "big"), payload))
+
+
+class GrpcConnection(_Connection):
+    """gRPC on HTTP/2: a call for each request, or one call whose messages are answered in their order."""
+
+    def __init__(self, target: Target, number: int) -> None:
+        super().__init__(target, number)
+        scheme = "https" if target.tls else "http"
+        fields = [
+            (":method", "POST"),
+            (":scheme", scheme),
+            (":path", target.method),
+            (":authority", f"{target.host}:{target.port}"),
+            ("te", "trailers"),
+            ("content-type", "application/grpc"),
+            ("user-agent", "trident-bench"),
+            *target.headers,
+        ]
+        encoder = Encoder()
+        # The second one has indexes alone.
+        self._blocks = [encoder.encode(fields), encoder.encode(fields)]
+        self._stream = -1
+        self._window, self._first_window, self._frame_size = _FIRST_WINDOW, _FIRST_WINDOW, 1 << 14
+        self._windows: dict[int, int] = {}
+        self._unsent: deque[tuple[int, memoryview]] = deque()
+        self._taken = 0
+        self._buffer = b""
+        self._messages: dict[int, bytearray] = {}
+        self._calls: dict[int, list[float]] = {}
+        self._asked: deque[list[float]] = deque()
+        self._trailers: dict[bytes, str] = {}
+        settings = b"".join(name.to_bytes(2, "big") + value.to_bytes(4, "big") for name, value in _OWN_SETTINGS)
+        self.write(_HELLO + _frame(_SETTINGS, 0, 0, settings) + self._refill(_LARGEST_WINDOW - _FIRST_WINDOW))
+
+    @staticmethod
+    def _refill(size: int) -> bytes:
+        return _frame(_WINDOW_UPDATE, 0, 0, size.to_bytes(4, "big"))
+
+    def send(self, begun: float) -> None:
+        message = self.next()
+        head = b""
+        if not self.target.streams or self._stream < 0:
+            self._stream += 2
+            head = _frame(_HEADERS, _END_HEADERS, self._stream, self._blocks[self._stream > 1])
+            self._windows[self._stream] = self._first_window
+        call = [begun, 0.0]
+        if self.target.streams:
+            self._asked.append(call)
+        else:
+            self._calls[self._stream] = call
+        room = min(self._window, self._windows[self._stream], self._frame_size)
+        if len(message) <= room and not self._unsent:
+            self._pay(self._stream, len(message))
+            end = 0 if self.target.streams else _END_STREAM
+            self.write(head + _frame(_DATA, end, self._stream, message))
+            return
+        self.write(head)
+        self._unsent.append((self._stream, memoryview(message)))
+        self._push()
+
+    def _pay(self, stream: int, size: int) -> None:
+        self._window -= size
+        self._windows[stream] -= size
+
+    def _push(self) -> None:
+        """Send what the windows have room for."""
+        while self._unsent:
+            stream, rest = self._unsent[0]
+            room = min(self._window, self._windows.get(stream, 0), self._frame_size, len(rest))
+            if room <= 0:
+                if stream in self._windows:
+                    return
+                self._unsent.popleft()  # the server has reset it
+                continue
+            self._pay(stream, room)
+            is_last = room == len(rest) and not self.target.streams
+            self.write(_frame(_DATA, _END_STREAM if is_last else 0, stream, rest[:room]))
+            self._unsent.popleft()
+            if room < len(rest):
+                self._unsent.appendleft((stream, rest[room:]))
+
+    def feed(self, data: bytes, done: _Done) -> None:
+        data = self._buffer + data if self._buffer else data
+        at, size = 0, len(data)
+        while size - at >= _HEAD:
+            end = at + _HEAD + int.from_bytes(data[at : at + 3], "big")
+            if end > size:
+                break
+            stream = int.from_bytes(data[at + 5 : at + 9], "big") & _LARGEST_WINDOW
+            self._frame(data[at + 3], data[at + 4], stream, data[at + _HEAD : end], done)
+            at = end
+        self._buffer = data[at:]
+
+    def _frame(self, kind: int, flags: int, stream: int, payload: bytes, done: _Done) -> None:
+        if kind == _DATA:
+            self._taken += len(payload)
+            if self._taken > _REFILL:
+                self.write(self._refill(self._taken))
+                self._taken = 0
+            if self.target.streams:
+                self._answers(stream, payload, done)
+            elif (call := self._calls.get(stream)) and not call[1]:
+                call[1] = time.perf_counter()
+        elif kind == _HEADERS and flags & _END_STREAM:
+            self._ended(stream, self._status(payload), done)
+        elif kind == _RST_STREAM:
+            self._ended(stream, f"the stream was reset with {int.from_bytes(payload, 'big')}", done)
+        elif kind == _SETTINGS and not flags & _ACK:
+            self._settings(payload)
+        elif kind == _PING and not flags & _ACK:
+            self.write(_frame(_PING, _ACK, 0, payload))
+        elif kind == _WINDOW_UPDATE:
+            more = int.from_bytes(payload, "big")
+            if not stream:
+                self._window += more
+            elif stream in self._windows:
+                self._windows[stream] += more
+            self._push()
+        elif kind == _GOAWAY:
+            raise Broken(f"the server ended the connection: {payload[8 : 8 + _SHOWN_ERROR].decode(errors='replace')}")
+
+    def _settings(self, payload: bytes) -> None:
+        for at in range(0, len(payload), 6):
+            name, value = int.from_bytes(payload[at : at + 2], "big"), int.from_bytes(payload[at + 2 : at + 6], "big")
+            if name == 4:
+                for stream in self._windows:
+                    self._windows[stream] += value - self._first_window
+                self._first_window = value
+            elif name == 5:
+                self._frame_size = value
+        self.write(_frame(_SETTINGS, _ACK, 0))
+        self._push()
+
+    def _status(self, block: bytes) -> str:
+        """Why the call failed, or ""."""
+        found = self._trailers.get(block)
+        if found is None:
+            try:
+                fields = {str(name): str(value) for name, value, *_ in Decoder().decode(block)}
+            except HPACKError as error:
+                raise Broken(f"trailers that cannot be read: {error}") from error
+            status = fields.get("grpc-status", "missing")
+            found = "" if status == "0" else f"grpc-status {status}: {fields.get('grpc-message', '')}"
+            if len(self._trailers) > _MOST_HEADS:
+                self._trailers.clear()
+            self._trailers[block] = found
+        return found
+
+    def _ended(self, stream: int, error: str, done: _Done) -> None:
+        if self.target.streams:
+            raise Broken(error or "the server ended the stream")
+        self._windows.pop(stream, None)
+        begun, first = self._calls.pop(stream, (0.0, 0.0))
+        self.free += 1
+        done(begun, first or time.perf_counter(), error)
+
+    def _answers(self, stream: int, payload: bytes, done: _Done) -> None:
+        kept = self._messages.setdefault(stream, bytearray())
+        kept += payload
+        while len(kept) >= 5 and len(kept) >= (end := 5 + int.from_bytes(kept[1:5], "big")):
+            message = bytes(kept[5:end])
+            del kept[:end]
+            if not self._asked:
+                raise Broken("the server answered what was not asked")
+            call = self._asked[0]
+            call[1] = call[1] or time.perf_counter()
+            # A response is the second field of the message, an error the first one.
+            error = "" if message[:1] == b"\x12" else message[2 : 2 + _SHOWN_ERROR].decode(errors="replace")
+            if error or not self.target.decoupled or _is_final(message):
+                self._asked.popleft()
+                self.free += 1
+                done(call[0], call[1], error)
+
+    def lost(self) -> list[float]:
+        return [begun for begun, _ in (*self._calls.values(), *self._asked)]
+
+
+def _is_final(message: bytes) -> bool:
+    from tritonclient.grpc.service_pb2 import ModelStreamInferResponse
+
+    parameters = ModelStreamInferResponse.FromString(message).infer_response.parameters
+    return bool(parameters["triton_final_response"].bool_param)
+
+
+class _Loop:
+    """The connections of one process, which stay open from run to run."""
+
+    def __init__(self, target: Target, number: int) -> None:
+        self._target = target
+        self._kind = GrpcConnection if target.method else HttpConnection
+        # The first descriptor, because select takes low ones only; its timeouts are finer than a poll's.
+        self._poll = select.epoll()
+        self._connections: dict[int, _Connection] = {}
+        self._opened = number
+        self.stopped = False
+
+    def _open(self) -> _Connection:
+        connection = self._kind(self._target, self._opened)
+        self._opened += 1
+        self._connections[connection.socket.fileno()] = connection
+        self._poll.register(connection.socket.fileno(), select.EPOLLIN)
+        return connection
+
+    def _close(self, descriptor: int) -> None:
+        self._poll.unregister(descriptor)
+        self._connections.pop(descriptor).socket.close()
+
+    def run(self, seconds: float, concurrency: int, due: Sequence[float] | None, most: int) -> Sample:
+        """Keep `concurrency` requests under way, or send at the times `due` on at most `most` connections."""
+        sample = Sample(seconds)
+        now = time.perf_counter
+        self.stopped = False
+        if due is None:
+            for _ in range(-(-concurrency // self._target.in_flight) - len(self._connections)):
+                self._open()
+        cpu, start = time.process_time(), now()
+        end = start + seconds
+        under_way, sent, is_over = 0, 0, False
+        idle: deque[_Connection] = deque(self._connections.values())
+
+        def done(begun: float, first: float, error: str) -> None:
+            nonlocal under_way
+            under_way -= 1
+            sample.responses += 1
+            if error:
+                sample.errors += 1
+                sample.error = sample.error or error
+            else:
+                sample.begun.append(begun - start)
+                sample.latency.append(now() - begun)
+                sample.first.append(first - begun)
+
+        def begin(connection: _Connection, at: float) -> None:
+            nonlocal under_way
+            under_way += 1
+            connection.send(at)
+            if connection.waiting:
+                self._poll.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+        if due is None:
+            while under_way < concurrency:
+                connection = idle.popleft()
+                begin(connection, now())
+                if connection.free:
+                    idle.append(connection)
+        while True:
+            at = now()
+            was_over, is_over = is_over, self.stopped or at >= end
+            pause = max(0.0, end - at) + 0.05
+            if due is not None and not was_over and not self.stopped:
+                while sent < len(due) and start + due[sent] <= at:
+                    if not idle and len(self._connections) < most:
+                        idle.append(self._open())
+                    if not idle:
+                        break
+                    connection = idle.popleft()
+                    begin(connection, start + due[sent])
+                    sent += 1
+                    if connection.free:
+                        idle.append(connection)
+                if sent < len(due) and start + due[sent] > at:
+                    pause = min(pause, start + due[sent] - now())
+            if is_over and (not under_way or at > end + _DRAIN_S):
+                break
+            if due is not None and pause > 0:
+                select.select([self._poll], [], [], pause)
+            for descriptor, events in self._poll.poll(0 if due is not None else min(pause, 0.2)):
+                connection = self._connections[descriptor]
+                full = not connection.free
+                try:
+                    if events & select.EPOLLOUT:
+                        connection.flush()
+                        if not connection.waiting:
+                            self._poll.modify(descriptor, select.EPOLLIN)
+                    if events & ~select.EPOLLOUT:
+                        connection.receive(done)
+                    if due is not None:
+                        if full and connection.free:
+                            idle.append(connection)
+                    elif not self.stopped and (at := now()) < end:
+                        while connection.free:
+                            begin(connection, at)
+                except (OSError, Broken, ValueError) as error:
+                    lost = connection.lost()
+                    self._close(descriptor)
+                    idle = deque(each for each in idle if each is not connection)
+                    for begun in lost:
+                        done(begun, begun, str(error) or type(error).__name__)
+                    if not self.stopped and now() < end and due is None:
+                        connection = self._open()
+                        while connection.free:
+                            begin(connection, now())
+        for connection in [each for each in self._connections.values() if each.lost()]:
+            for begun in connection.lost():
+                done(begun, begun, f"no answer within {_DRAIN_S:g} s of the end")
+            self._close(connection.socket.fileno())
+        if due is not None and not self.stopped and sent < len(due):
+            sample.errors += len(due) - sent
+            sample.error = sample.error or f"all {most} connections were busy, so requests were never sent"
+        sample.seconds = min(seconds, now() - start)
+        sample.cpu = (time.process_time() - cpu) / max(now() - start, 1e-9)
+        return sample
+
+
+def _serve(pipe: Pipe, target: Target, number: int) -> None:
+    """A client process: makes the runs that its parent asks for. SIGTERM ends a run early, and a closed pipe the
+    process; an interrupt from the terminal is the parent's."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    loop = _Loop(target, number)
+
+    def stop(*_: object) -> None:
+        loop.stopped = True
+
+    signal.signal(signal.SIGTERM, stop)
+    while True:
+        try:
+            asked = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send(loop.run(*asked))
+        except OSError as error:
+            pipe.send(error)
+
+
+class LoadClient:
+    """Client processes before one target. A context manager; `processes` share the load evenly."""
+
+    def __init__(self, target: Target, processes: int = 1) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: list[Pipe] = []
+        self._processes = []
+        for number in range(processes):
+            ours, theirs = context.Pipe()
+            # Sequences have numbers, so that no two processes may send the same ones.
+            process = context.Process(target=_serve, args=(theirs, target, number * 1_000_000), daemon=True)
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def __enter__(self) -> LoadClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(_CONNECT_S)
+            process.kill()
+
+    def run(
+        self,
+        seconds: float,
+        *,
+        concurrency: int = 1,
+        due: Sequence[float] | None = None,
+        most: int = 256,
+        tick: Callable[[], None] = lambda: None,
+    ) -> Sample:
+        """One run. `tick` is called about five times a second. Ctrl-C ends it early and sets `interrupted`.
+
+        Raises OSError if the server cannot be reached.
+        """
+        count = len(self._pipes) if due is not None else min(len(self._pipes), concurrency)
+        used = self._pipes[:count]
+        for index, pipe in enumerate(used):
+            share = (concurrency + count - 1 - index) // count
+            own = None if due is None else due[index::count]
+            pipe.send((seconds, share, own, -(-most // count)))
+        sample = Sample(seconds)
+        left: list[Any] = list(used)
+        while left:
+            try:
+                for ready in wait(left, 0.2):
+                    found = ready.recv()  # type: ignore[union-attr,call-arg]
+                    left.remove(ready)
+                    if isinstance(found, OSError):
+                        raise found
+                    assert isinstance(found, Sample)
+                    sample.seconds = min(sample.seconds, found.seconds)
+                    sample.add(found)
+                tick()
+            except KeyboardInterrupt:
+                for process in self._processes:
+                    os.kill(process.pid or 0, signal.SIGTERM)
+                self.interrupted = True
+        return sample
+
+    interrupted = False

@@ -1,0 +1,366 @@
+"""Measurements of a load: levels of concurrency or rate, their percentiles and intervals, the knee, and comparisons.
+
+Times are milliseconds unless a name says otherwise. An interval has 95 % and comes from bootstrap: of the slices of one
+run, or of the pairs of runs that were taken in turns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trident.app.bench.client import LoadClient, Sample
+from trident.app.bench.server import Server
+
+PERCENTILES = (50, 90, 95, 99)
+_SLICES = 20
+_RESAMPLES = 2000
+_SEED = 3
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerTimes:
+    """By the server's statistics: the means of a request, and how many executions had a batch of each size."""
+
+    requests: int
+    queue: float
+    compute_input: float
+    compute_infer: float
+    compute_output: float
+    total: float
+    batch: float
+    batches: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Level:
+    """A load at one concurrency, or at one rate in requests/s; the other one is 0. `rate` and its interval are what was
+    answered. `slices` are parts of the run: seconds, requests/s, and percentiles 50, 90 and 99."""
+
+    concurrency: int = 0
+    asked_rate: float = 0.0
+    batch_size: int = 1
+    seconds: float
+    requests: int
+    responses: int
+    errors: int
+    error: str
+    rate: float
+    rate_interval: tuple[float, float]
+    mean: float
+    percentiles: dict[str, float]
+    first: dict[str, float]
+    slices: list[tuple[float, ...]]
+    server: ServerTimes | None = None
+    client_cpu: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.concurrency}" if self.concurrency else f"{self.asked_rate:g}/s"
+
+    @property
+    def load(self) -> str:
+        return f"concurrency {self.name}" if self.concurrency else f"{self.asked_rate:g} requests/s"
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether an open loop was answered less than 95 % of what it asked."""
+        return bool(self.asked_rate) and self.rate < 0.95 * self.asked_rate
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Level:
+        """The level that `asdict` wrote. Raises TypeError or ValueError for something else."""
+        server = document.get("server")
+        return cls(**{**document, "server": ServerTimes(**server) if server else None})
+
+
+def measure(
+    client: LoadClient,
+    server: Server,
+    model: str,
+    version: str = "",
+    *,
+    seconds: float,
+    concurrency: int = 0,
+    rate: float = 0.0,
+    poisson: bool = False,
+    most: int = 256,
+    batch_size: int = 1,
+    percentile: int = 0,
+    warm_up: float = 0.0,
+    tick: Callable[[], None] = lambda: None,
+) -> Level:
+    """One level, after a run of `warm_up` seconds that does not count."""
+
+    def run(seconds: float) -> Sample:
+        due = due_times(rate, seconds, poisson=poisson) if rate else None
+        return client.run(seconds, concurrency=max(1, concurrency), due=due, most=most, tick=tick)
+
+    if warm_up:
+        run(warm_up)
+    before = server.statistics(model, version)
+    sample = run(seconds)
+    level = level_of(sample, concurrency=concurrency, rate=rate, batch_size=batch_size, percentile=percentile)
+    level.server = server_times(before, server.statistics(model, version))
+    return level
+
+
+def due_times(rate: float, seconds: float, *, poisson: bool) -> list[float]:
+    """When the requests of an open loop are sent: evenly, or with the gaps of independent callers."""
+    count = max(1, round(rate * seconds))
+    if not poisson:
+        return [index / rate for index in range(count)]
+    gaps = np.random.default_rng(_SEED).exponential(1 / rate, count)
+    times: list[float] = np.cumsum(gaps).tolist()
+    return [at for at in times if at < seconds]
+
+
+def level_of(
+    sample: Sample, *, concurrency: int = 0, rate: float = 0.0, batch_size: int = 1, percentile: int = 0
+) -> Level:
+    """Requests that ended after the run are in the percentiles, which would lack the slowest otherwise, and not in the
+    requests/s."""
+    begun, latency = np.asarray(sample.begun), np.asarray(sample.latency) * 1e3
+    ended = begun + latency / 1e3
+    seconds = max(sample.seconds, 1e-9)
+    wanted = sorted({*PERCENTILES, *([percentile] if percentile else [])})
+    slices: list[tuple[float, ...]] = []
+    edges = np.linspace(0, seconds, _SLICES + 1)
+    order = np.argsort(ended, kind="stable")
+    places = np.searchsorted(ended[order], edges)
+    for at in range(_SLICES):
+        part = latency[order[places[at] : places[at + 1]]]
+        shown = np.percentile(part, (50, 90, 99)) if part.size else np.zeros(3)
+        slices.append((float(edges[at + 1]), part.size * _SLICES / seconds, *(float(each) for each in shown)))
+    low, high = interval([each[1] for each in slices])
+    return Level(
+        concurrency=concurrency,
+        asked_rate=rate,
+        batch_size=batch_size,
+        seconds=seconds,
+        requests=latency.size,
+        responses=sample.responses,
+        errors=sample.errors,
+        error=sample.error,
+        rate=float(np.count_nonzero(ended <= seconds)) / seconds,
+        rate_interval=(low, high),
+        mean=float(latency.mean()) if latency.size else 0.0,
+        percentiles=_percentiles(latency, wanted),
+        first=_percentiles(np.asarray(sample.first) * 1e3, wanted),
+        slices=slices,
+        client_cpu=sample.cpu,
+    )
+
+
+def _percentiles(values: Numbers, wanted: Sequence[int]) -> dict[str, float]:
+    found = np.percentile(values, wanted) if values.size else np.zeros(len(wanted))
+    return {str(name): float(value) for name, value in zip(wanted, found, strict=True)}
+
+
+def server_times(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerTimes | None:
+    """The difference of two answers of the statistics; None without a request between them."""
+
+    def summed(answer: Mapping[str, Any], name: str, part: str) -> int:
+        models = answer.get("model_stats", [])
+        return sum(int(each.get("inference_stats", {}).get(name, {}).get(part, 0)) for each in models)
+
+    def batches(answer: Mapping[str, Any]) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for model in answer.get("model_stats", []):
+            for each in model.get("batch_stats", []):
+                size = int(each.get("batch_size", 0))
+                found[size] = found.get(size, 0) + int(each.get("compute_infer", {}).get("count", 0))
+        return found
+
+    requests = summed(after, "success", "count") - summed(before, "success", "count")
+    if requests <= 0:
+        return None
+
+    def mean(name: str) -> float:
+        return (summed(after, name, "ns") - summed(before, name, "ns")) / requests / 1e6
+
+    earlier = batches(before)
+    counts = {size: count - earlier.get(size, 0) for size, count in sorted(batches(after).items())}
+    counts = {size: count for size, count in counts.items() if count > 0}
+    executions = sum(counts.values())
+    return ServerTimes(
+        requests=requests,
+        queue=mean("queue"),
+        compute_input=mean("compute_input"),
+        compute_infer=mean("compute_infer"),
+        compute_output=mean("compute_output"),
+        total=mean("success"),
+        batch=sum(size * count for size, count in counts.items()) / executions if executions else 0.0,
+        batches={str(size): count for size, count in counts.items()},
+    )
+
+
+# --- what the levels say
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Of the mean of `values`; of fewer than two it is not known and has no ends."""
+    if len(values) < 2:
+        return (-math.inf, math.inf)
+    given = np.asarray(values)
+    picks = np.random.default_rng(_SEED).integers(0, len(given), (_RESAMPLES, len(given)))
+    low, high = np.percentile(given[picks].mean(axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def knee(levels: Sequence[Level]) -> int | None:
+    """The place of the level with the most requests/s for its median latency; None without one that was answered.
+
+    Above it, requests gain less in number than they lose in time.
+    """
+    powers = [level.rate / level.percentiles["50"] if level.percentiles["50"] else 0.0 for level in levels]
+    return max(range(len(powers)), key=powers.__getitem__) if any(powers) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How much a figure of the second side is of the first one's: the ratio and its interval."""
+
+    what: str
+    ratio: float
+    low: float
+    high: float
+    more_is_better: bool
+
+    @property
+    def verdict(self) -> str:
+        """`better`, `worse`, or `no difference shown` if the interval has 1 in it."""
+        if not (self.low > 1 or self.high < 1):
+            return "no difference shown"
+        return "better" if (self.ratio > 1) == self.more_is_better else "worse"
+
+    @property
+    def text(self) -> str:
+        low, high = (f"{100 * (each - 1):+.1f}" if math.isfinite(each) else "?" for each in (self.low, self.high))
+        return f"{100 * (self.ratio - 1):+.1f} % [{low}, {high}]"
+
+
+def difference(
+    what: str, first: Sequence[float], second: Sequence[float], *, paired: bool, more_is_better: bool
+) -> Difference:
+    """The ratio of geometric means. Pairs are drawn together, so what hits both turns of a pair cancels out."""
+    above, below = (np.log(np.maximum(np.asarray(each, float), 1e-12)) for each in (second, first))
+    if min(above.size, below.size) < 2:
+        ratio = float(np.exp(above.mean() - below.mean())) if min(above.size, below.size) else math.nan
+        return Difference(what, ratio, 0.0, math.inf, more_is_better)
+    random = np.random.default_rng(_SEED)
+    picks = random.integers(0, above.size, (_RESAMPLES, above.size))
+    others = picks if paired else random.integers(0, below.size, (_RESAMPLES, below.size))
+    drawn = above[picks].mean(axis=1) - below[others].mean(axis=1)
+    low, middle, high = np.exp([*np.percentile(drawn, (2.5,)), above.mean() - below.mean(), np.percentile(drawn, 97.5)])
+    return Difference(what, float(middle), float(low), float(high), more_is_better)
+
+
+def differences(first: Sequence[Level], second: Sequence[Level], *, paired: bool) -> list[Difference]:
+    """Of requests/s and the percentiles 50 and 99: of turns if `paired`, otherwise of the slices of one run."""
+    if paired:
+        columns = [
+            [(each.rate, each.percentiles["50"], each.percentiles["99"]) for each in side] for side in (first, second)
+        ]
+    else:
+        columns = [[(part[1], part[2], part[4]) for part in side[0].slices if part[1]] for side in (first, second)]
+    names = (("requests/s", True), ("p50", False), ("p99", False))
+    return [
+        difference(what, *([row[at] for row in side] for side in columns), paired=paired, more_is_better=more)
+        for at, (what, more) in enumerate(names)
+    ]
+
+
+def pooled(turns: Sequence[Level]) -> Level:
+    """Turns of one level as one: means of their figures, weighted alike, and their rates as slices."""
+    first = turns[0]
+    document = asdict(first)
+    rates = [each.rate for each in turns]
+    at, slices = 0.0, []
+    for each in turns:
+        at += each.seconds
+        slices.append((at, each.rate, each.percentiles["50"], each.percentiles["90"], each.percentiles["99"]))
+    document |= {
+        "seconds": at,
+        "rate": float(np.mean(rates)),
+        "rate_interval": interval(rates),
+        "mean": float(np.mean([each.mean for each in turns])),
+        "percentiles": {name: float(np.mean([each.percentiles[name] for each in turns])) for name in first.percentiles},
+        "slices": slices,
+        "error": next((each.error for each in turns if each.error), ""),
+        "client_cpu": max(each.client_cpu for each in turns),
+        **{name: sum(getattr(each, name) for each in turns) for name in ("requests", "responses", "errors")},
+    }
+    return Level.read(document)
+
+
+# --- as text
+
+_SHOWN = ("50", "90", "99")
+HEADINGS = ("load", "requests/s", "p50 ms", "p90", "p99", "queue", "compute", "batch")
+
+
+def row(level: Level) -> list[str]:
+    low, high = level.rate_interval
+    spread = f" ±{100 * (high - low) / 2 / level.rate:.0f}%" if level.rate and math.isfinite(high - low) else ""
+    times = level.server
+    server = ("-", "-", "-")
+    if times is not None:
+        compute = times.compute_input + times.compute_infer + times.compute_output
+        server = (number(times.queue), number(compute), f"{times.batch:.1f}" if times.batch else "-")
+    return [level.name, f"{number(level.rate)}{spread}", *(number(level.percentiles[each]) for each in _SHOWN), *server]
+
+
+def remarks(levels: Sequence[Level]) -> list[str]:
+    """What a reader of the figures must know."""
+    found = []
+    for level in levels:
+        if level.errors:
+            found.append(f"{level.name}: {level.errors} errors, such as: {level.error.strip()}")
+        if level.is_behind:
+            found.append(
+                f"{level.name}: the server answers {number(level.rate)}/s, so latencies grow as long as the load lasts"
+            )
+        if level.client_cpu > 0.9:
+            found.append(
+                f"{level.name}: the client took {level.client_cpu:.0%} of a core and may limit: try --processes=2"
+            )
+    return found
+
+
+def number(value: float) -> str:
+    """Three significant digits, thousands separated by commas."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def perf_analyzer_csv(levels: Sequence[Level], percentile: int = 0) -> str:
+    """The report of perf_analyzer's option -f: its columns, in inferences/s and microseconds."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    by_rate = bool(levels and levels[0].asked_rate)
+    shown = [str(each) for each in sorted({*PERCENTILES, *([percentile] if percentile else [])})]
+    writer.writerow(
+        (
+            "Request Rate" if by_rate else "Concurrency",
+            *("Inferences/Second", "Client Send", "Network+Server Send/Recv", "Server Queue"),
+            *("Server Compute Input", "Server Compute Infer", "Server Compute Output", "Client Recv"),
+            *(f"p{name} latency" for name in shown),
+        )
+    )
+    for level in levels:
+        times = level.server
+        parts = [0.0] * 4
+        if times is not None:
+            parts = [times.queue, times.compute_input, times.compute_infer, times.compute_output]
+        micros = [max(0.0, level.mean - sum(parts)), *parts, 0.0, *(level.percentiles[name] for name in shown)]
+        load = f"{level.asked_rate:g}" if by_rate else level.concurrency
+        writer.writerow([load, f"{level.rate * level.batch_size:g}", 0, *(round(1e3 * each) for each in micros)])
+    return out.getvalue()
