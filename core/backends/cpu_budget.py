@@ -51,10 +51,10 @@ class ThreadPlan:
 
     def __str__(self) -> str:
         """The plan as the log shows it."""
+        spinning = ", spinning while they wait" if self.spinning else ""
         return (
             f"{_count(self.cores, 'core')}, {_count(self.sessions, 'session')}: "
-            f"{_count(self.intra_op_threads, 'thread')} each, "
-            f"{'spinning' if self.spinning else 'spinning but briefly'} while they wait"
+            f"{_count(self.intra_op_threads, 'thread')} per session{spinning}"
         )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.project import ROOT
 from trident.app.settings.server import SERVER_OPTIONS
+from trident.app.version import VERSION
 from trident.core.http.routes import ROUTES
 
 DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
@@ -98,6 +99,17 @@ def test_the_lock_file_pins_every_required_package() -> None:
     assert all(re.fullmatch(r"[a-z0-9-]+==[\w.]+", pin) for pin in pins)
     pinned = {pin.partition("==")[0] for pin in pins}
     assert {re.split(r"[\[<>=]", name)[0] for name in wanted} <= pinned
+
+
+def test_every_file_names_the_same_version() -> None:
+    named = {
+        "pyproject.toml": r'^version = "(.+)"',
+        "docker/Dockerfile": r"^ARG VERSION=(.+)",
+        "deploy/helm/trident/Chart.yaml": r"^appVersion: (.+)",
+        "CHANGELOG.md": r"^## \[(\d.+)\]",
+    }
+    found = {name: re.findall(pattern, (ROOT / name).read_text(), re.MULTILINE)[:1] for name, pattern in named.items()}
+    assert found == {name: [VERSION] for name in named}
 
 
 def test_the_changelog_has_an_unreleased_section() -> None:

@@ -111,10 +111,8 @@ def test_only_large_models_spin_briefly_on_few_cores(cores: float, size: int, sp
 
 
 def test_the_thread_plan_describes_itself() -> None:
-    assert (
-        str(ThreadPlan(2.5, 3, 2, False))
-        == "2.5 cores, 3 sessions: 2 threads each, spinning but briefly while they wait"
-    )
+    assert str(ThreadPlan(2.5, 3, 2, False)) == "2.5 cores, 3 sessions: 2 threads per session"
+    assert str(ThreadPlan(8, 1, 7, True)) == "8 cores, 1 session: 7 threads per session, spinning while they wait"
 
 
 # --- several processes

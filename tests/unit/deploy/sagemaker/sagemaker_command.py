@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from deploy.sagemaker.__main__ import main
 
-IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/trident:0.1.0"
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/trident:0.2.0"
 ROLE = "arn:aws:iam::123456789012:role/trident"
 ARCHIVE = "s3://models/digits/1/model.tar.gz"
 # The latest instances that moto knows.
