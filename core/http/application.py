@@ -32,7 +32,7 @@ from trident.core.http.front_end import (
     HttpOptions,
     InferenceNote,
 )
-from trident.core.http.openapi import OPERATIONS, Operation
+from trident.core.http.openapi import OPENAI_ERROR, OPERATIONS, Operation, undescribed
 from trident.core.http.reply import (
     TEXT,
     Environ,
@@ -45,6 +45,7 @@ from trident.core.http.reply import (
     text_reply,
 )
 from trident.core.http.routes import INFERENCE, ROUTES, Route
+from trident.core.http.text_routes import openai_error
 from trident.core.memo import Memo
 from trident.core.observability.log import verbose_level
 
@@ -113,6 +114,8 @@ class V2Application(HttpFrontEnd):
         self._responses_of: dict[tuple[str, str, int], Counter] = {}
         probes = [(rule, route) for route in self.routes if route.group == HEALTH for rule in route.rules]
         self._probes = {rule: route for rule, route in probes if "<" not in rule}
+        operations = ((route.label, OPERATIONS.get(route.name)) for route in self.routes)
+        self._openai_labels = {label for label, each in operations if each is not None and each.error == OPENAI_ERROR}
         self._flask: FlaskApp | None = None
         self._making_flask = threading.Lock()
 
@@ -126,10 +129,12 @@ class V2Application(HttpFrontEnd):
     def documented_routes(self) -> list[tuple[Route, Operation]]:
         """The routes of the OpenAPI document, each with the rules of its paths, and what it says of them.
 
-        Those of the console are its own.
+        Those of the console are its own, and a route of any method at all is for what no other route has.
         """
-        described = [route for route in self.routes if not route.label.startswith("/console")]
-        return [(route, OPERATIONS[route.name]) for route in described]
+        described = [
+            each for each in self.routes if not each.label.startswith("/console") and "TRACE" not in each.methods
+        ]
+        return [(route, OPERATIONS.get(route.name) or undescribed(route)) for route in described]
 
     # --- requests ----------------------------------------------------------------------------------------------------
 
@@ -228,6 +233,8 @@ class V2Application(HttpFrontEnd):
         method = environ["REQUEST_METHOD"] if environ["REQUEST_METHOD"] in _COUNTED_METHODS else _OTHER_METHOD
         self._errors.labels(method, label, str(status)).inc()
         self._count_response(method, label, status)
+        if label in self._openai_labels and isinstance(error, ServerError):
+            return openai_error(self, environ, error)
         errors.log_error(error, status, environ)
         hints = self.options.error_hints
         return errors.error_reply(error, status, mime, environ, hints=hints, has_hint_field=self.has_hint_field)

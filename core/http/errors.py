@@ -141,7 +141,7 @@ def error_reply(
     With FIELD and `has_hint_field` the body of an error that has a hint is `{"error": message, "hint": hint}`; with
     TEXT the message ends with it, since clients like `tritonclient` show nothing else. An event has no field for it.
     """
-    headers = _extra_headers(error, environ, hints)
+    headers = extra_headers(error, environ, hints)
     if AS_EVENT_KEY in environ:
         return text_reply(status, error_event(error, hints), EVENT_STREAM, headers)
     return text_reply(status, orjson.dumps(error_document(error, hints, has_hint_field=has_hint_field)), mime, headers)
@@ -165,7 +165,8 @@ def _valid(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _extra_headers(error: Exception, environ: Environ, hints: ErrorHints) -> Headers:
+def extra_headers(error: Exception, environ: Environ, hints: ErrorHints) -> Headers:
+    """The headers of the reply to a request that failed: the hint, the request's id, and what the status asks for."""
     headers: Headers = []
     if isinstance(error, ServerError) and error.hint and hints is not ErrorHints.OFF:
         headers.append((HINT_HEADER, header_value(error.hint)))

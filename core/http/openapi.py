@@ -30,6 +30,7 @@ Content = Mapping[str, Schema]
 
 OCTETS: Final = "application/octet-stream"
 EVENTS: Final = "text/event-stream"
+OPENAI_ERROR: Final = "OpenAiError"
 
 
 _NO_BODY: Final[Content] = MappingProxyType({})
@@ -274,24 +275,24 @@ OPERATIONS: Final[dict[str, Operation]] = {
                 {"encoding_format": {"enum": ["float", "base64"]}, "dimensions": {"type": "integer", "minimum": 1}},
             )
         },
-        error="OpenAiError",
+        error=OPENAI_ERROR,
     ),
     "completions": Operation(
         "The text that a model generates, as OpenAI has it",
         {JSON: ref("Completion"), EVENTS: {}},
         {JSON: record({"model": TEXT_VALUE, "prompt": TEXT_VALUE}, {"stream": {"type": "boolean"}})},
-        error="OpenAiError",
+        error=OPENAI_ERROR,
     ),
     "chat_completions": Operation(
         "The answer of a model to messages, as OpenAI has it",
         {JSON: ref("Completion"), EVENTS: {}},
         {JSON: record({"model": TEXT_VALUE, "messages": listing(ANY_OBJECT)}, {"stream": {"type": "boolean"}})},
-        error="OpenAiError",
+        error=OPENAI_ERROR,
     ),
     "v1_models": Operation(
         "The models that are ready, or one of them, as OpenAI has it",
         {JSON: {"anyOf": [record({"object": TEXT_VALUE, "data": listing(ref("OpenAiModel"))}), ref("OpenAiModel")]}},
-        error="OpenAiError",
+        error=OPENAI_ERROR,
     ),
     "v1_rerank": Operation(
         "Documents in the order of their relevance for a query",
@@ -306,7 +307,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
                 },
             )
         },
-        error="OpenAiError",
+        error=OPENAI_ERROR,
     ),
     "text_embed": Operation(
         "The vectors of texts",
@@ -375,6 +376,12 @@ OPERATIONS: Final[dict[str, Operation]] = {
 
 
 # --- the document
+
+
+def undescribed(route: Route) -> Operation:
+    """What is known of a route of another package's platform."""
+    body = {OCTETS: BYTES_BODY}
+    return Operation(f"The route {route.name} of the platform", answer=body, body=body, needs_body=False)
 
 
 def openapi_document(

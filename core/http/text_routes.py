@@ -23,7 +23,7 @@ from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError
 from trident.core.http.body import too_large
 from trident.core.http.dataplane import off_hub, one_response, read_body, run, run_many
-from trident.core.http.errors import HttpError, log_error, message_of
+from trident.core.http.errors import HttpError, extra_headers, log_error, message_of
 from trident.core.http.front_end import HttpFrontEnd
 from trident.core.http.reply import Environ, Reply, json_reply, text_reply
 from trident.core.inference.request import InferenceRequest, InputTensor
@@ -429,7 +429,9 @@ def _count(body: Mapping[str, Any], member: str, default: int) -> int:
 
 def openai_error(front_end: HttpFrontEnd, environ: Environ, error: ServerError) -> Reply:
     """The reply with the error in OpenAI's form, which its clients show."""
-    return json_reply(openai_error_object(front_end, environ, error), _status(front_end, error))
+    reply = json_reply(openai_error_object(front_end, environ, error), _status(front_end, error))
+    reply.headers += extra_headers(error, environ, front_end.options.error_hints)
+    return reply
 
 
 def openai_error_object(front_end: HttpFrontEnd, environ: Environ, error: ServerError) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import openapi_spec_validator
 import pytest
 
 from tests.contract.servers.ports import HOST
@@ -91,6 +92,14 @@ def test_the_help_has_the_options_of_a_platform_of_another_package() -> None:
     assert "--sample-port=<integer>" in shown.stdout
     assert "TRIDENT_SAMPLE_PORT; default 5099" in shown.stdout
     assert "sample if SAMPLE_MODELS is set" in trident("serve", "--help=platform", **PLATFORMS).stdout
+
+
+def test_a_platform_of_another_package_has_an_openapi_document() -> None:
+    shown = trident("openapi", "sample", **PLATFORMS)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    document = json.loads(shown.stdout)
+    openapi_spec_validator.validate(document)
+    assert list(document["paths"]) == ["/predict"]
 
 
 @pytest.mark.parametrize(
