@@ -44,14 +44,17 @@ _HEAD = """\
 
 Generated from `core/observability/metrics/families.py`; do not edit it.
 
-`GET /metrics` on the metrics port (`--metrics-port`, 8002), on SageMaker's port and, if `--public-routes` includes
-`metrics`, on Vertex AI's port returns the Prometheus text format, with Triton's names. The page costs an infer request
-nothing: it is rendered from the models' statistics when it is requested. A *request* is a call, an *inference* is one
-item of its batch, and an *execution* is one run of the model over a batch.
+```bash
+curl localhost:8002/metrics
+```
 
-A dashboard and alert rules over these metrics are in `deploy/monitoring`. Durations are sums: the mean over five
-minutes is `rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_success[5m])`. For the slowest
-requests switch the [distributions](#distributions-of-durations) on.
+The page is on the metrics port (`--metrics-port`), on SageMaker's port and, if `--public-routes` includes `metrics`, on
+Vertex AI's port, in Prometheus' text format with Triton's names. A *request* is a call, an *inference* is one item of
+its batch, and an *execution* is one run of the model over a batch.
+
+`deploy/monitoring` has a dashboard and alert rules. Durations are sums: the mean over five minutes is
+`rate(nv_inference_request_duration_us[5m]) / rate(nv_inference_request_success[5m])`. For the slowest requests switch
+the [distributions](#distributions-of-durations) on.
 """
 _SECTIONS = {
     "nv_inference_": """\
@@ -66,17 +69,15 @@ Each ready model version has these. Besides the labels below they have
 
 `--metrics-config=counter_latencies=false` leaves the durations out and, as in Triton, keeps the counters at 0.
 Counters restart at 0 when a version is loaded again. A request that a full queue refuses is a failure with the reason
-REJECTED, which Triton does not count; the statistics call leaves it out, as in Triton. A request that is refused before
-it reaches the queue (malformed, model not ready) is counted only in `trident_http_errors_total`.
+REJECTED. One that is refused before it reaches the queue is counted only in `trident_http_errors_total`.
 """,
     "latencies": """\
 ## Distributions of durations
 
 `--metrics-config=histogram_latencies=true` adds the histograms, `--metrics-config=summary_latencies=true` the
-summaries. Both are off by default and cost nothing then. `curl HOST:8000/v2/logging -d '{"histogram_latencies": true}'`
-switches the histograms of a running server. On, each request costs about 0.7 µs for the histograms
-(0.4 µs in batches of eight) and 1.1 µs (0.4 µs) for the summaries. Every ready model version has one series of each,
-without `gpu_uuid`.
+summaries. `curl HOST:8000/v2/logging -d '{"histogram_latencies": true}'` switches the histograms of a running server.
+On, each request costs about 0.7 µs for the histograms (0.4 µs in batches of eight) and 1.1 µs (0.4 µs) for the
+summaries. Every ready model version has one series of each, without `gpu_uuid`.
 
 Histograms can be added up over servers, so alerts use them: the 99th percentile of a model over five minutes is
 
@@ -84,8 +85,7 @@ Histograms can be added up over servers, so alerts use them: the 99th percentile
 histogram_quantile(0.99, sum by (le, model) (rate(trident_inference_request_duration_seconds_bucket[5m])))
 ```
 
-Its precision is that of the buckets. A model chooses its own in its configuration, for Triton's histogram and for
-Trident's, in the unit of the name:
+A model chooses its own buckets in its configuration, in the unit of the name:
 
 ```text
 model_metrics {
@@ -98,28 +98,26 @@ model_metrics {
 
 The quantiles of a summary are those of the last 48 to 60 seconds, within one percent, and `Nan` if there was no
 request. They cannot be added up over servers or versions. `--metrics-config=summary_quantiles=0.5:0.05,0.99:0.001`
-chooses them; the number after the colon, Triton's permitted error, must be there and has no effect.
+chooses them; the number after the colon, Triton's permitted error, has no effect.
 
 Triton's histogram counts every request that got a response, also an error; all others count the successful ones.
 
 **Exemplars.** With the histograms on, a scraper that asks for OpenMetrics (`Accept: application/openmetrics-text`, as
-Prometheus does) gets it, and each bucket has the id of the latest request in it, as the label `request_id`: search the
-log for it. Prometheus stores exemplars with `--enable-feature=exemplar-storage`. A request without an id, or with one
-of more than 118 characters or with characters that cannot be printed, is no exemplar. Names are the same in both
-formats, so the types of Triton's counters, which lack the suffix `_total`, are `unknown` in OpenMetrics.
+Prometheus does) gets the id of the latest request in each bucket, as the label `request_id`: search the log for it.
+Prometheus stores exemplars with `--enable-feature=exemplar-storage`. Ids of more than 118 characters are left out.
 """,
     "trident_oldest_": """\
 ## Executions that run
 
-An execution that has run for 10 s, 20 s, 40 s and so on is also in the log, with its instance, its process, its batch
-size and its request ids. A model that hangs is `READY` and has no errors: alert on this gauge.
+A model that hangs is `READY` and has no errors: alert on this gauge. The log names the instance, the process and the
+request ids of an execution that has run for 10 s, 20 s, 40 s and so on.
 """,
     "trident_bucket_": """\
 ## Batch buckets
 
 Of the models that pad their batches to [buckets](ragged-batching.md#batch-buckets). `batch_size` is the rows of the
-bucket, `length` its length; a label is missing where the model does not pad to it. A series appears with the first
-execution of its bucket, and the warmup is not counted. The share of a model's work that is padding, over five minutes:
+bucket, `length` its length; a label is missing where the model does not pad to it. The share of a model's work that is
+padding, over five minutes:
 
 ```text
 sum by (model) (rate(trident_bucket_padding_elements_total[5m]))
@@ -141,17 +139,15 @@ What each model holds of each GPU, as the [ledger](gpu.md#memory) has it. `devic
     "trident_model_": """\
 ## Loads
 
-In every control mode, also of models that do not serve. The states are those of the repository index. A version that
-failed to load is `UNAVAILABLE` until it loads or is no longer wanted; a version that was unloaded has no series. A
-model of which no version could be found has an empty `version`. `namespace` is as above.
+Also of models that do not serve. A version that failed to load is `UNAVAILABLE` until it loads or is no longer wanted;
+a version that was unloaded has no series. A model of which no version could be found has an empty `version`.
 """,
     "trident_response_cache_": """\
 ## Response cache
 
-Where the server has a [response cache](response-cache.md) (`--cache-config`): size, memory, entries and evictions of
-one in memory, `up` and faults of one in Redis. The metrics by model belong to each ready
-version, with the labels of [models](#models); they are 0 for a model that does not use the cache. A request that waits
-for the answer to an equal one is a hit.
+Where the server has a [response cache](response-cache.md): size, memory, entries and evictions of one in memory, `up`
+and faults of one in Redis. The metrics by model have the labels of [models](#models). A request that waits for the
+answer to an equal one is a hit.
 """,
     "trident_trace_": """\
 ## Tracing
@@ -161,8 +157,8 @@ Where requests can be [traced](tracing.md): a server with a trace file, or in th
     "trident_log_": """\
 ## Log
 
-Nothing that serves waits for the log: lines for which there is no room until its reader goes on are dropped, and
-counted over all processes of the server. The log itself says how many when there is room again.
+Nothing that serves waits for the log: if its reader is stuck, lines are dropped and counted. The log says how many
+when its reader goes on.
 """,
     "trident_resource_": """\
 ## Resources
@@ -184,62 +180,49 @@ Read every `--metrics-interval-ms`; `--allow-cpu-metrics=false` and `--allow-gpu
     "flask_": """\
 ## HTTP requests
 
-`trident_http_responses_total` counts the responses of all routes, good and bad, and `trident_http_errors_total` the
-errors among them; the refusals of what is not HTTP (408, 413, 431 …) are only in the log. The others count the routes
-that go through Flask (metadata, a model's health, repository control, `/models`): not the infer routes, the probes of
-the server (`/v2/health/live`, `/v2/health/ready`, `/ping`) and Vertex AI's two routes. They appear with the first such
-request, which imports Flask.
+`trident_http_responses_total` counts the responses of all routes, and `trident_http_errors_total` the errors among
+them; refusals of what is not HTTP (408, 413, 431 …) are only in the log. The others count the routes that go through
+Flask: metadata, a model's health, repository control, `/models`. They appear with the first such request.
 
-`route` is the pattern of the route, and empty for a path without a route. The two counters of all routes name a route
-by its first pattern, so a request for a version of a model counts under `/v2/models/<model>/infer`; Vertex AI's own
-routes are `health` and `predict`. A readiness probe that is answered 400 or 503 is a response, not an error.
+`route` is the pattern of the route, without the version of a model, and empty for a path without a route; Vertex AI's
+own routes are `health` and `predict`. A readiness probe that is answered 400 or 503 is a response, not an error.
 
-In one process (`--http-workers=0`) a page shows the requests of one port, SageMaker's page those of its own port, and
-each series has a `_created` gauge with the time of its first request. With front ends every page shows those of all
-front ends and ports.
+In one process (`--http-workers=0`) a page shows the requests of one port, and each series has a `_created` gauge with
+the time of its first request. With front ends every page shows those of all front ends and ports.
 """,
     "trident_grpc_": """\
 ## gRPC calls
 
-All calls that have ended, good and bad; the page may be a quarter of a second behind. `method` is the name of the
-method, such as `ModelInfer`, and empty for a method that there is not. `status` is the name of gRPC's status; a client
-that went away is CANCELLED. A stream counts once, with its own status: requests in it that failed are counted by
-`nv_inference_request_failure` if they reached the queue. As for HTTP, a series has a `_created` gauge in one process.
+All calls that have ended. `method` is the name of the method, such as `ModelInfer`, and empty for an unknown one.
+`status` is the name of gRPC's status; a client that went away is CANCELLED. A stream counts once: requests in it that
+failed are counted by `nv_inference_request_failure` if they reached the queue.
 """,
 }
 _CUSTOM = """\
 ## Metrics of models
 
-A Python model may make metrics of its own, as in Triton (`pb_utils.MetricFamily`). They follow the server's on every
-page, in both formats, also with front ends. Metrics of the same name and labels are one series, whichever instances or
-models made them. A series leaves the page with the last of its `Metric` objects, or when the processes that made it
-end: a counter then begins at 0 again.
+A Python model may make metrics of its own, as in Triton (`pb_utils.MetricFamily`). Metrics of the same name and labels
+are one series, whichever instances or models made them. A series leaves the page with the last of its `Metric` objects,
+or when the processes that made it end.
 
-A name must be one that Prometheus accepts and none of the server's: those in the tables here and all with the prefixes
-`trident_` and `flask_`. Where there is no page (`--allow-metrics=false` outside SageMaker and Vertex AI) a family
-cannot be made. `--metrics-log` leaves these metrics out.
+A name must be one that Prometheus accepts, not one of the tables here, and without the prefixes `trident_` and
+`flask_`. `--metrics-log` leaves these metrics out.
 """
 _LOG = """\
 ## Metrics in the log
 
-Vertex AI scrapes no page, and SageMaker only that of an [endpoint with detailed
-observability](deploy-sagemaker.md#metrics-of-the-server). `--metrics-log=emf` writes the metrics of each minute
-(`--metrics-log-interval-secs`) to stdout in CloudWatch's embedded metric format, from which CloudWatch makes metrics
-by itself; `--metrics-log=gcp` writes them as structured entries for Cloud Logging, from which log-based metrics can be
-made. The guides to [SageMaker](deploy-sagemaker.md#metrics-of-the-server) and
-[Vertex AI](deploy-vertex.md#metrics-of-the-server) show how to set alarms. Without the option nothing is written; with
-it an interval costs as much as one scrape.
+`--metrics-log=emf` writes the metrics of each minute (`--metrics-log-interval-secs`) to stdout in CloudWatch's embedded
+metric format, `--metrics-log=gcp` as structured entries for Cloud Logging. The guides to
+[SageMaker](deploy-sagemaker.md#metrics-of-the-server) and [Vertex AI](deploy-vertex.md#metrics-of-the-server) say when
+you need it, and show how to set alarms. An interval costs as much as one scrape.
 
-One process writes, the one with the models, and a line is one write. Each interval has a line for the server and one
-for each model that serves, the sum of its versions. Counts are those of the interval. The lines are written also if
-nothing happened, with zeros: then missing data means that the server is gone, and an alarm may treat it so. Durations
-are left out if no request was answered. A stop writes the rest of the last interval, in which `ready` is 0. What a
-version counts between the last line and its unload is in no line.
+Each interval has a line for the server and one for each model that serves, the sum of its versions. Counts are those of
+the interval. Lines are written also if nothing happened, so missing data means that the server is gone. Durations are
+left out if no request was answered. In the last line before a stop, `ready` is 0.
 
-`--metrics-log-namespace` is the namespace in CloudWatch, and `--metrics-log-dimension=endpoint=my-endpoint`, which may
-be given more than once, adds a dimension, in Cloud Logging a label. Lines of models have the dimension `model`, too, so
-the metrics of the server are those without it. CloudWatch bills each metric of each model: a multi-model container with
-many models has as many lines. The figures of the machine are in the line of the server only.
+`--metrics-log-namespace` is the namespace in CloudWatch. `--metrics-log-dimension=endpoint=my-endpoint`, which may be
+given more than once, adds a dimension, in Cloud Logging a label. Lines of models have the dimension `model`, too.
+CloudWatch bills each metric of each model.
 """
 _PREFIXES = {
     "nv_cache_": "trident_response_cache_",

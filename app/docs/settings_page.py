@@ -15,22 +15,20 @@ Generated from `app/settings/groups.py` and the platforms' rows in `adapters`; d
 --help=all` prints the same, `--help` the common options, and `--help=GROUP` those of one section, such as
 `--help=http`.
 
-`trident serve` takes tritonserver's option names, as `--name=value` or `--name value`; a name may be shortened as long
-as it is unique. A variable sets each option too. The command line overrides the environment, which overrides the
-platform ([sagemaker.md](sagemaker.md)), which overrides the default. At startup the server prints every setting that is
-not at its default, with its source.
+`trident serve` takes tritonserver's option names, as `--name=value` or `--name value`, or a variable for each. The
+command line overrides the environment, which overrides the platform ([sagemaker.md](sagemaker.md)), which overrides the
+default. At startup the server prints every setting that is not at its default, with its source.
 
 * The variable of a repeatable option takes several values, separated by semicolons or line breaks. Values on the
   command line replace those of the variable.
 * An empty variable counts as not set, except `CUDA_VISIBLE_DEVICES`.
-* A misspelled option or `TRIDENT_` variable prevents the start; the message names the closest known one. The variables
-  that Kubernetes sets for a service named `trident` are ignored.
+* A misspelled option or `TRIDENT_` variable prevents the start; the message names the closest known one.
 * Booleans are `true`, `on`, `1` and `false`, `off`, `0`, in upper or lower case.
 
 ## Completion in a shell
 
-`trident completion SHELL` prints a script by which the shell completes commands, options, their values, and the paths
-of repositories. It is generated from the same options as this page; print it again after an update.
+`trident completion SHELL` prints a script that completes commands, options, their values, and paths. Print it again
+after an update.
 
 * bash: `trident completion bash > ~/.local/share/bash-completion/completions/trident`. Without the package
   bash-completion let `~/.bashrc` source the file.
