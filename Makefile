@@ -106,6 +106,7 @@ test-gpu-options: $(VENV)/.installed-test gpu-wheels
 
 # The pages as a site, into the folder `site`: python -m http.server --directory site
 docs: $(VENV)/.installed-docs
+	npm install --silent --prefix build/mermaid mermaid || echo 'Without npm the diagrams are shown as text'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Wheels, source, list of components, checks: all of a release but the upload.

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
+# `make docs` puts it there, with npm.
+MERMAID = DOCS.parent / "build" / "mermaid" / "node_modules" / "mermaid" / "dist" / "mermaid.min.js"
 HEADING = re.compile(r"^## (.+)$", re.MULTILINE)
 PAGE = re.compile(r"\[([^]]+)\]\(((?!\.\./)[^)#]+\.md)\)")
 # A link, with what is code left alone.
@@ -39,3 +42,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return text if f"`{place}`" in text or text == str(place) else f"{text} (`{place}`)"
 
     return LINK.sub(inside, markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """What draws the diagrams, so that the site needs nothing from the internet. Without it they are shown as text."""
+    place = Path(config["site_dir"]) / "javascripts" / MERMAID.name
+    place.parent.mkdir(exist_ok=True)
+    if MERMAID.is_file():
+        shutil.copyfile(MERMAID, place)
