@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Serve = Callable[[ServerSettings], int]
 
 COMMANDS = (
-    *("serve", "validate", "doctor", "request", "status", "top", "openapi"),
+    *("serve", "import", "init", "validate", "doctor", "request", "status", "top", "openapi"),
     *("bench", "emulate", "trace", "completion", "version"),
 )
 _HELP = frozenset({"--help", "-h"})
@@ -103,7 +103,20 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
             pass_over_stray_signals()
         from trident.app.settings.reading import read_settings, with_repositories
 
-        return serve(read_settings(with_repositories(arguments) if first == "serve" else arguments))
+        if first != "serve":
+            return serve(read_settings(arguments))
+        from trident.app.importing.direct import repositories_around
+
+        with repositories_around() as around:
+            return serve(read_settings(with_repositories(arguments, around)))
+    if command == "import":
+        from trident.app.commands.import_model import import_model
+
+        return import_model(arguments)
+    if command == "init":
+        from trident.app.commands.init import init
+
+        return init(arguments)
     if command == "validate":
         from trident.app.commands.validate import validate
 

@@ -18,6 +18,8 @@ from trident.app.commands import bench as bench_command
 from trident.app.commands import emulate_azureml as azureml
 from trident.app.commands import emulate_sagemaker as sagemaker
 from trident.app.commands import emulate_vertex as vertex_options
+from trident.app.commands import import_model as import_command
+from trident.app.commands import init as init_command
 from trident.app.commands import overview
 from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
@@ -29,7 +31,7 @@ from trident.app.settings.usage import HELP_TOPIC
 
 SHELLS = ("bash", "zsh", "fish")
 _NO_EFFECT = "Accepted for tritonserver command lines, without effect."
-_ARCHIVE = Kind("string", TEXT.parse, REPOSITORY.words, Paths.FILES)
+_SOURCE = Kind("string", TEXT.parse, REPOSITORY.words, Paths.FILES)
 _FOLDER = Kind("string", TEXT.parse, (), Paths.FOLDERS)
 _ARTIFACTS = Kind("string", TEXT.parse, ("gs://",), Paths.FOLDERS)
 _URL = Kind("URL", TEXT.parse, ("http://", "https://"))
@@ -93,7 +95,9 @@ _AZUREML = (*azureml.ACCEPTED, _HELP)
 COMMANDS = (
     # A command line that begins with an option has no command.
     Command("", "", (*_SERVE, _VERSION)),
-    Command("serve", "Serve the models of a repository", _SERVE, REPOSITORY),
+    Command("serve", "Serve the models of a repository, or a model as it is", _SERVE, _SOURCE),
+    Command("import", "Make a model from what another program wrote", (*import_command.ACCEPTED, _HELP), _SOURCE),
+    Command("init", "Write a Python model to begin with", (*init_command.ACCEPTED, _HELP)),
     Command("validate", "Print every problem of every model", (*validate_options.ACCEPTED, _HELP), REPOSITORY),
     Command("doctor", "Check whether this machine can serve", (JSON, *_SERVE), REPOSITORY),
     Command("request", "Print a request to a model, ready to be copied", (*request_command.ACCEPTED, _HELP), _URL),
@@ -107,7 +111,7 @@ COMMANDS = (
         "Run an endpoint of a platform on this machine",
         {each.flag: each for each in (*_AZUREML, *_VERTEX, *_SAGEMAKER)}.values(),
     ),
-    Command("emulate sagemaker", "Run a SageMaker endpoint on this machine", _SAGEMAKER, _ARCHIVE),
+    Command("emulate sagemaker", "Run a SageMaker endpoint on this machine", _SAGEMAKER, _SOURCE),
     Command("emulate vertex", "Run a Vertex AI endpoint on this machine", _VERTEX, _ARTIFACTS),
     Command("emulate azureml", "Run an Azure ML endpoint on this machine", _AZUREML, _FOLDER),
     Command("trace", "Show the requests of a trace file as trees", (*trace_command.ACCEPTED, _HELP), FILE),

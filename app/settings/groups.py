@@ -227,6 +227,10 @@ class RepositorySettings:
         "Model to load at startup, * for all; only with --model-control-mode=explicit.")
     repository_poll_secs: int = option(15, at_least(0),
         "Seconds between two polls of the repositories; only with --model-control-mode=poll.")
+    reload: bool = option(False, SWITCH,
+        "Load a model again within a second after a file of it has changed, for its author; the old version serves "
+        "until the new one can, also if that fails. Stands for --model-control-mode=poll with a short interval.",
+        own=True)
     model_namespacing: bool = option(False, BOOLEAN,
         "Whether several repositories may contain models of the same name; such a model cannot be requested by its "
         "name alone.")

@@ -6,7 +6,7 @@ that is special about a platform comes from its row (adapters/common/platform.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,14 +71,14 @@ def read_cloud_cache(given: Mapping[str, Any], environment: Mapping[str, str]) -
     )
 
 
-def with_repositories(arguments: Sequence[str]) -> list[str]:
+def with_repositories(arguments: Sequence[str], around: Callable[[str], str] = str) -> list[str]:
     """The arguments of `trident serve` in which each word that is not an option is a `--model-repository`.
 
-    Raises BadOption as `read_settings` does.
+    `around` gives the repository for a word. Raises BadOption as `read_settings` does.
     """
     given, words = CommandLine((*SERVER_OPTIONS.values(), *UNUSED_OPTIONS)).split(arguments)
     options = [f"--{option.flag}={text}" if option.takes_value else f"--{option.flag}" for option, text in given]
-    return options + [f"--model-repository={word}" for word in words]
+    return options + [f"--model-repository={around(word)}" for word in words]
 
 
 def read_settings(

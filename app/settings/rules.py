@@ -116,6 +116,8 @@ def _check_engines(settings: ServerSettings) -> None:
 def _check_models(settings: ServerSettings) -> None:
     if settings.load_model and settings.model_control_mode != "explicit":
         raise BadOption("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.")
+    if settings.reload and settings.model_control_mode == "explicit":
+        raise BadOption.of("--reload", "with --model-control-mode=explicit a request loads a model again, not a change")
     if len(set(settings.load_model)) > 1 and "*" in settings.load_model:
         raise BadOption("Wildcard model name '*' must be the ONLY startup model if specified at all.")
     if "model_config_name" in settings.sources and not settings.model_config_name:

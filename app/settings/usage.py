@@ -13,7 +13,9 @@ from trident.app.settings.server import SERVER_OPTIONS
 _WIDTH = 100
 
 USAGE = """\
-Usage: trident serve REPO [options]                     serve the models of a repository
+Usage: trident serve REPO|FILE [options]                serve the models of a repository, or a model as it is
+       trident import SOURCE [options]                  make a model in a repository from what another program wrote
+       trident init NAME                                write a Python model that serves, to begin with
        trident validate REPO [REPO ...]                 print every problem of every model, without a server
        trident doctor REPO [options]                    print whether this machine can serve the models, and cures
 """
@@ -48,6 +50,39 @@ repository is a folder, s3://bucket/prefix, gs://bucket/prefix or as://account/c
   --backend-config=[<backend>,]<setting>=<value>  repeatable; as for serve
   --model-cache-directory=string                  as for serve, and by default the same
   --model-cache-bytes=integer                     as for serve
+"""
+
+IMPORT_USAGE = """\
+Usage: trident import [options] SOURCE
+
+Makes a model in a repository from a file or folder of another program, runs it once, compares its answer with that of
+the original where that can run here, keeps both as a golden request, and prints a request that works. A source is a
+path, or s3://bucket/key, gs://bucket/key or as://account/container/key. These are recognised, by what is in them:
+
+  ONNX; TorchScript; packages of torch.export and AOTInductor (.pt2); SavedModel; OpenVINO IR; TensorRT plans;
+  XGBoost, LightGBM and Treelite files; CatBoost; pickles of scikit-learn and of these (joblib, pkl, skops);
+  MLflow folders; TorchServe archives (.mar); Hugging Face folders with an ONNX model; folders of BentoML, KServe and
+  MLServer with one model; models and repositories of Triton
+
+  --name=string                   of the model; default as the source is called
+  --repository=string             default models
+  --dry-run                       show the files and the configuration, and make nothing
+  --input=DATATYPE:SHAPE          FP32:1,16, the next argument of a model that does not say what it takes; repeatable
+  --trust-pickle                  read pickles, and run the code of an archive: it can do all that you can
+  --python=string                 the interpreter that has the source's framework; default this one
+  --link                          link to the files instead of copying them
+  --no-run                        neither run the model nor compare it
+  --model-cache-directory=string  as for serve, and by default the same
+  --model-cache-bytes=integer     as for serve
+
+Exits with status 1 if the model does not load, fails, or answers otherwise than the original.
+"""
+
+INIT_USAGE = """\
+Usage: trident init [--repository=models] NAME
+
+Writes a Python model called NAME: model.py, config.pbtxt and a golden request. It serves as it stands, and with
+`trident serve models --reload` each change of it within a second.
 """
 
 DOCTOR_USAGE = """\
@@ -183,7 +218,8 @@ Usage: trident serve [options] REPO [REPO ...]
        trident serve --model-repository=REPO [options]
        trident serve --help=GROUP
 
-Each REPO is a model repository, as with --model-repository.
+Each REPO is a model repository, as with --model-repository; or a file or folder that `trident import` takes, which is
+served as the one model of a repository that ends with the server.
 Options are given as --name=value or --name value; a name may be shortened as long as it is unique. The variable next to
 an option sets it too; the command line overrides it. The variable of a repeatable option takes several values,
 separated by semicolons or line breaks.
@@ -212,6 +248,8 @@ _WITHOUT_EFFECT = "without-effect"
 
 
 _USAGES = {
+    "import": IMPORT_USAGE,
+    "init": INIT_USAGE,
     "validate": VALIDATE_USAGE,
     "doctor": DOCTOR_USAGE,
     "request": REQUEST_USAGE,

@@ -17,6 +17,8 @@ from trident.core.observability.tracing.settings import TraceOptions
 
 _ALONE = EnginePlace()
 _KEPT_TRACES = 100
+# Between two looks at the files of the models with --reload.
+_RELOAD_S = 0.5
 
 
 def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> EngineOptions:
@@ -29,9 +31,9 @@ def engine_options(settings: ServerSettings, place: EnginePlace = _ALONE) -> Eng
         readiness=Readiness(settings.strict_readiness),
         auto_complete=not settings.disable_auto_complete_config,
         config_name=settings.model_config_name,
-        control_mode=settings.model_control_mode,
+        control_mode="poll" if settings.reload else settings.model_control_mode,
         load_models=settings.load_model,
-        poll_secs=settings.repository_poll_secs,
+        poll_secs=_RELOAD_S if settings.reload else settings.repository_poll_secs,
         namespacing=settings.model_namespacing,
         any_layout=settings.any_layout,
         single_model=settings.single_model,

@@ -40,7 +40,11 @@ def default_model_problem(settings: ServerSettings, rows: Sequence[ModelRow]) ->
         if not platform.required_model or not own.default_model or own.default_model in loaded:
             continue
         changes = settings.allow_http or _CONTROL in own.public_groups
-        if settings.model_control_mode == "poll" or (settings.model_control_mode == "explicit" and changes):
+        if (
+            settings.reload
+            or settings.model_control_mode == "poll"
+            or (settings.model_control_mode == "explicit" and changes)
+        ):
             continue
         listed = ", ".join(loaded[:_MAX_SHOWN]) + (" …" if loaded[_MAX_SHOWN:] else "")
         flag = SERVER_OPTIONS[platform.required_model].flag

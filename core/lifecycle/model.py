@@ -316,10 +316,19 @@ class Model:
                 self._failures = self._failures + 1 if self._failed_files == located.files else 1
                 self._failed_files = located.files
                 self._loaded = located, override
-                self._load(located, cause, override)
+                try:
+                    self._load(located, cause, override)
+                except ServerError:
+                    self._say_what_serves()
+                    raise
                 self._failed_files = None
             finally:
                 self.is_awaited = False
+
+    def _say_what_serves(self) -> None:
+        if self.serving:
+            versions = ", ".join(map(str, sorted(self.serving)))
+            _log.warning("version %s of '%s' that was loaded before serves on", versions, self.key.name)
 
     def reload(self, cause: str) -> None:
         """Load again what was loaded last, because the models of its steps have changed. Raises as `load` does."""

@@ -22,7 +22,7 @@ _FIRST = "1"
 _PICKLE = "export the model to ONNX, or load it in a model.py of the backend python"
 _TREES = 'name the backend and the type of its file: backend: "fil" and parameters { key: "model_type" … }'
 # What to do with files that other programs write, by the end of their names.
-_EXPORTS = {
+EXPORTS = {
     ".joblib": _PICKLE,
     ".pkl": _PICKLE,
     ".pickle": _PICKLE,
@@ -127,9 +127,9 @@ def _version_hint(place: str, names: Collection[str], config: ModelConfig, wante
     # The only file that is there must be meant, whatever it is called.
     name = found.name if found is not None else min(names) if config.backend and len(names) == 1 else ""
     if not name:
-        other = next((name for name in sorted(names) if _ending(name) in _EXPORTS), "")
+        other = next((name for name in sorted(names) if _ending(name) in EXPORTS), "")
         if other and not config.backend:
-            return f"found {place}/{other}, which no backend takes by its name, {expected}: {_EXPORTS[_ending(other)]}"
+            return f"found {place}/{other}, which no backend takes by its name, {expected}: {EXPORTS[_ending(other)]}"
         return f"found {_listed(names)} in {place}, {expected}: put the model there"
     wanted = wanted or (found.row.filename if found is not None else "")
     step = "rename it"

@@ -36,6 +36,8 @@ CORE_RANK = {part: rank for rank, parts in enumerate(CORE_ORDER) for part in par
 # Seen by all of core, and seeing only these.
 OBSERVABILITY_SEES = {"errors", "memo", "inference", "config"}
 
+# The script that asks an imported source for its framework's own answers, in a process of its own.
+IMPORTED = "app/importing/original.py"
 # Third-party packages that have their places; a path that ends with / is a folder, * one folder of any name.
 PLACES: dict[str, tuple[str, ...]] = {
     "flask": ("core/http/", "adapters/"),
@@ -45,9 +47,9 @@ PLACES: dict[str, tuple[str, ...]] = {
     "greenlet": ("app/", "core/waiting/hub.py"),
     "gunicorn": ("app/",),
     "grpc": ("app/", "core/grpc/"),
-    "openvino": ("core/backends/openvino/",),
+    "openvino": ("core/backends/openvino/", IMPORTED),
     "tensorrt": ("core/backends/tensorrt/",),
-    "torch": ("core/backends/pytorch/",),
+    "torch": ("core/backends/pytorch/", IMPORTED, "app/importing/stub/"),
     "treelite": ("core/backends/fil/",),
 }
 # Clients of other programs: whichever module it is, it is one. An emulator may speak the API of its platform as well.
@@ -70,6 +72,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/backends/onnxruntime/",
         "core/backends/text/",
         "core/config/platforms.py",
+        IMPORTED,
     ),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the

@@ -37,7 +37,7 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
         (
             "trident ",
             {
-                *("serve", "validate", "doctor", "emulate", "trace", "completion", "version"),
+                *("serve", "import", "init", "validate", "doctor", "emulate", "trace", "completion", "version"),
                 *("request", "status", "top", "openapi", "bench"),
             },
         ),
@@ -55,7 +55,8 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
         ("trident validate --format=t", {"text"}),
         ("trident serve --allow-http=", {"true", "false"}),
         ("trident serve --http-port=", set()),
-        ("trident serve ", {"models", "s3://", "gs://", "as://"}),
+        ("trident serve ", {"models", "notes.txt", "s3://", "gs://", "as://"}),
+        ("trident import ", {"models", "notes.txt", "s3://", "gs://", "as://"}),
         ("trident serve --model-control-mode=poll mod", {"models"}),
         ("trident validate models mod", {"models"}),
         ("trident validate models --for", {"--format"}),

@@ -25,6 +25,8 @@ from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from trident.adapters.common.options import Option
 from trident.app.cli import main
+from trident.app.commands import import_model as import_command
+from trident.app.commands import init as init_command
 from trident.app.commands import overview
 from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
@@ -177,6 +179,8 @@ def test_an_option_without_effect_is_accepted_and_reported() -> None:
 
 
 OF_SERVERS = {
+    "import": import_command.ACCEPTED,
+    "init": init_command.ACCEPTED,
     "trace": trace_command.ACCEPTED,
     "request": request_command.ACCEPTED,
     "status": overview.STATUS_OPTIONS,

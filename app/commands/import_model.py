@@ -1,0 +1,284 @@
+"""`trident import`: makes a model in a repository from what other programs have written, and asks it once."""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.text_format import MessageToString
+
+from trident.adapters.common.options import SWITCH, TEXT, BadOption, BadValue, Kind, Option, Paths
+from trident.app.importing.building import Trial, build, check, compare, try_model, write_golden
+from trident.app.importing.sources import Options, Plan, plans_of
+from trident.app.process.environment import disable_telemetry, process_environment
+from trident.app.settings.reading import CACHE_OPTIONS, CloudCache, read_cloud_cache
+from trident.app.settings.sources import read_values
+from trident.app.terminal.downloads import drawn
+from trident.core.backends.python.environment import CACHE_DIRECTORY
+from trident.core.backends.registry import BackendRegistry
+from trident.core.config.schema import ModelConfig
+from trident.core.config.spec import ModelSpec
+from trident.core.cuda.driver import gpu_ids
+from trident.core.errors import InvalidRequest, ServerError
+from trident.core.http.sample_request import Place, make_sample, parse_shape, write_request
+from trident.core.inference.tensors import BY_NAME, Shape, shape_text
+from trident.core.observability.log import LogOptions, configure_logging
+from trident.core.repository.location import Scheme, parse_location
+
+
+def _input(text: str) -> tuple[str, Shape]:
+    datatype, _, dims = text.partition(":")
+    try:
+        _, shape = parse_shape(f"x:{dims}")
+    except InvalidRequest:
+        shape = ()
+    if datatype not in BY_NAME or not shape:
+        raise BadValue(f"expected a datatype and a shape as FP32:1,16, got '{text}'")
+    return datatype, shape
+
+
+_NAME = Option(flag="name", kind=TEXT, default="", own=True, help="Of the model; default as the source is called.")
+_REPOSITORY = Option(
+    flag="repository",
+    kind=Kind("string", TEXT.parse, (), Paths.FOLDERS),
+    default="models",
+    own=True,
+    help="Folder of the models; default models.",
+)
+_DRY_RUN = Option(flag="dry-run", kind=SWITCH, default=False, own=True, help="Show the model, and make nothing.")
+_TRUST = Option(
+    flag="trust-pickle",
+    kind=SWITCH,
+    default=False,
+    own=True,
+    help="Read pickles and code of the source's author, which can do all that you can.",
+)
+_INPUT = Option(
+    flag="input",
+    kind=Kind("DATATYPE:SHAPE", _input),
+    default=(),
+    repeatable=True,
+    own=True,
+    help="FP32:1,16, the next argument of a model that does not say what it takes, with the shape of one request.",
+)
+_PYTHON = Option(
+    flag="python",
+    kind=Kind("string", TEXT.parse, (), Paths.FILES),
+    default=sys.executable,
+    own=True,
+    help="The interpreter that has the source's framework; default this one.",
+)
+_LINK = Option(
+    flag="link", kind=SWITCH, default=False, own=True, help="Link to the files of the source instead of copying them."
+)
+_NO_RUN = Option(flag="no-run", kind=SWITCH, default=False, own=True, help="Neither run the model nor compare it.")
+ACCEPTED = (_NAME, _REPOSITORY, _DRY_RUN, _TRUST, _INPUT, _PYTHON, _LINK, _NO_RUN, *CACHE_OPTIONS)
+
+_FITS = re.compile(r"[^A-Za-z0-9._-]+")
+_URL = "http://localhost:8000"
+_UNITS = ("B", "KB", "MB", "GB", "TB")
+
+
+def import_model(arguments: Sequence[str]) -> int:
+    """Make the models, and print what was made and the request that works.
+
+    Returns 1 if a model fails or answers otherwise than its source. Raises BadOption and ServerError.
+    """
+    values, words = read_values(ACCEPTED, arguments)
+    if len(words) != 1:
+        raise BadOption("one source is expected: trident import SOURCE")
+    # Warnings that concern the model are in its report.
+    configure_logging(LogOptions(info=False, warning=False, error=False))
+    disable_telemetry()
+    repository = Path(values[_REPOSITORY.flag])
+    if parse_location(values[_REPOSITORY.flag]).scheme is not Scheme.LOCAL:
+        raise BadOption.of("--repository", "a model is made in a folder: upload it from there")
+    cache = read_cloud_cache(values, process_environment())
+    with tempfile.TemporaryDirectory(prefix="trident-import-") as made, _on_disk(words[0], cache) as source:
+        options = Options(
+            scratch=Path(made),
+            python=values[_PYTHON.flag],
+            trust_pickle=values[_TRUST.flag],
+            inputs=values[_INPUT.flag],
+        )
+        plans = plans_of(source, options)
+        if not plans:
+            raise InvalidRequest(f"there is no model in {source}")
+        if values[_NAME.flag] and len(plans) > 1:
+            raise BadOption.of("--name", f"{words[0]} has {len(plans)} models, which keep their names")
+        environments = str(Path(cache.path, "environments"))
+        backends = BackendRegistry({"": {}, "python": {CACHE_DIRECTORY: environments}}, gpu_ids=gpu_ids())
+        status = 0
+        for plan in plans:
+            name = _FITS.sub("_", values[_NAME.flag] or plan.name or source.stem)
+            status |= _import(plan, name, repository, options, backends, values)
+        return status
+
+
+def _import(
+    plan: Plan,
+    name: str,
+    repository: Path,
+    options: Options,
+    backends: BackendRegistry,
+    values: Mapping[str, Any],
+) -> int:
+    target = repository / name
+    is_dry = values[_DRY_RUN.flag]
+    if target.exists() and not is_dry:
+        raise BadOption(f"{target} is there already: choose another --name, or remove it")
+    if not is_dry:
+        repository.mkdir(parents=True, exist_ok=True)
+    # Beside its place, where it is moved at once; its name begins with a dot, so that a server passes over it.
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=None if is_dry else repository) as staging:
+        return _Import(plan, name, target, Path(staging, name), options, backends, values).run()
+
+
+@contextmanager
+def _on_disk(source: str, cache: CloudCache) -> Iterator[Path]:
+    """The source as a file or folder, which is there while the context lasts: one in an object store is fetched."""
+    location = parse_location(source)
+    if location.scheme is Scheme.LOCAL:
+        yield Path(source)
+        return
+    above, _, name = location.text.rpartition("/")
+    if not location.prefix:
+        raise InvalidRequest(f"{source} is a whole bucket", hint="name a folder or an object in it")
+    opener = cache.opener()
+    try:
+        folder = opener.open_folder(above)
+        listed = folder.objects(name)
+        wanted = {key: each for key, each in listed.items() if key == name or key.startswith(f"{name}/")}
+        if not wanted:
+            raise InvalidRequest(f"there is nothing at {source}", hint=f"{above} has other names" if listed else None)
+        with drawn(opener.progress):
+            snapshot = folder.fetch(name, wanted)
+        try:
+            yield snapshot.path / name
+        finally:
+            snapshot.release()
+    finally:
+        opener.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """One model, which is made in `folder` and then moved to `target`."""
+
+    plan: Plan
+    name: str
+    target: Path
+    folder: Path
+    options: Options
+    backends: BackendRegistry
+    values: Mapping[str, Any]
+
+    def run(self) -> int:
+        """Make the model. Returns 1 if it is wrong."""
+        is_dry, runs = self.values[_DRY_RUN.flag], not self.values[_NO_RUN.flag]
+        self._say("; ".join([f"{self.name}: {self.plan.what}", *self.plan.notes]))
+        try:
+            build(self.plan, self.folder, self.options.scratch, link=self.values[_LINK.flag])
+        except OSError as error:
+            raise InvalidRequest(f"{error.filename}: {error.strerror}") from error
+        if not runs and not is_dry:
+            self.folder.rename(self.target)
+            return 0
+        if (self.folder / "requirements.txt").is_file():
+            self._say("its environment is made by pip, unless it was before, which takes a minute")
+        found = check(self.folder, self.name, self.plan, self.backends)
+        for problem in found.problems:
+            self._say(f"error: {problem.message}", problem.hint)
+        if found.problems:
+            return 1
+        for warning in found.warnings:
+            self._say(f"warning: {warning.message}", warning.hint)
+        for _, missing in found.unchecked:
+            self._say(f"it is not run: {missing.message}", missing.hint)
+        if is_dry:
+            print(f"\nnothing was made, because of --dry-run\n{_tree(self.folder, self.target)}")
+            for config, _ in found.valid[-1:]:
+                print(f"\nits configuration, as the server completes it\n{MessageToString(config)}", end="")
+            return 0
+        return self._judged(found.valid[-1:] if not found.unchecked else [])
+
+    def _judged(self, valid: Sequence[tuple[ModelConfig, ModelSpec]]) -> int:
+        """Run the model, compare it, and move it to its place."""
+        status, example = 0, ""
+        for config, spec in valid:
+            shapes = dict(zip(spec.inputs, (shape for _, shape in self.options.inputs), strict=False))
+            example = _request(spec, shapes)
+            try:
+                trial = try_model(self.folder, config, spec, self.backends, shapes)
+            except ServerError as error:
+                self._say(f"error: it loads, and fails: {error.message}", error.hint)
+                return 1
+            if isinstance(trial, str):
+                self._say(f"it is not run: {trial}")
+            else:
+                status = self._compared(trial)
+        self.folder.rename(self.target)
+        print(f"\n{_tree(self.target, self.target)}\n\nserve it: trident serve {self.target.parent}")
+        if example:
+            print(f"ask it:\n{example}")
+        return status
+
+    def _compared(self, trial: Trial) -> int:
+        """Returns 1 if the original answers otherwise."""
+        answers = ", ".join(f"{each.name} {each.datatype} {shape_text(each.shape)}" for each in trial.outputs)
+        print(f"it answers in {trial.seconds * 1000:.3g} ms: {answers}")
+        if not self.plan.original:
+            print("it is not compared: nothing else runs such a source here")
+        else:
+            try:
+                compared = compare(self.plan, trial, self.options)
+            except ServerError as error:
+                self._say(f"it is not compared with the original: {error.message}", error.hint)
+            else:
+                if compared.problem:
+                    print(f"error: the original, run by itself, answers otherwise: {compared.problem}")
+                    return 1
+                print(f"the original, run by itself, answers the same: largest difference {compared.difference:.2g}")
+        if write_golden(self.folder, trial):
+            print("every load will ask this again: golden/import.json")
+        return 0
+
+    def _say(self, text: str, hint: str | None = None) -> None:
+        """Print what was found in the folder as it will be in its place."""
+        shown = f"{text}\n  hint: {hint}" if hint else text
+        print(shown.replace(str(self.folder), str(self.target)), flush=True)
+
+
+def _request(spec: ModelSpec, shapes: Mapping[str, Shape]) -> str:
+    """A request that works as it stands; for Python where it is too large for a shell, or has no form in JSON."""
+    sample = make_sample(spec, shapes=shapes)
+    for form in ("curl", "http"):
+        with suppress(InvalidRequest):
+            return write_request(sample, form, Place(url=_URL))
+    return ""
+
+
+def _tree(folder: Path, shown: Path) -> str:
+    """The files of a model, up to those of one level in its versions."""
+    lines = [f"{shown}/"]
+    entries = sorted(each for each in folder.rglob("*") if len(each.relative_to(folder).parts) <= 2)
+    for path in entries:
+        depth = len(path.relative_to(folder).parts)
+        size = "/" if path.is_dir() else f"  {_size(path.stat().st_size)}"
+        link = f" -> {path.readlink()}" if path.is_symlink() else ""
+        lines.append(f"{'  ' * depth}{path.name}{size}{link}")
+    return "\n".join(lines)
+
+
+def _size(count: float) -> str:
+    for unit in _UNITS:
+        if count < 1000 or unit == _UNITS[-1]:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError

@@ -1,0 +1,1 @@
+"""Makes models in a repository from what other programs have written."""

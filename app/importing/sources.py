@@ -1,0 +1,597 @@
+"""What people have, and the model that each becomes: a table of the sources that are recognised.
+
+A source is told by what its files say, not by what runs it; nothing here runs any of it. What has to be run, such as a
+conversion or a pickle, runs in a process of its own (original.py).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trident.core.backends.fil.backend import DEFAULT_FILES
+from trident.core.backends.model_files import content_hint, end_of, origin_of, start_of
+from trident.core.backends.pytorch.packages import tensors_of
+from trident.core.config.platforms import is_hub_folder
+from trident.core.errors import InvalidRequest
+from trident.core.inference.tensors import Shape
+from trident.core.repository.layout_mistakes import EXPORTS
+from trident.core.repository.repository import CONFIG_FILE, is_passed_over
+from trident.core.repository.sources import FolderShape, can_be_model, folder_shape
+
+MODELS = Path(__file__).parent / "stub"
+_ORIGINAL = Path(__file__).parent / "original.py"
+_READ = 64 << 10
+_MAX_BATCH_SIZE = 64
+_TREES_BATCH_SIZE = 8192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`inputs` are the datatypes and shapes that a person has named, in the order of the arguments; `python` is the
+    interpreter that has the source's framework; `scratch` is a folder for what is converted."""
+
+    scratch: Path
+    python: str
+    trust_pickle: bool = False
+    inputs: tuple[tuple[str, Shape], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A model to make. `files` are paths in its folder and what is copied there; `texts` are written.
+
+    `original` is the answer of original.py that the model has to give too, and `original_file` what it is asked of;
+    `is_small_batched`: it batches only as far as a model without a configuration does.
+    """
+
+    what: str
+    files: Mapping[str, Path] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    original: str = ""
+    original_file: Path | None = None
+    name: str = ""
+    is_converted: bool = False
+    is_small_batched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A row: what it is called, how it is told, and the model that it becomes."""
+
+    name: str
+    is_it: Callable[[Path], bool]
+    plan: Callable[[Path, Options], Plan]
+
+
+def recognise(path: Path) -> Source | None:
+    """The row of the table that a file or folder belongs to."""
+    return next((row for row in SOURCES if row.is_it(path)), None)
+
+
+def plans_of(path: Path, options: Options) -> list[Plan]:
+    """The model in `path`, or those of a repository. Raises InvalidRequest, and ServerError for what fails."""
+    if not path.exists():
+        raise InvalidRequest(f"there is no {path}", hint="a file, a folder, s3://…, gs://… or as://…")
+    if is_repository(path):
+        names = [each.name for each in sorted(path.iterdir()) if each.is_dir() and not is_passed_over(each.name)]
+        models = [name for name in names if can_be_model(_listed(path / name))]
+        return [replace(_triton(path / name, options), name=name) for name in models]
+    found = recognise(path)
+    if found is None:
+        raise _unknown(path)
+    return [found.plan(path, options)]
+
+
+def is_repository(path: Path) -> bool:
+    """Whether it is a folder of folders of models."""
+    return path.is_dir() and recognise(path) is None and _has_models(path)
+
+
+def _has_models(path: Path) -> bool:
+    folders = [each for each in path.iterdir() if each.is_dir() and not is_passed_over(each.name)]
+    return any(can_be_model(_listed(each)) for each in folders)
+
+
+def run_original(options: Options, *arguments: str, given: object = None) -> Any:
+    """What original.py says of the arguments. Raises ServerError with the last line of its error."""
+    run = subprocess.run(
+        [options.python, str(_ORIGINAL), *arguments],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if run.returncode:
+        lines = run.stderr.strip().splitlines()
+        missing = re.search(r"No module named '([\w.]+)'", run.stderr)
+        hint = f"install {missing[1]}, or name a Python that has it: --python=PATH" if missing else None
+        raise InvalidRequest(lines[-1] if lines else f"{options.python} ended with {run.returncode}", hint=hint)
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+def _unknown(path: Path) -> InvalidRequest:
+    kinds = ", ".join(row.name for row in SOURCES)
+    if path.is_file():
+        hint = content_hint(path) or EXPORTS.get(path.suffix.lower())
+        origin = origin_of(path)
+        what = f"{path.name} was written by {origin}, and is no model" if origin else f"{path.name} is no known model"
+        return InvalidRequest(what, hint=hint or f"these are recognised: {kinds}")
+    names = sorted(each.name for each in path.iterdir())
+    inside = [each for each in names if recognise(path / each)]
+    if len(inside) > 1:
+        return InvalidRequest(f"{path} has several models: {', '.join(inside)}", hint="name one of them")
+    if "config.json" in names:
+        return InvalidRequest(
+            f"{path} is a folder of the Hugging Face Hub without {_missing_of_hub(names)}",
+            hint="export it: optimum-cli export onnx --model=FOLDER OUT writes model.onnx beside tokenizer.json",
+        )
+    export = next((hint for name in names if (hint := EXPORTS.get(Path(name).suffix.lower()))), None)
+    shown = ", ".join(names[:5]) or "nothing"
+    return InvalidRequest(f"{path} has {shown}, and no known model", hint=export or f"these are recognised: {kinds}")
+
+
+def _missing_of_hub(names: Sequence[str]) -> str:
+    missing = [] if "tokenizer.json" in names else ["tokenizer.json"]
+    return " and ".join([*missing, *([] if any(name.endswith(".onnx") for name in names) else ["an ONNX model"])])
+
+
+def _listed(path: Path) -> list[str]:
+    """The paths below a folder, two levels deep."""
+    below = list(path.iterdir()) if path.is_dir() else []
+    return [each.name for each in below] + [
+        f"{each.name}/{inner.name}" for each in below if each.is_dir() for inner in each.iterdir()
+    ]
+
+
+def _is_folder_with(name: str) -> Callable[[Path], bool]:
+    return lambda path: (path / name).is_file()
+
+
+def _file(name: str, path: Path) -> dict[str, Path]:
+    return {f"1/{name}": path}
+
+
+# --- Triton
+
+
+def _is_triton(path: Path) -> bool:
+    """A model with its versions, or its files beside its configuration."""
+    if not path.is_dir() or path.name.isdecimal():
+        return False
+    names = _listed(path)
+    return folder_shape(names) is FolderShape.MODEL and not is_hub_folder([each.name for each in path.iterdir()])
+
+
+def _triton(path: Path, options: Options) -> Plan:
+    return Plan(what="a model of a Triton repository", files={"": path}, name=path.name)
+
+
+# --- ONNX
+
+
+def _is_onnx(path: Path) -> bool:
+    return path.is_file() and path.suffix == ".onnx" and (start_of(path, 1) or b"")[:1] == b"\x08"
+
+
+def _onnx(path: Path, options: Options) -> Plan:
+    beside = {f"1/{each.name}": each for each in _weights_beside(path)}
+    return Plan(
+        what="an ONNX model",
+        files={**_file("model.onnx", path), **beside},
+        original="onnx",
+        original_file=path,
+        is_small_batched=True,
+    )
+
+
+def _weights_beside(path: Path) -> Iterator[Path]:
+    """The files that the graph names as those of its weights: they lie in its folder."""
+    head, end = start_of(path, 16 << 20) or b"", end_of(path, 16 << 20) or b""
+    for each in sorted(path.parent.iterdir()):
+        name = each.name.encode()
+        if each != path and each.is_file() and b"location" in head + end and (name in head or name in end):
+            yield each
+
+
+# --- PyTorch
+
+
+def _torchscript(path: Path, options: Options) -> Plan:
+    return _torch(path, options, "torchscript", "a TorchScript archive", "model.pt", 'platform: "pytorch_libtorch"')
+
+
+def _torch(path: Path, options: Options, kind: str, what: str, file: str, head: str) -> Plan:
+    """An archive that does not say its tensors: it is run to see them."""
+    inputs = [(datatype, [-1, *shape[1:]]) for datatype, shape in options.inputs] or None
+    found = run_original(options, "tensors", str(path), given={"kind": kind, "inputs": inputs})
+    if "failure" in found:
+        tried = "the inputs that were named" if inputs else "what its weights suggest"
+        raise InvalidRequest(
+            f"{path.name} is {what}, which does not say what it takes, and it does not run on {tried}: "
+            f"{found['failure']}",
+            hint="name each argument of `forward` with the shape of one request: --input=FP32:1,3,224,224",
+        )
+    sides = {"input": found["inputs"], "output": found["outputs"]}
+    entries = [
+        (side, f"{side.upper()}__{number}", datatype, dims)
+        for side, tensors in sides.items()
+        for number, (datatype, dims) in enumerate(tensors)
+    ]
+    guessed = "" if inputs else ", guessed from its weights: --input=FP32:1,3,224,224 names another"
+    shown = "; ".join(f"{name} {datatype} {dims}" for side, name, datatype, dims in entries if side == "input")
+    return Plan(
+        what=what,
+        files=_file(file, path),
+        texts={CONFIG_FILE: _with_tensors(head, entries)},
+        notes=(f"it takes {shown}{guessed}",),
+        original=kind,
+        original_file=path,
+    )
+
+
+def _with_tensors(head: str, entries: Sequence[tuple[str, str, str, Sequence[int]]], largest: int = 0) -> str:
+    """A configuration; it batches if the first dimension of every tensor may vary."""
+    batches = all(dims[:1] == [-1] for *_, dims in entries)
+    lines = [head, f"max_batch_size: {largest or _MAX_BATCH_SIZE}\ndynamic_batching {{ }}"] if batches else [head]
+    for side, name, datatype, dims in entries:
+        shape = ", ".join(map(str, dims[1:] if batches else dims))
+        # A tensor of one value a row has no other dimension.
+        reshape = " reshape { shape: [ ] }" if not shape else ""
+        lines.append(f'{side} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {shape or 1} ]{reshape} }}')
+    return "\n".join(lines) + "\n"
+
+
+def _package(path: Path, options: Options) -> Plan:
+    head = 'platform: "torch_aoti"'
+    tensors = tensors_of(path)
+    what = "a package of torch.export"
+    if tensors is None or len(tensors.of_outputs) < len(tensors.outputs):
+        if tensors is not None and not options.inputs:
+            known = [tensors.of_inputs[number] for number in tensors.inputs.values()]
+            shapes = tuple((each.datatype, tuple(max(1, dim) for dim in each.dims)) for each in known)
+            options = replace(options, inputs=shapes)
+        return _torch(path, options, "package", "a package of AOTInductor", "model.pt2", head)
+    sides = (("input", tensors.inputs, tensors.of_inputs), ("output", tensors.outputs, tensors.of_outputs))
+    entries = [
+        (side, name, known[number].datatype, list(known[number].dims))
+        for side, leaves, known in sides
+        for name, number in leaves.items()
+    ]
+    bounds = [each.largest[0] for each in tensors.of_inputs.values() if 0 in each.largest]
+    return Plan(
+        what=what,
+        files=_file("model.pt2", path),
+        texts={CONFIG_FILE: _with_tensors(head, entries, min([_MAX_BATCH_SIZE, *bounds]))},
+        original="package",
+        original_file=path,
+    )
+
+
+# --- TensorFlow, OpenVINO, TensorRT
+
+
+def _savedmodel(path: Path, options: Options) -> Plan:
+    return Plan(
+        what="a SavedModel of TensorFlow",
+        files=_file("model.savedmodel", path),
+        texts={CONFIG_FILE: 'platform: "tensorflow_savedmodel"\ninstance_group { count: 1 }\n'},
+        original="savedmodel",
+        original_file=path,
+    )
+
+
+def _openvino(path: Path, options: Options) -> Plan:
+    weights = path.with_suffix(".bin")
+    if not weights.is_file():
+        raise InvalidRequest(f"{path.name} is OpenVINO's, without its weights", hint=f"put {weights.name} beside it")
+    return Plan(
+        what=f"a model of {origin_of(path)}",
+        files={**_file("model.xml", path), **_file("model.bin", weights)},
+        original="openvino",
+        original_file=path,
+    )
+
+
+def _plan_of_tensorrt(path: Path, options: Options) -> Plan:
+    return Plan(what=f"a plan of {origin_of(path)}", files=_file("model.plan", path))
+
+
+# --- decision trees
+
+_OBJECTIVE = re.compile(rb"(?:binary|multi|reg|rank|count|survival):[a-z]+")
+_LIGHTGBM_OBJECTIVE = re.compile(rb"^objective=(binary|multiclass)", re.MULTILINE)
+_CLASSES = (b"binary:", b"multi:")
+
+
+def _type_of_trees(path: Path) -> str:
+    """The `model_type`, "" for what is no trees."""
+    origin = (origin_of(path) or "") if path.is_file() else ""
+    if origin.startswith("XGBoost"):
+        return "xgboost_json" if b'"version"' in (end_of(path, _READ) or b"") else "xgboost_ubj"
+    if origin.startswith("LightGBM"):
+        return "lightgbm"
+    if path.is_file() and path.suffix == ".tl":
+        return "treelite_checkpoint"
+    # XGBoost's old binary format says nothing of itself.
+    is_old = path.is_file() and path.suffix in (".bst", ".model", ".xgb") and not origin
+    return "xgboost" if is_old and _OBJECTIVE.search(start_of(path, _READ) or b"") else ""
+
+
+def _trees(path: Path, options: Options) -> Plan:
+    kind = _type_of_trees(path)
+    notes: tuple[str, ...] = ()
+    original = "lightgbm" if kind == "lightgbm" else "xgboost"
+    if kind == "lightgbm":
+        has_classes = has_probabilities = bool(_LIGHTGBM_OBJECTIVE.search(start_of(path, _READ) or b""))
+    elif kind == "treelite_checkpoint":
+        has_classes = has_probabilities = False
+        original, notes = "", ("it is taken for a regression: for classes set is_classifier and predict_proba",)
+    else:
+        text = (end_of(path, _READ) or b"") + (start_of(path, _READ) or b"")
+        match = _OBJECTIVE.search(text)
+        objective = match[0] if match else b""
+        has_classes = objective.startswith(_CLASSES)
+        # These two answer the class itself.
+        has_probabilities = has_classes and objective not in (b"multi:softmax", b"binary:hinge")
+    parameters = {"model_type": kind, "is_classifier": has_classes, "predict_proba": has_probabilities}
+    lines = [
+        f'  {{ key: "{key}" value {{ string_value: "{str(value).lower()}" }} }}' for key, value in parameters.items()
+    ]
+    config = f'backend: "fil"\nmax_batch_size: {_TREES_BATCH_SIZE}\ndynamic_batching {{ }}\nparameters [\n'
+    return Plan(
+        what=f"trees of {origin_of(path) or 'Treelite' if kind != 'xgboost' else 'an old XGBoost'}",
+        files=_file(DEFAULT_FILES[kind], path),
+        texts={CONFIG_FILE: config + ",\n".join(lines) + "\n]\n"},
+        notes=notes,
+        original=original,
+        original_file=path,
+    )
+
+
+def _catboost(path: Path, options: Options) -> Plan:
+    made = run_original(options, "from_catboost", str(path), str(options.scratch))
+    plan = _onnx(options.scratch / "model.onnx", options)
+    return replace(
+        plan,
+        what=f"a model of {made['what']}, exported as ONNX",
+        original="catboost",
+        original_file=path,
+        is_converted=True,
+    )
+
+
+# --- pickles: scikit-learn, and the classes that XGBoost, LightGBM and CatBoost have for it
+
+
+def _is_pickle(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    if path.suffix in (".joblib", ".pkl", ".pickle"):
+        return True
+    return origin_of(path) == "Python's pickle" or (path.suffix == ".skops" and zipfile.is_zipfile(path))
+
+
+def check_trust(path: Path, options: Options, why: str) -> None:
+    """Raise InvalidRequest unless the source is trusted."""
+    if not options.trust_pickle:
+        raise InvalidRequest(
+            f"{path.name} {why}: who wrote it decides what runs here, with your rights",
+            hint="if you trust its author, --trust-pickle runs it, in a process of its own",
+        )
+
+
+def _pickle(path: Path, options: Options) -> Plan:
+    check_trust(path, options, "is a pickle, which is a program that runs when it is read")
+    width = options.inputs[0][1][-1] if options.inputs else 0
+    made = run_original(options, "from_pickle", str(path), str(options.scratch), given={"width": width})
+    if "failure" in made:
+        raise InvalidRequest(f"{path.name} cannot be served: {made['failure']}")
+    file = options.scratch / ("model.onnx" if made["made"] == "onnx" else made["made"])
+    if made["made"] == "onnx":
+        plan = replace(_onnx(file, options), original="pickled", original_file=path)
+        return replace(plan, what=f"a {made['what']}, converted to ONNX", is_converted=True)
+    if made["made"] != "pickled":
+        plan = replace(_trees(file, options), original="boosted", original_file=path)
+        return replace(plan, what=f"a {made['what']}, saved as trees", is_converted=True)
+    outputs = [("output", "label", made["label"], [-1, *made["columns"]])]
+    if made["has_classes"]:
+        outputs.append(("output", "probabilities", "FP64", [-1, -1]))
+    entries = [("input", "X", "FP32", [-1, made["width"]]), *outputs]
+    needed = "\n".join(["numpy", "joblib", made["needs"]])
+    return Plan(
+        what=f"a {made['what']}, as a Python model",
+        files={**_file("model.pickle", path), **_file("model.py", MODELS / "pickled.py")},
+        texts={CONFIG_FILE: _with_tensors('backend: "python"', entries), "requirements.txt": f"{needed}\n"},
+        notes=(
+            f"it is not converted ({made['reason']}): its process reads the pickle, in an environment with "
+            f"{made['needs']}",
+        ),
+        original="pickled",
+        original_file=path,
+    )
+
+
+# --- folders around one model: MLflow, BentoML, KServe
+
+_MLFLOW_FILES = ("onnx", "xgboost", "lightgbm", "catboost", "sklearn", "tensorflow")
+_AROUND = {
+    "model.yaml": "BentoML's model store",
+    "model-settings.json": "a model folder of MLServer and KServe",
+}
+
+
+def flat_yaml(text: str) -> dict[str, str]:
+    """The plain values of a YAML document of nested maps, by their keys with dots between. The rest is passed over."""
+    found: dict[str, str] = {}
+    above: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        match = re.fullmatch(r"( *)([\w.-]+):(?: +(.*))?", line)
+        if match is None:
+            continue
+        depth, key, value = len(match[1]), match[2], (match[3] or "").strip()
+        above = [each for each in above if each[0] < depth]
+        path = ".".join([name for _, name in above] + [key])
+        above.append((depth, key))
+        if value:
+            found[path] = value.strip("'\"")
+    return found
+
+
+def _mlflow(path: Path, options: Options) -> Plan:
+    written = flat_yaml((path / "MLmodel").read_text(errors="replace"))
+    flavors = {key.split(".")[1] for key in written if key.startswith("flavors.")}
+    for flavor in _MLFLOW_FILES:
+        inner = _file_of_flavor(path, flavor, written) if flavor in flavors else None
+        row = recognise(inner) if inner else None
+        if inner and row and not (row.name == _PICKLED and flavor != "sklearn"):
+            plan = row.plan(inner, options)
+            return replace(plan, what=f"{plan.what}, from an MLflow folder", name=path.name)
+    if "python_function" not in flavors:
+        raise InvalidRequest(
+            f"{path} is an MLflow folder of which no flavor is known: {', '.join(sorted(flavors)) or 'it has none'}",
+            hint=f"log it with one of these: {', '.join(_MLFLOW_FILES)}, python_function",
+        )
+    check_trust(path, options, "is an MLflow folder whose python_function is code and pickles of its author")
+    requirements = path / "requirements.txt"
+    needed = requirements.read_text() if requirements.is_file() else "mlflow\n"
+    notes = ["its python_function runs in an environment of its own, which the first load makes with pip"]
+    wanted = written.get("flavors.python_function.python_version", "")
+    if wanted:
+        notes.append(f"it was logged with Python {wanted}")
+    return Plan(
+        what="an MLflow python_function, as a Python model",
+        files={"1/mlflow": path, **_file("model.py", MODELS / "pyfunc.py")},
+        texts={
+            CONFIG_FILE: f'backend: "python"\nmax_batch_size: {_MAX_BATCH_SIZE}\ndynamic_batching {{ }}\n',
+            "requirements.txt": needed.rstrip() + "\nnumpy\npandas\n",
+        },
+        notes=tuple(notes),
+        name=path.name,
+    )
+
+
+def _file_of_flavor(path: Path, flavor: str, written: Mapping[str, str]) -> Path | None:
+    """The model of a flavor; MLflow names it by other keys in some of them."""
+    for key in ("data", "pickled_model", "saved_model_dir", "model_data"):
+        inner = path / written.get(f"flavors.{flavor}.{key}", "?")
+        if inner.is_file():
+            return inner
+        for each in (inner / "model", inner):
+            if each.is_dir() and recognise(each):
+                return each
+    return None
+
+
+def _only_model(path: Path) -> Path | None:
+    """The one model in a folder that is no repository; None if there is none or if there are several."""
+    if not path.is_dir() or _has_models(path):
+        return None
+    found = [each for each in sorted(path.iterdir()) if not each.name.startswith(".") and recognise(each)]
+    return found[0] if len(found) == 1 else None
+
+
+def _around(path: Path, options: Options) -> Plan:
+    inner = _only_model(path)
+    assert inner is not None
+    plan = plans_of(inner, options)[0]
+    around = next((text for name, text in _AROUND.items() if (path / name).is_file()), "")
+    if plan.files and any(name.startswith("1/model.onnx") for name in plan.files) and not plan.is_converted:
+        # Its weights may lie in files of any name.
+        others = {f"1/{each.name}": each for each in path.iterdir() if each.is_file() and each != inner}
+        plan = replace(plan, files={**others, **plan.files} if not around else plan.files)
+    return replace(plan, what=f"{plan.what}, from {around or 'a folder'}", name=path.name)
+
+
+# --- Hugging Face
+
+
+def _is_hub(path: Path) -> bool:
+    return path.is_dir() and is_hub_folder([each.name for each in path.iterdir()])
+
+
+def _hub(path: Path, options: Options) -> Plan:
+    return Plan(what="a text model of the Hugging Face Hub", files={"1": path}, name=path.name)
+
+
+# --- TorchServe
+
+
+def _is_archive(path: Path) -> bool:
+    if path.is_file() and path.suffix == ".mar" and zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            return _MANIFEST in archive.namelist()
+    return path.is_dir() and (path / _MANIFEST).is_file()
+
+
+_MANIFEST = "MAR-INF/MANIFEST.json"
+_HANDLERS = ("base_handler", "image_classifier")
+_PORTED = {
+    "image_segmenter": "the colours of its classes in `postprocess`",
+    "object_detector": "the threshold and the names of its boxes in `postprocess`",
+    "text_classifier": "the tokens and n-grams of `preprocess`",
+}
+_MOST_UNPACKED = 16 << 30
+
+
+def _torchserve(path: Path, options: Options) -> Plan:
+    folder = path
+    if path.is_file():
+        folder = options.scratch / "archive"
+        with zipfile.ZipFile(path) as archive:
+            if sum(each.file_size for each in archive.infolist()) > _MOST_UNPACKED:
+                raise InvalidRequest(f"{path.name} has more than {_MOST_UNPACKED >> 30} GB")
+            # Members that would leave the folder are put inside it.
+            archive.extractall(folder)
+    model = json.loads((folder / _MANIFEST).read_text()).get("model", {})
+    handler = str(model.get("handler", "")).partition(":")[0].removesuffix(".py")
+    if handler in _PORTED:
+        raise InvalidRequest(
+            f"{path.name} has TorchServe's handler {handler}, which is part of TorchServe",
+            hint=f"import {model.get('serializedFile')} from it (a .mar is a zip file), and write {_PORTED[handler]} "
+            "into a Python model: trident init NAME",
+        )
+    code = [each.name for each in folder.glob("*.py")]
+    if handler not in _HANDLERS and f"{handler}.py" not in code:
+        raise InvalidRequest(f"{path.name} lacks its handler {handler}", hint="pack it again")
+    if code:
+        check_trust(path, options, f"has code of its author ({', '.join(sorted(code))})")
+    return Plan(
+        what=f"a TorchServe archive with the handler {handler}, as a Python model",
+        files={"1/archive": folder, **_file("model.py", MODELS / "torchserve.py")},
+        texts={
+            CONFIG_FILE: f'backend: "python"\nmax_batch_size: {_MAX_BATCH_SIZE}\ndynamic_batching {{ }}\n'
+            'input { name: "data" data_type: TYPE_STRING dims: [ 1 ] }\n'
+            'output { name: "prediction" data_type: TYPE_STRING dims: [ 1 ] }\n'
+            "instance_group { count: 1 kind: KIND_CPU }\n"
+        },
+        notes=("a request is what TorchServe took as a body, in the input data, and the answer its body as text",),
+        name=str(model.get("modelName", "")),
+    )
+
+
+_PICKLED = "pickle of scikit-learn, XGBoost, LightGBM or CatBoost (joblib, pkl, skops)"
+
+SOURCES: Sequence[Source] = (
+    Source("MLflow folder", _is_folder_with("MLmodel"), _mlflow),
+    Source("TorchServe archive (.mar)", _is_archive, _torchserve),
+    Source("SavedModel", _is_folder_with("saved_model.pb"), _savedmodel),
+    Source("Hugging Face folder with an ONNX model", _is_hub, _hub),
+    Source("model of a Triton repository", _is_triton, _triton),
+    Source("ONNX", _is_onnx, _onnx),
+    Source("TorchScript", lambda path: origin_of(path) == "PyTorch (TorchScript)", _torchscript),
+    Source("torch.export or AOTInductor (.pt2)", lambda path: origin_of(path) == "PyTorch (torch.export)", _package),
+    Source("OpenVINO IR", lambda path: path.is_file() and str(origin_of(path)).startswith("OpenVINO"), _openvino),
+    Source("TensorRT plan", lambda path: str(origin_of(path)).startswith("TensorRT"), _plan_of_tensorrt),
+    Source("XGBoost, LightGBM or Treelite", lambda path: bool(_type_of_trees(path)), _trees),
+    Source("CatBoost", lambda path: path.is_file() and start_of(path, 4) == b"CBM1", _catboost),
+    Source(_PICKLED, _is_pickle, _pickle),
+    Source("folder around one model (BentoML, KServe, MLServer)", lambda path: _only_model(path) is not None, _around),
+)
