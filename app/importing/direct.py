@@ -18,7 +18,9 @@ from trident.adapters.common.options import BadOption
 
 _CONFIG_FILE = "config.pbtxt"
 # What folders have that are one model, and no repository.
-_MARKS = frozenset({"MLmodel", "MAR-INF", "saved_model.pb", "model.yaml", "model-settings.json", _CONFIG_FILE})
+_MARKS = frozenset(
+    {"MLmodel", "genai_config.json", "MAR-INF", "saved_model.pb", "model.yaml", "model-settings.json", _CONFIG_FILE}
+)
 _MARKED = frozenset({".onnx", ".pt", ".pt2", ".mar", ".xml", ".cbm", ".joblib", ".pkl", ".skops", ".ubj", ".bst"})
 _HUB = frozenset({"config.json", "tokenizer.json"})
 
