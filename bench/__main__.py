@@ -6,6 +6,7 @@
     python -m bench buckets         batch buckets for texts of many lengths
     python -m bench ensembles       an ensemble of two steps beside one of them
     python -m bench frameworks      each framework beside ONNX Runtime, and beside its own library
+    python -m bench generation      generated tokens/s beside the loop of ONNX Runtime GenAI
     python -m bench grpc            gRPC beside binary HTTP, and beside a grpcio server
     python -m bench large           large tensors beside a bare loop over the socket
     python -m bench python          models in Python beside ONNX models of the same function
@@ -27,7 +28,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import compare, guard, plain, scaling, tails, text
+from bench import compare, generation, guard, plain, scaling, tails, text
 from bench.comparisons import COMPARISONS
 from bench.frameworks import FRAMEWORKS
 from bench.repository import REPOSITORY
@@ -36,6 +37,7 @@ from bench.runner import NothingMeasured, run
 BENCHMARKS = COMPARISONS | {"frameworks": FRAMEWORKS, "repository": REPOSITORY}
 PROGRAMS = {
     "compare": compare.main,
+    "generation": generation.main,
     "guard": guard.main,
     "scaling": scaling.main,
     "tails": tails.main,

@@ -43,7 +43,7 @@ _OUTPUTS = (
 )
 _SIGNATURE = ModelSignature(inputs=_INPUTS, outputs=_OUTPUTS, can_batch=False)
 _LIMITS = {"max_sequences": 16, "max_waiting": 256}
-_CACHE_TOKENS = "max_cache_tokens"
+_CACHE_TOKENS, _THREADS = "max_cache_tokens", "intra_op_thread_count"
 
 
 def make_backend(settings: Mapping[str, str]) -> Backend:
@@ -76,7 +76,7 @@ class GenaiBackend:
 
     def check(self, config: ModelConfig) -> None:
         """Raise a ServerError for limits that have no meaning."""
-        for name in (*_LIMITS, _CACHE_TOKENS):
+        for name in (*_LIMITS, _CACHE_TOKENS, _THREADS):
             _limit(config, name)
         if _ENVIRONMENT not in parameters_of(config):
             check_installed(_FRAMEWORK, EXTRA, config.name)
@@ -88,7 +88,6 @@ class GenaiBackend:
         folder = read_generation_folder(context.path, config.name)
         # A folder of the Hub is a version without a number in its path, so that the process could not find it.
         config.parameters["folder"].string_value = str(context.path)
-        config.parameters["threads"].string_value = str(context.threads)
         for name, default in _LIMITS.items():
             config.parameters[name].string_value = str(_limit(config, name) or default)
         config.parameters[_CACHE_TOKENS].string_value = str(_cache_tokens(config, folder, context))

@@ -33,7 +33,7 @@ class TritonPythonModel:
         with open(os.path.join(folder, "genai_config.json"), encoding="utf-8") as file:
             settings = json.load(file)
         try:
-            model = og.Model(_config(folder, settings, int(parameters["threads"]), args))
+            model = og.Model(_config(folder, settings, parameters.get("intra_op_thread_count"), args))
             self._tokenizer = og.Tokenizer(model)
         except RuntimeError as error:
             raise ModelFailed(f"ONNX Runtime GenAI {og.__version__} cannot load the folder: {error}") from error
@@ -132,13 +132,14 @@ class Answer:
         return self.streams and self._sender.is_full()
 
     def send(self, text, reason, sequence):
-        """Send what is new, and with a `reason` the end."""
-        tensors = [
-            pb_utils.Tensor("text_output", np.array([text.encode("utf-8", "replace")], np.object_)),
-            pb_utils.Tensor("finish_reason", np.array([reason.encode()], np.object_)),
-            pb_utils.Tensor("num_input_tokens", np.array([sequence.prompt_size], np.uint32)),
-            pb_utils.Tensor("num_output_tokens", np.array([sequence.generated], np.uint32)),
-        ]
+        """Send what is new, and with a `reason` the end, with all that is known of it."""
+        tensors = [pb_utils.Tensor("text_output", np.array([text.encode("utf-8", "replace")], np.object_))]
+        if reason:
+            tensors += [
+                pb_utils.Tensor("finish_reason", np.array([reason.encode()], np.object_)),
+                pb_utils.Tensor("num_input_tokens", np.array([sequence.prompt_size], np.uint32)),
+                pb_utils.Tensor("num_output_tokens", np.array([sequence.generated], np.uint32)),
+            ]
         self._sender.send(pb_utils.InferenceResponse(tensors), _FINAL if reason else 0)
 
     def fail(self, message, code=pb_utils.TritonError.INTERNAL):
@@ -219,12 +220,13 @@ def _or(value, default):
 
 
 def _config(folder, settings, threads, args):
-    """The folder's configuration, for the device and the threads of this instance."""
+    """The folder's configuration, for the device of this instance. Without `threads` the library decides."""
     config = og.Config(folder)
     decoder = settings["model"]["decoder"]
     options = decoder.get("session_options", {})
-    if threads and "intra_op_num_threads" not in options:
-        config.overlay(json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}))
+    if threads:
+        session = {"intra_op_num_threads": int(threads)}
+        config.overlay(json.dumps({"model": {"decoder": {"session_options": session}}}))
     providers = {name.lower() for provider in options.get("provider_options", []) for name in provider}
     if args["model_instance_kind"] == "GPU":
         if "cuda" not in providers:
