@@ -138,7 +138,18 @@ class InferenceEngine:
         return self._history.of(models, since) if self._history is not None else []
 
     def _watched(self) -> list[Watched]:
-        return [Watched(v.name, v.version, v.statistics, v.queued) for v in self._models.versions() if v.is_ready]
+        return [
+            Watched(
+                v.name,
+                v.version,
+                v.statistics,
+                v.queued,
+                restarts=sum(process.restarts for process in v.processes()),
+                sequences=(v.sequences or (0,))[0],
+            )
+            for v in self._models.versions()
+            if v.is_ready
+        ]
 
     def config_report(self, name: str, version: int = -1) -> ConfigReport:
         config = self._models.find(name, version).config

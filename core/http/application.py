@@ -14,11 +14,12 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from prometheus_client import CollectorRegistry, Counter
 
 from trident.core.engine.protocol import Engine
-from trident.core.errors import ServerError
+from trident.core.errors import ModelNotFound, ServerError
 from trident.core.frontend.access import HEALTH, Restrictions
 from trident.core.frontend.bridge import Bridge
 from trident.core.frontend.trace_events import HTTP, NOT_NOTED, Span, end_trace
@@ -211,10 +212,25 @@ class V2Application(HttpFrontEnd):
         target = request_target(environ)
         path = path_of(target)
         found = self.infer_path(path)
+        if found is not None and "%" in path:
+            return found[0], self.named(found[1])
         # Targets with a query are not remembered: a client may make up as many as it likes for one path.
         if found is not None and len(path) == len(target) and "RAW_URI" in environ:
             self._infer_paths[target] = found
         return found
+
+    def named(self, arguments: dict[str, str]) -> dict[str, str]:
+        """The arguments of a route, with percent-encoding taken off the model's name unless a model is named so."""
+        name = arguments.get("model", "")
+        if "%" not in name:
+            return arguments
+        try:
+            self.engine.model_spec(name, -1)
+        except ModelNotFound:
+            return {**arguments, "model": unquote(name)}
+        except ServerError:
+            pass  # it is there, and does not serve
+        return arguments
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, ("method", "route", "status"), registry=self.request_metrics)

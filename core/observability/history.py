@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 
 KEPT_SECONDS = 15 * 60
 RECENT_SECONDS = 60
-_MOST_SAMPLES = 100_000  # of 200 bytes
+_MOST_SAMPLES = 100_000  # of 220 bytes
 _QUANTILES = (0.5, 0.95, 0.99)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
     """What a version did in the last minute. Durations are in microseconds: sums over its successful requests, and
-    quantiles of them. `queued` requests wait now.
+    quantiles of them. `restarts` are those of its own processes. `queued` requests wait now, and `sequences` have a
+    slot.
     """
 
     requests: int = 0
@@ -43,7 +44,9 @@ class Activity:
     output_us: float = 0.0
     cache_hits: int = 0
     cache_misses: int = 0
+    restarts: int = 0
     queued: int = 0
+    sequences: int = 0
     p50_us: float = 0.0
     p95_us: float = 0.0
     p99_us: float = 0.0
@@ -64,12 +67,15 @@ class VersionHistory:
 
 
 class Watched(NamedTuple):
-    """A version that serves, and how many requests wait for it."""
+    """A version that serves: how many requests wait for it, how often its processes were restarted, and how many
+    sequences have a slot."""
 
     name: str
     version: int
     statistics: ModelStatistics
     queued: int
+    restarts: int = 0
+    sequences: int = 0
 
 
 _Key = tuple[str, int]
@@ -83,6 +89,8 @@ class _Last:
         self.statistics = statistics
         self.turnover = 0
         self.totals: Sequence[float] = [0.0] * len(_SUMMED)
+        self.restarts = 0
+        self.sequences = 0
         self.recent: deque[tuple[int, Mapping[int, int]]] = deque(maxlen=RECENT_SECONDS)
 
 
@@ -125,8 +133,9 @@ class History:
             last = self._last.get(key)
             if last is None or last.statistics is not watched.statistics:
                 last = self._last[key] = _Last(watched.statistics)
-            if watched.statistics.turnover != last.turnover or watched.queued:
-                samples[key] = _sample(last, now, watched.queued)
+            is_still = watched.statistics.turnover == last.turnover and not watched.queued
+            if not is_still or (watched.restarts, watched.sequences) != (last.restarts, last.sequences):
+                samples[key] = _sample(last, now, watched)
         with self._lock:
             for key in self._last.keys() - seen:
                 del self._last[key]
@@ -169,18 +178,18 @@ class History:
         ]
 
 
-def _sample(last: _Last, now: int, queued: int) -> array[float]:
-    last.turnover = last.statistics.turnover
-    totals = _totals(last.statistics.snapshot())
+def _sample(last: _Last, now: int, watched: Watched) -> array[float]:
+    last.turnover, last.restarts, last.sequences = last.statistics.turnover, watched.restarts, watched.sequences
+    totals = [*_totals(last.statistics.snapshot()), watched.restarts]
     added = [total - before for total, before in zip(totals, last.totals, strict=True)]
     last.totals = totals
     steps = last.statistics.take_steps()
     last.recent.append((now, steps))
-    return array("d", [*added, queued, *_quantiles([steps])])
+    return array("d", [*added, watched.queued, watched.sequences, *_quantiles([steps])])
 
 
 def _totals(counted: StatisticsSnapshot) -> list[float]:
-    """In the order of _SUMMED."""
+    """In the order of _SUMMED, without the restarts."""
     durations = (
         counted.request_ns,
         counted.queue_ns,
@@ -208,7 +217,7 @@ def _sum(samples: Sequence[array[float]], steps: Iterable[Mapping[int, int]]) ->
     """`samples` are the latest first."""
     sums = [sum(column) for column in zip(*samples, strict=True)][: len(_SUMMED)]
     kinds = [each.type for each in fields(Activity)]
-    values = [*sums, samples[0][len(_SUMMED)], *_quantiles(steps)]
+    values = [*sums, *samples[0][len(_SUMMED) : len(_SUMMED) + 2], *_quantiles(steps)]
     typed = [int(value) if kind == "int" else value for kind, value in zip(kinds, values, strict=True)]
     return Activity(**dict(zip(COLUMNS, typed, strict=True)))
 

@@ -19,7 +19,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tests.contract.servers.server import ServerProcess
@@ -35,8 +38,18 @@ pytestmark = [
 
 TOKEN = "a-token-for-the-console"
 HOSTILE = "<img src=x onerror=alert(1)>"
+HALF = "half of 100 % (ä)"
 SEVEN = [[(0.25, 0.15), (0.75, 0.15), (0.4, 0.88)]]
 PICTURES = os.environ.get("CONSOLE_PICTURES", "")
+
+
+def write_half(folder: Path) -> None:
+    """A model that answers with its input, four elements of FP16, and whose name cannot stand in a URL as it is."""
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [4]) for name in ("IN", "OUT")]
+    graph = helper.make_graph([helper.make_node("Identity", ["IN"], ["OUT"])], "half", tensors[:1], tensors[1:])
+    (folder / "1").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, folder / "1" / "model.onnx")
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +59,7 @@ def server(
     folder = tmp_path_factory.mktemp("console")
     shutil.copytree(shipped_models, folder / "models")
     shutil.copytree(ROOT / "deploy/examples/stream_words", folder / "models/stream_words")
+    write_half(folder / "models" / HALF)
     (folder / "models" / HOSTILE / "1").mkdir(parents=True)
     (folder / "models" / HOSTILE / "1" / "model.onnx").write_text("no model")
     tokens = folder / "tokens"
@@ -158,10 +172,15 @@ def test_a_newcomer_draws_a_seven_copies_the_curl_line_and_sees_it_in_the_plot(
     command = page.locator("pre.code").inner_text()
     answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout)
     assert answer["outputs"][0]["data"][0].endswith(":7:seven")
+    page.get_by_role("button", name="curl with binary tensors").click()
+    expect(page.locator("pre.code")).to_contain_text("binary_data_size")
+    command = page.locator("pre.code").inner_text()
+    answer = json.loads(subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout)
+    assert answer["outputs"][0]["data"][0].endswith(":7:seven")
     page.get_by_role("button", name="tritonclient.http").click()
     expect(page.locator("pre.code")).to_contain_text("import tritonclient.http")
     page.get_by_role("link", name="Load", exact=True).click()
-    expect(page.get_by_label("Executions by batch size")).to_contain_text("2")
+    expect(page.get_by_label("Executions by batch size")).to_contain_text("3")
     plot = page.get_by_role("img", name="Requests per second").locator("canvas")
     # The plot shows them: it has pixels of the accent somewhere above its base line.
     page.wait_for_function(
@@ -185,6 +204,25 @@ def test_a_stream_shows_its_events_and_bad_input_is_told(open_page: Callable[...
     page.get_by_label("Elements of INPUT0").fill("1, 2, 3")
     expect(page.get_by_role("alert")).to_contain_text("takes 16 elements")
     expect(page.get_by_role("button", name="Send the request")).to_be_disabled()
+
+
+def test_half_precision_is_typed_for_a_model_whose_name_needs_encoding(
+    open_page: Callable[..., Page], server: ServerProcess
+) -> None:
+    page = open_page()
+    page.get_by_role("link", name=HALF).first.click()
+    page.get_by_role("link", name="Try it").click()
+    page.get_by_role("button", name="Numbers").click()
+    page.get_by_label("Elements of IN").fill("0.1, -65504, 6e-8, 3")
+    page.get_by_role("button", name="Send the request").click()
+    expect(page.locator(".cell")).to_have_text(["0.1", "-65,504", "6e-8", "3"])
+    picture(page, "half-light")
+    command = page.locator("pre.code").inner_text()
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, check=True).stdout
+    assert np.frombuffer(answer[-8:], np.float16).tolist() == np.array([0.1, -65504, 6e-8, 3], np.float16).tolist()
+    expect(page.get_by_role("button", name="curl with JSON")).to_be_disabled()
+    page.get_by_role("button", name="tritonclient.http").click()
+    expect(page.locator("pre.code")).to_contain_text("import tritonclient.http")
 
 
 def test_a_picture_and_a_file_become_tensors(open_page: Callable[..., Page]) -> None:
@@ -238,6 +276,9 @@ def test_a_model_is_unloaded_and_loaded(open_page: Callable[..., Page], server: 
     row.get_by_role("button", name="Load", exact=False).first.click()
     expect(page.get_by_role("alert")).to_contain_text("stream_words is loaded")
     expect(row).to_contain_text("ready")
+    changed = page.get_by_role("region", name="What has changed").get_by_role("row")
+    expect(changed.last).to_contain_text("stream_words 1unavailable")
+    expect(changed.first).to_contain_text("stream_words 1ready")
     picture(page, "repository-light")
     # Another site's page cannot send the header.
     connection = http.client.HTTPConnection(server.address, timeout=20)

@@ -46,6 +46,7 @@ function Load({ data, row, past, theme }) {
     const spent = mean("request_us")(within);
     return spent == null ? null : Math.max(0, spent - ["queue_us", "input_us", "infer_us", "output_us"].reduce((sum, each) => sum + mean(each)(within), 0));
   };
+  const highestOf = (name) => (within) => within.reduce((most, point) => Math.max(most, point[name]), 0);
   const idle = !past.versions.get(row.id)?.size;
   const hasCache = statistics && (statistics.inference_stats.cache_hit.count || statistics.inference_stats.cache_miss.count);
   const us = (value) => durationText(value);
@@ -64,12 +65,24 @@ function Load({ data, row, past, theme }) {
     <div class="grid" key=${span}>
       <${Card} title="Requests per second"><${Plot} title="Requests per second" theme=${theme} data=${of(perSecond("requests"), highest("failures"))} lines=${[["answered", "--accent"], ["failed", "--bad"]]} /><//>
       <${Card} title="Latency" note="from the request to its answer"><${Plot} title="Latency" theme=${theme} text=${us} data=${of(highest("p50_us"), highest("p95_us"), highest("p99_us"))} lines=${[["p50", "--accent"], ["p95", "--second"], ["p99", "--third"]]} /><//>
-      <${Card} title="Where the time goes" note="mean of a request"><${Plot} title="Where the time goes" stacked theme=${theme} text=${us} data=${of(mean("queue_us"), mean("input_us"), mean("infer_us"), mean("output_us"), rest)} lines=${[["queue", "--phase-queue"], ["input", "--phase-input"], ["compute", "--phase-compute"], ["output", "--phase-output"], ["other", "--phase-other"]]} /><//>
-      <${Card} title="Waiting requests"><${Plot} title="Waiting requests" theme=${theme} data=${of((within) => within.reduce((most, point) => Math.max(most, point.queued), 0))} lines=${[["in the queue", "--accent"]]} /><//>
+      <${Card} title="Where the time goes" note="mean of a request; its receiving and sending are in Traces"><${Plot} title="Where the time goes" stacked theme=${theme} text=${us} data=${of(mean("queue_us"), mean("input_us"), mean("infer_us"), mean("output_us"), rest)} lines=${[["queue", "--phase-queue"], ["input", "--phase-input"], ["compute", "--phase-compute"], ["output", "--phase-output"], ["other", "--phase-other"]]} /><//>
+      <${Card} title="Waiting requests"><${Plot} title="Waiting requests" theme=${theme} data=${of(highestOf("queued"))} lines=${[["in the queue", "--accent"]]} /><//>
       ${hasCache ? html`<${Card} title="Response cache"><${Plot} title="Response cache" theme=${theme} data=${of(perSecond("cache_hits"), perSecond("cache_misses"))} lines=${[["hits per second", "--accent"], ["misses", "--third"]]} /><//>` : ""}
+      ${row.sequences ? html`<${Card} title="Sequences" note=${`of ${row.sequences[1]} slots`}><${Plot} title="Sequences" theme=${theme} data=${of(slots(row.sequences[0]))} lines=${[["in a slot", "--accent"]]} /><//>` : ""}
+      ${row.backend === "python" ? html`<${Card} title="Restarts of its processes"><${Plot} title="Restarts of its processes" theme=${theme} data=${of((within) => within.reduce((sum, point) => sum + point.restarts, 0))} lines=${[["restarts", "--bad"]]} /><//>` : ""}
       <${Card} title="Batch sizes" note="executions since the load"><${Batches} statistics=${statistics} /><//>
       <${Card} title="Why batches closed" note="executions since the load"><${Closes} statistics=${statistics} /><//>
     </div>`;
+}
+
+// Only changes are noted: between them the number stays, and after the last one it is the present one.
+function slots(now) {
+  let held = null;
+  return (within) => {
+    if (!within.length) return held ?? now;
+    held = within[within.length - 1].sequences;
+    return Math.max(...within.map((point) => point.sequences));
+  };
 }
 
 const Tile = ({ title, value, unit, bad }) => html`<div class=${`tile${bad ? " bad" : ""}`}><span>${title}</span><strong>${value}${unit && html`<small> ${unit}</small>`}</strong></div>`;

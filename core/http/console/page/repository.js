@@ -2,16 +2,36 @@
 
 import { html, useState } from "./vendor/preact.js";
 import { get, change } from "./api.js";
-import { usePoll, Loading, Failure, Empty, State } from "./parts.js";
+import { usePoll, Loading, Failure, Empty, State, Card } from "./parts.js";
 
 const PAGE = 100;
+const MOST_CHANGES = 50;
+
+// What has changed since the page was opened, the last first; it stays while other views are shown.
+const changes = [];
+let before = null;
+
+function note(entries) {
+  const now = new Map(entries.filter((each) => each.version).map((each) => [`${each.name} ${each.version}`, each]));
+  const tell = (each, text) => changes.unshift({ at: new Date(), name: each.name, version: each.version, text, reason: each.reason });
+  if (before) {
+    for (const [key, each] of now) {
+      const old = before.get(key);
+      if (!old || old.state !== each.state) tell(each, each.state);
+      else if (each.reason && old.reason !== each.reason) tell(each, each.state);
+    }
+    for (const [key, each] of before) if (!now.has(key)) tell(each, "");
+  }
+  before = now;
+  changes.length = Math.min(changes.length, MOST_CHANGES);
+}
 
 export function Repository() {
   const [search, setSearch] = useState("");
   const [shown, setShown] = useState(PAGE);
   const [busy, setBusy] = useState({});
   const [told, setTold] = useState(null);
-  const { data, error } = usePoll(() => get("index"), [], 3000);
+  const { data, error } = usePoll(async () => { const found = await get("index"); note(found); return found; }, [], 3000);
   if (!data) return error ? html`<${Failure} error=${error} what="The repository" />` : html`<${Loading} what="the repository" />`;
   const act = async (action, name) => {
     setBusy((before) => ({ ...before, [name]: action }));
@@ -41,5 +61,7 @@ export function Repository() {
         <td class="num actions">
           <button class="small" disabled=${busy[name]} onClick=${() => act("load", name)}>${busy[name] === "load" ? "Loading…" : entries.some((each) => each.state === "READY") ? "Reload" : "Load"}<span class="only-read"> ${name}</span></button>
           <button class="small" disabled=${busy[name] || !entries.some((each) => each.state === "READY")} onClick=${() => act("unload", name)}>Unload<span class="only-read"> ${name}</span></button></td></tr>`)}</tbody></table></div>
+    ${!!changes.length && html`<${Card} title="What has changed" note="since the page was opened" wide><table class="settings"><tbody>${changes.map((each, i) => html`<tr key=${changes.length - i}>
+      <td>${each.at.toLocaleTimeString("en-GB")}</td><th scope="row">${each.name} ${each.version}</th><td>${each.text ? html`<${State} state=${each.text} />` : html`<span class="muted">gone</span>`}</td><td class="reason">${each.reason}</td></tr>`)}</tbody></table><//>`}
     ${matching.length > shown && html`<p class="center"><button onClick=${() => setShown(shown + PAGE)}>Show ${Math.min(PAGE, matching.length - shown)} more</button></p>`}`}`;
 }

@@ -2,11 +2,13 @@
 
 import { html, useState, useEffect, useRef } from "./vendor/preact.js";
 import { ask, get, modelPath } from "./api.js";
+import { answered, binaryCurl, binaryRequest, sentBinary } from "./binary.js";
 import { durationText, number } from "./format.js";
 import { usePoll, Loading, Failure, Empty, Card, Bars, Copy } from "./parts.js";
 import { Drawing, Picture, SCALES, layoutOf } from "./picture.js";
 
 const MOST_SHOWN = 256;
+const MOST_PRINTED = 1 << 18;
 const NOT_JSON = ["FP16", "BF16"];
 
 export function TryIt({ name, row }) {
@@ -32,6 +34,8 @@ function Form({ name, signature }) {
     ...classes(metadata, config),
   };
   if (config.sequence_batching) body.parameters = { sequence_id: 1, sequence_start: true, sequence_end: true };
+  const isAnsweredBinary = metadata.outputs.some((each) => NOT_JSON.includes(each.datatype));
+  const isBinary = isAnsweredBinary || metadata.inputs.some((each) => NOT_JSON.includes(each.datatype));
   const send = async (event) => {
     event?.preventDefault();
     setBusy(true);
@@ -39,8 +43,9 @@ function Form({ name, signature }) {
     try {
       if (isStream) await stream(name, body, (events) => setAnswer({ events, us: 1000 * (performance.now() - begin) }));
       else {
-        const response = await ask(`${modelPath(name)}/infer`, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } });
-        setAnswer({ document: await response.json(), us: 1000 * (performance.now() - begin) });
+        const sent = isBinary ? sentBinary(binaryRequest(body, isAnsweredBinary)) : { body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
+        const document = await answered(await ask(`${modelPath(name)}/infer`, { method: "POST", ...sent }));
+        setAnswer({ document, us: 1000 * (performance.now() - begin) });
       }
     } catch (refusal) {
       if (refusal.status === 401) window.dispatchEvent(new Event("token-needed"));
@@ -56,7 +61,7 @@ function Form({ name, signature }) {
         ${!!missing.length && html`<span class="muted">Still needed: ${missing.join(", ")}</span>`}</div>
     </form>
     <div class="column"><${Answer} answer=${answer} /></div>
-    <${Forms} name=${name} body=${body} isComplete=${!missing.length && !problem} isStream=${isStream} />
+    <${Forms} name=${name} body=${body} isBinary=${isBinary} isAnsweredBinary=${isAnsweredBinary} isComplete=${!missing.length && !problem} isStream=${isStream} />
   </div>`;
 }
 
@@ -124,7 +129,6 @@ function Numbers({ input, onValue }) {
     const values = words.map((word) => (word === "true" ? true : word === "false" ? false : Number(word)));
     const wrong = words.find((word, i) => typeof values[i] === "number" && (!Number.isFinite(values[i]) || (isWhole && !Number.isInteger(values[i]))));
     if (wrong) return onValue({ problem: `${input.name}: “${wrong}” is no ${isWhole ? "whole " : ""}number.` });
-    if (NOT_JSON.includes(input.datatype)) return onValue({ problem: `${input.datatype} has no form in JSON: use the binary form below.` });
     onValue({ ...fit(input, values.length), data: values });
   }, [text]);
   return html`<textarea rows=${size > 8 ? 4 : 2} spellcheck="false" aria-label=${`Elements of ${input.name}`} placeholder=${`${number(size)} numbers, with commas or blanks between them`} value=${text} onInput=${(event) => setText(event.target.value)}></textarea>`;
@@ -185,22 +189,33 @@ function Output({ output }) {
 
 // --- the same request, to copy
 
-function Forms({ name, body, isComplete, isStream }) {
-  const [chosen, setChosen] = useState("this");
+// With what the form has; all others have sample values.
+const OWN = { curl: "curl with JSON", "curl-binary": "curl with binary tensors" };
+
+function Forms({ name, body, isBinary, isAnsweredBinary, isComplete, isStream }) {
+  const [chosen, setChosen] = useState(isBinary ? "curl-binary" : "curl");
   const [text, setText] = useState("");
   const [forms, setForms] = useState([]);
   useEffect(() => { ask(`${modelPath(name)}/request`).then((response) => response.json()).then((found) => setForms(found.forms || []), () => setForms([])); }, [name]);
   useEffect(() => {
-    if (chosen === "this") return;
+    if (OWN[chosen]) return;
     setText("");
     ask(`${modelPath(name)}/request?form=${encodeURIComponent(chosen)}`).then((response) => response.text()).then(setText, (refusal) => setText(refusal.message));
   }, [chosen, name]);
   const address = new URL(`${modelPath(name)}/${isStream ? "generate_stream" : "infer"}`, location.href.split("#")[0]);
   const sent = isStream ? Object.fromEntries(body.inputs.map((each) => [each.name, each.data.length === 1 ? each.data[0] : each.data])) : body;
-  const own = `curl -s ${address} -d ${quoted(JSON.stringify(sent))}`;
-  const shown = chosen === "this" ? (isComplete ? own : "# Fill in the form first.") : text;
-  const titles = [["this", "curl, this very request"], ...forms.map((each) => [each.name, each.title, each.unavailable])];
-  return html`<${Card} title="The same request" note=${chosen === "this" ? "with what the form has" : "with sample values"} wide tools=${html`<${Copy} text=${shown} />`}>
+  const place = /^[\w.:/%-]+$/.test(address) ? address.href : quoted(address.href);
+  const own = () => {
+    if (!isComplete) return "# Fill in the form first.";
+    if (chosen === "curl") return `curl -s ${place} -d ${quoted(JSON.stringify(sent))}`;
+    const request = binaryRequest(body, isAnsweredBinary);
+    if (request.tensors.reduce((sum, each) => sum + each.length, 0) > MOST_PRINTED) return "# The tensors are too large for a line of a shell: send them with one of the clients.";
+    return binaryCurl(place, request);
+  };
+  const shown = OWN[chosen] ? own() : text;
+  const without = { curl: isBinary && "a tensor has no form in JSON", "curl-binary": isStream && "a stream takes JSON" };
+  const titles = [...Object.entries(OWN).map(([key, title]) => [key, title, without[key]]), ...forms.filter((each) => !OWN[each.name]).map((each) => [each.name, each.title, each.unavailable])];
+  return html`<${Card} title="The same request" note=${OWN[chosen] ? "with what the form has" : "with sample values"} wide tools=${html`<${Copy} text=${shown} />`}>
     <div class="forms" role="group" aria-label="Forms of the request">${titles.map(([key, title, unavailable]) => html`<button type="button" key=${key} aria-pressed=${chosen === key} disabled=${!!unavailable} title=${unavailable} onClick=${() => setChosen(key)}>${title}</button>`)}</div>
     <pre class="code" tabindex="0" aria-label="The request"><code>${shown}</code></pre><//>`;
 }

@@ -20,6 +20,8 @@ class Served:
     def __init__(self, *names: str) -> None:
         self.now = 1000.0
         self.queued = 0
+        self.restarts = 0
+        self.sequences = 0
         self.statistics = {name: self._made() for name in names}
         self.history = History(self._watched, wall_clock=lambda: self.now)
 
@@ -29,7 +31,10 @@ class Served:
         return statistics
 
     def _watched(self) -> list[Watched]:
-        return [Watched(name, 1, statistics, self.queued) for name, statistics in self.statistics.items()]
+        return [
+            Watched(name, 1, statistics, self.queued, self.restarts, self.sequences)
+            for name, statistics in self.statistics.items()
+        ]
 
     def answer(self, name: str, took_ms: int, queue_ms: int = 0) -> None:
         pending = pending_request(start_ns=0, enqueue_ns=0)
@@ -56,6 +61,20 @@ def test_a_second_has_what_happened_in_it() -> None:
     assert history.columns["queue_us"] == (1000.0, 0.0)
     assert history.columns["p99_us"] == (pytest.approx(8000, rel=0.01), 0.0)
     assert served.history.of(["a"], 1001)[0].seconds == (1003,)
+
+
+def test_restarts_and_sequences_are_noted_in_seconds_without_a_request() -> None:
+    served = Served("a")
+    served.sample()
+    served.restarts, served.sequences = 2, 3
+    served.sample()
+    served.sample()
+    served.sequences = 1
+    served.sample()
+    (history,) = served.history.of(["a"], 0)
+    assert history.seconds == (1002, 1004)
+    assert (history.columns["restarts"], history.columns["sequences"]) == ((2.0, 0.0), (3.0, 1.0))
+    assert served.history.activity()["a", 1].restarts == 2
 
 
 def test_the_last_minute_is_summed_with_its_own_quantiles() -> None:
