@@ -1,8 +1,96 @@
-"""An inference server that speaks Triton's protocol. docs/architecture.md shows its parts: core, adapters and app.
+"""An inference server that speaks Triton's protocol, and its engine as a library: docs/library.md.
 
-In the source tree these are links to the folders beside this one; an installation has one package, `trident`.
+docs/architecture.md shows its parts, core, adapters and app: in the source tree these are links to the folders beside
+this one; an installation has one package, `trident`. `import trident` loads none of them: a name loads what it needs.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from trident.app.version import VERSION as __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from trident.app.library.arrays import Outputs
+    from trident.app.library.functions import FunctionModel, model
+    from trident.app.library.model import Model, RequestOptions, Stream
+    from trident.app.library.ports import OpenPorts
+    from trident.app.library.server import Server
+    from trident.core.errors import (
+        AccessRefused,
+        AlreadyLoaded,
+        BackendFailed,
+        ConfigInvalid,
+        DeadlineExceeded,
+        DeviceLost,
+        ErrorCode,
+        InvalidRequest,
+        ModelLoadFailed,
+        ModelLoading,
+        ModelNotFound,
+        ModelNotReady,
+        NotInstalled,
+        OutOfMemory,
+        QueueFull,
+        RepositoryUnavailable,
+        RequestCancelled,
+        ServerError,
+        ServerStopping,
+        Unsupported,
+    )
+
+__all__ = [
+    "AccessRefused",
+    "AlreadyLoaded",
+    "BackendFailed",
+    "ConfigInvalid",
+    "DeadlineExceeded",
+    "DeviceLost",
+    "ErrorCode",
+    "FunctionModel",
+    "InvalidRequest",
+    "Model",
+    "ModelLoadFailed",
+    "ModelLoading",
+    "ModelNotFound",
+    "ModelNotReady",
+    "NotInstalled",
+    "OpenPorts",
+    "OutOfMemory",
+    "Outputs",
+    "QueueFull",
+    "RepositoryUnavailable",
+    "RequestCancelled",
+    "RequestOptions",
+    "Server",
+    "ServerError",
+    "ServerStopping",
+    "Stream",
+    "Unsupported",
+    "__version__",
+    "model",
+]
+
+# Where the names are that are not errors.
+_MODULES = {
+    "FunctionModel": "functions",
+    "Model": "model",
+    "OpenPorts": "ports",
+    "Outputs": "arrays",
+    "RequestOptions": "model",
+    "Server": "server",
+    "Stream": "model",
+    "model": "functions",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'trident' has no attribute '{name}'")
+    module = f"trident.app.library.{_MODULES[name]}" if name in _MODULES else "trident.core.errors"
+    found: object = getattr(import_module(module), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trident.core.backends.registry import BackendRegistry
+from trident.core.backends.registry import BackendRegistry, MakeBackend
 from trident.core.config.spec import ModelSpec
 from trident.core.config.validate import settings_without_effect
 from trident.core.cuda.driver import gpu_ids
@@ -346,8 +346,13 @@ def _response_cache(options: EngineOptions) -> ResponseCache | None:
     return LocalCache(options.response_cache_bytes) if options.response_cache_bytes else None
 
 
-def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None = None) -> InferenceEngine:
-    """An engine with the backends that are installed. `on_fatal` is told why a device can serve no more.
+def make_engine(
+    options: EngineOptions,
+    on_fatal: Callable[[str], None] | None = None,
+    makers: Mapping[str, MakeBackend] | None = None,
+) -> InferenceEngine:
+    """An engine with the backends that are installed, or with `makers`. `on_fatal` is told why a device can serve no
+    more.
 
     Call it in the process that serves, after any fork: sessions and threads do not survive one.
     """
@@ -363,7 +368,7 @@ def make_engine(options: EngineOptions, on_fatal: Callable[[str], None] | None =
     tracer = Tracer(options.tracing)
     loader = ModelLoader(
         options,
-        BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu),
+        BackendRegistry(options.backend_settings, gpu_ids=gpus, cpu_instead=options.cpu_instead_of_gpu, makers=makers),
         gpu_uuids=uuids,
         on_device_lost=on_device_lost,
         metrics=custom_metrics,

@@ -18,7 +18,7 @@ from typing import Final, ParamSpec, Protocol, TypeVar
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import BackendFailed, ServerError
 from trident.core.frontend.response_stream import ResponseStream
-from trident.core.inference.pending_request import PendingRequest
+from trident.core.inference.pending_request import Deferred, PendingRequest
 from trident.core.inference.request import InferenceRequest
 from trident.core.inference.response import InferenceResponse
 from trident.core.inference.streaming import StreamedRequest
@@ -125,8 +125,10 @@ class ThreadBridge:
         is_slow: bool = False,
     ) -> InferenceResponse:
         waiting = _WaitingForResponse()
-        pending = PendingRequest(request, waiting.respond)
+        here = Deferred()
+        pending = PendingRequest(request, waiting.respond, defer=here.add)
         model.submit(pending)
+        here.run()  # a short execution
         try:
             if client_gone is not None:
                 while waiting.wait(LOOK_SECONDS) is None:

@@ -1,0 +1,1 @@
+"""The server as a library: `import trident` (docs/library.md)."""

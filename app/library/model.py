@@ -1,0 +1,293 @@
+"""A model of a server in the same process: the calls that a caller in Python makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from typing import Any, TypedDict, Unpack
+
+import numpy.typing as npt
+
+from trident.app.library.arrays import Outputs, inputs_of, outputs_of
+from trident.core.config.spec import ModelSpec
+from trident.core.engine.in_process import InferenceEngine
+from trident.core.engine.protocol import ServedModel
+from trident.core.errors import DeadlineExceeded, InvalidRequest, RequestCancelled
+from trident.core.frontend.admin import model_statistics_json
+from trident.core.frontend.bridge import SingleResponse, ThreadBridge
+from trident.core.http.admin import model_config_json, model_metadata_json
+from trident.core.inference.pending_request import CancelCause, PendingRequest
+from trident.core.inference.request import InferenceRequest, Parameter
+from trident.core.inference.response import InferenceResponse
+from trident.core.inference.streaming import StreamedRequest
+
+
+class RequestOptions(TypedDict, total=False):
+    """What a caller may say of its requests beside the inputs; every item is optional.
+
+    `outputs` are the names of those wanted, all by default. `classes` asks for the largest values of each output as
+    BYTES `value:index[:label]`, in place of the output. `id` comes back with the response. `priority` is that of the
+    model's queue policy, 0 for its default level. After `timeout_s` seconds the request is given up with
+    DeadlineExceeded. A `sequence_id` other than 0 or "" makes the request one of a sequence, which `sequence_start`
+    begins and `sequence_end` ends. `parameters` are for the model.
+    """
+
+    outputs: tuple[str, ...]
+    classes: int
+    id: str
+    priority: int
+    timeout_s: float | None
+    sequence_id: int | str
+    sequence_start: bool
+    sequence_end: bool
+    parameters: Mapping[str, Parameter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The same with the defaults."""
+
+    outputs: tuple[str, ...] = ()
+    classes: int = 0
+    id: str = ""
+    priority: int = 0
+    timeout_s: float | None = None
+    sequence_id: int | str = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+    parameters: Mapping[str, Parameter] | None = None
+
+
+_DEFAULTS = _Options()
+
+
+class Model:
+    """A model of a Server, by name and version. Made by `Server.model`; any thread; costs nothing to keep.
+
+    Each call goes to the version that serves then, so that a reload needs no new object. Inputs are given by name: as
+    keyword arguments, or in one mapping. A value is an array of the model's datatype in the shape that the model has,
+    with its batch dimension first if the model batches, or a list of numbers, `str` or `bytes`. An array must not be
+    changed before the answer is there. The methods raise ModelNotFound and ModelNotReady, InvalidRequest for wrong
+    inputs, QueueFull, DeadlineExceeded, RequestCancelled, BackendFailed and OutOfMemory if the model fails, and
+    ServerStopping once the server was closed: all of them ServerError.
+    """
+
+    def __init__(
+        self, engine: Callable[[], InferenceEngine], bridge: ThreadBridge, name: str, version: int, options: _Options
+    ) -> None:
+        self.name = name
+        self.version = version
+        self._engine = engine
+        self._bridge = bridge
+        self._options = options
+
+    def with_options(self, **options: Unpack[RequestOptions]) -> Model:
+        """The same model, whose requests have these options (RequestOptions) beside those that they have already."""
+        unknown = options.keys() - RequestOptions.__annotations__.keys()
+        if unknown:
+            known = ", ".join(RequestOptions.__annotations__)
+            raise InvalidRequest(f"unknown request option '{min(unknown)}'", hint=f"the options are: {known}")
+        return Model(self._engine, self._bridge, self.name, self.version, replace(self._options, **options))
+
+    def infer(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Outputs:
+        """The outputs for these inputs. Blocks; short executions run on the calling thread.
+
+        Requests of several threads are batched as the model's configuration says. With a `timeout_s` raises
+        DeadlineExceeded after it; an execution that has begun goes on, and its answer is dropped.
+        """
+        served, request = self._request(inputs, named)
+        options = self._options
+        if options.timeout_s is None:
+            return outputs_of(self._bridge.infer(served, request), served.spec, options.classes)
+        future = self._submit(served, request)
+        try:
+            return future.result(options.timeout_s)
+        except TimeoutError:
+            raise self._give_up(future) from None
+
+    async def infer_async(
+        self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike
+    ) -> Outputs:
+        """As `infer`, for a coroutine: the event loop goes on meanwhile. Cancelling the task cancels the request."""
+        served, request = self._request(inputs, named)
+        future = self._submit(served, request)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), self._options.timeout_s)
+        except TimeoutError:
+            raise self._give_up(future) from None
+
+    def submit(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Future[Outputs]:
+        """Submit a request and return at once. `cancel` of the future cancels it, if it waits, and drops its answer.
+
+        The future's callbacks run on an instance's thread, which they must not block. `timeout_s` has no effect here
+        but on the queue of a model whose queue policy allows it: wait with `result(timeout)`.
+        """
+        return self._submit(*self._request(inputs, named))
+
+    def stream(self, inputs: Mapping[str, npt.ArrayLike] | None = None, /, **named: npt.ArrayLike) -> Stream:
+        """The responses of a decoupled model, as they arrive: an iterator, and one for `async for`."""
+        served, request = self._request(inputs, named)
+        return Stream(served, request, self._options.classes)
+
+    def is_ready(self) -> bool:
+        """Whether the model serves. Raises ModelNotFound or ModelNotReady if no such version is known."""
+        return self._engine().is_model_ready(self.name, self.version)
+
+    def metadata(self) -> dict[str, Any]:
+        """Name, versions, platform, inputs and outputs, as `GET /v2/models/NAME` answers them."""
+        return model_metadata_json(self._engine().model_metadata(self.name, self.version))
+
+    def config(self) -> dict[str, Any]:
+        """The complete configuration, as `GET /v2/models/NAME/config` answers it."""
+        return dict(model_config_json(self._engine().model_config(self.name, self.version)))
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts and times in ns of the model's first ready version, as an item of `GET /v2/models/NAME/stats`."""
+        found = model_statistics_json(self._engine().model_statistics(self.name, self.version))
+        statistics: dict[str, Any] = found["model_stats"][0]
+        return statistics
+
+    def _request(
+        self, inputs: Mapping[str, npt.ArrayLike] | None, named: Mapping[str, npt.ArrayLike]
+    ) -> tuple[ServedModel, InferenceRequest]:
+        served = self._engine().model(self.name, self.version)
+        given = named if inputs is None else {**inputs, **named}
+        request = InferenceRequest(self.name, inputs_of(served.spec, given), model_version=self.version)
+        options = self._options
+        if options is not _DEFAULTS:
+            request.outputs = tuple(options.outputs)
+            request.id = options.id
+            request.priority = options.priority
+            request.timeout_us = int(options.timeout_s * 1e6) if options.timeout_s else 0
+            request.correlation_id = options.sequence_id
+            request.sequence_start = options.sequence_start
+            request.sequence_end = options.sequence_end
+            request.parameters = dict(options.parameters) if options.parameters else None
+        return served, request
+
+    def _submit(self, served: ServedModel, request: InferenceRequest) -> Future[Outputs]:
+        future: Future[Outputs] = Future()
+        answer = _Answer(future, served.spec, self._options.classes)
+        pending = PendingRequest(request, answer.respond)
+        future.add_done_callback(lambda done: pending.cancel() if done.cancelled() else None)
+        served.submit(pending)
+        return future
+
+    def _give_up(self, future: Future[Outputs]) -> DeadlineExceeded:
+        future.cancel()
+        seconds = self._options.timeout_s
+        return DeadlineExceeded(f"the request had no answer after {seconds:g} seconds", model=self.name)
+
+    def __repr__(self) -> str:
+        return f"Model({self.name!r}, version={self.version})"
+
+
+class _Answer:
+    """Brings the one answer of a request to a future. Any thread."""
+
+    __slots__ = ("_classes", "_future", "_responses", "_spec")
+
+    def __init__(self, future: Future[Outputs], spec: ModelSpec, classes: int) -> None:
+        self._future = future
+        self._spec = spec
+        self._classes = classes
+        self._responses = SingleResponse()
+
+    def respond(self, response: InferenceResponse) -> None:
+        answer = self._responses.gather(response)
+        if answer is None or not self._future.set_running_or_notify_cancel():
+            return
+        try:
+            outputs = outputs_of(answer, self._spec, self._classes)
+        except Exception as error:  # the engine's threads must not see what the caller is to see
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(outputs)
+
+
+class Stream:
+    """The responses to one request, as they arrive: iterate with `for` on a thread, or with `async for` in one event
+    loop; not both. Made by `Model.stream`.
+
+    The model sends no more than the window of the server's options ahead of what was taken. An error ends the stream
+    by being raised. Leave a stream early with `cancel`, or use it in a `with`.
+    """
+
+    def __init__(self, served: ServedModel, request: InferenceRequest, classes: int) -> None:
+        self._spec = served.spec
+        self._classes = classes
+        self._arrived: SimpleQueue[InferenceResponse] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._is_over = False
+        self._has_taken = False
+        self._pending = StreamedRequest(request, self._respond)
+        served.submit(self._pending)
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Outputs:
+        while not self._is_over:
+            self._acknowledge()
+            found = self._take(self._arrived.get())
+            if found is not None:
+                return found
+        raise StopIteration
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Outputs:
+        self._loop = asyncio.get_running_loop()  # before the look at what has arrived: from now on a response wakes it
+        while not self._is_over:
+            self._acknowledge()
+            self._wake.clear()
+            try:
+                response = self._arrived.get_nowait()
+            except Empty:
+                await self._wake.wait()
+                continue
+            found = self._take(response)
+            if found is not None:
+                return found
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """Take no more responses; the model is told. Any thread. Does nothing after the last one."""
+        if not self._is_over:
+            self._is_over = True
+            self._pending.cancel(CancelCause.CLIENT)
+            # For a thread that waits.
+            error = RequestCancelled("the stream was cancelled", model=self._spec.name)
+            self._respond(InferenceResponse.failed(self._pending.request, error))
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.cancel()
+
+    def _respond(self, response: InferenceResponse) -> None:
+        self._arrived.put(response)
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _acknowledge(self) -> None:
+        """The caller has done with the last response when it asks for the next."""
+        if self._has_taken:
+            self._has_taken = False
+            self._pending.take()
+
+    def _take(self, response: InferenceResponse) -> Outputs | None:
+        """The outputs for the caller; None for a final response that only ends the stream."""
+        self._is_over = self._is_over or response.final
+        self._has_taken = not response.final
+        if response.final and response.error is None and not len(response.outputs):
+            return None
+        return outputs_of(response, self._spec, self._classes)
