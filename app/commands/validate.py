@@ -36,6 +36,7 @@ from trident.core.config.autocomplete import BackendFacts, normalize
 from trident.core.config.ensemble_check import KnownModels
 from trident.core.config.golden import GoldenRequest
 from trident.core.config.placement import placements
+from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.problem import Problem
 from trident.core.config.request_check import RequestValidator
 from trident.core.config.schema import ModelConfig
@@ -68,11 +69,15 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """`models` is the number of examined models, good and bad; `warnings` keep no model from loading."""
+    """`models` is the number of examined models, good and bad; `warnings` keep no model from loading.
+
+    `tasks` are what the text models among them do, by model.
+    """
 
     models: int = 0
     findings: list[Finding] = field(default_factory=list)
     warnings: list[Finding] = field(default_factory=list)
+    tasks: Mapping[str, str] = field(default_factory=dict)
 
 
 def text_report(report: Report) -> str:
@@ -89,16 +94,19 @@ def text_report(report: Report) -> str:
         total = f"{_count(len(report.findings), 'problem')}, in {bad} of {_count(report.models, 'model')}"
     if report.warnings:
         total += f"; {_count(len(report.warnings), 'warning')}"
+    if report.tasks:
+        blocks.append("".join(f"{escaped(model)}: {task}\n" for model, task in report.tasks.items()))
     return "\n".join([*blocks, f"{total}\n"])
 
 
 def json_report(report: Report) -> str:
     """A JSON object: the number of models, and the lists of problems and warnings.
 
-    Each entry has repository, model, path, message and hint.
+    Each entry has repository, model, path, message and hint. Text models have their tasks in an object.
     """
     problems, warnings = ([asdict(each) for each in found] for found in (report.findings, report.warnings))
-    return json.dumps({"models": report.models, "problems": problems, "warnings": warnings}, indent=2) + "\n"
+    document = {"models": report.models, "problems": problems, "warnings": warnings}
+    return json.dumps(document | ({"tasks": report.tasks} if report.tasks else {}), indent=2) + "\n"
 
 
 def _blocks(findings: Iterable[Finding]) -> list[str]:
@@ -358,6 +366,7 @@ class RepositoryCheck:
 
     def __init__(self, options: ValidateOptions, backends: BackendFacts, run_golden: RunGolden) -> None:
         self.known = KnownModels()
+        self.tasks: dict[str, str] = {}
         self._options = options
         self._backends = backends
         self._run_golden = run_golden
@@ -375,6 +384,8 @@ class RepositoryCheck:
         self._warnings = found.warnings
         for config, spec in found.valid:
             self.known.note(config, spec)
+            if config.backend == TEXT_BACKEND:
+                self.tasks[directory.name] = config.parameters["task"].string_value
         for path, error in found.unchecked:
             _log_unchecked(path, error)
         return found.problems
@@ -497,6 +508,7 @@ def validate(arguments: Sequence[str], *, check: Check | None = None) -> int:
         else:
             made = make_check(options)
             report = examine(options.repositories, made, made.warnings, open_repository, made.together)
+            report.tasks = made.tasks
             if options.graph:
                 broken = {finding.model for finding in report.findings}
                 layouts = [

@@ -2,7 +2,8 @@
 SageMaker and Vertex AI, and perf_analyzer.
 
 Every input is one number or text, repeated: ones and `text`, which most models take, and which are short however large
-a tensor is. Dimensions that may vary are 1; those of a picture are 224.
+a tensor is. Those of text models are texts that fit their task. Dimensions that may vary are 1; those of a picture are
+224.
 Source: docs/http.md.
 """
 
@@ -20,6 +21,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import numpy as np
 
+from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import InputSpec, ModelSpec
 from trident.core.errors import InvalidRequest
 from trident.core.frontend.request import version_number
@@ -30,6 +32,14 @@ from trident.core.inference.tensors import BYTES, Datatype, Shape
 # --- what is sent
 
 _TEXT: Final = "text"
+# By the inputs that the backend `text` has. Any of its models fills the mask, which other tasks read as a word.
+_TEXTS: Final = {
+    "text": "Anna lives in [MASK].",
+    "query": "Where does Anna live?",
+    "question": "Where does Anna live?",
+    "context": "Anna lives in Paris.",
+    "candidate_labels": "travel",
+}
 _ONE_AS_BF16: Final = b"\x80\x3f"
 _NOT_JSON = ("FP16", "BF16")
 _PICTURE = 224
@@ -49,11 +59,12 @@ class SampleInput:
     shape: Shape
     inner: Shape
     optional: bool
+    text: str = _TEXT
 
     @property
     def value(self) -> bool | int | str:
         """Every element."""
-        return _TEXT if self.datatype is BYTES else True if self.datatype.kind == "b" else 1
+        return self.text if self.datatype is BYTES else True if self.datatype.kind == "b" else 1
 
     @property
     def count(self) -> int:
@@ -63,7 +74,7 @@ class SampleInput:
     def packed(self) -> bytes:
         """One element in the binary form of the protocol."""
         if self.datatype is BYTES:
-            return len(_TEXT).to_bytes(4, "little") + _TEXT.encode()
+            return len(self.text).to_bytes(4, "little") + self.text.encode()
         if self.datatype.name == "BF16":
             return _ONE_AS_BF16
         return np.ones((), self.datatype.dtype).tobytes()
@@ -119,7 +130,14 @@ def _sample_input(given: InputSpec, spec: ModelSpec, shape: Shape | None) -> Sam
     if shape is None:
         size = _PICTURE if _is_picture(given.dims) else 1
         shape = (1,) * batch + tuple(size if dim < 0 else dim for dim in given.dims)
-    return SampleInput(given.name, given.datatype, shape, shape[batch:], given.optional)
+    text = _sample_text(given, spec) if spec.backend == TEXT_BACKEND else _TEXT
+    return SampleInput(given.name, given.datatype, shape, shape[batch:], given.optional, text)
+
+
+def _sample_text(given: InputSpec, spec: ModelSpec) -> str:
+    """For what a text model does with the input."""
+    is_alone = given.name == "text" and "answer" not in spec.outputs
+    return "Anna lives in Paris." if is_alone else _TEXTS.get(given.name, _TEXT)
 
 
 def _is_picture(dims: Shape) -> bool:
@@ -302,7 +320,7 @@ def _tritonclient(sample: Sample, place: Place, module: str, url: str) -> list[s
         # The clients take BF16 as numbers of 32 bits.
         name = "object_" if each.datatype is BYTES else "float32" if each.datatype.name == "BF16" else None
         name = name or ("bool_" if each.datatype.kind == "b" else str(each.datatype.dtype))
-        value = f'b"{_TEXT}"' if each.datatype is BYTES else str(each.value)
+        value = f'b"{each.text}"' if each.datatype is BYTES else str(each.value)
         lines.append(f"inputs[{index}].set_data_from_numpy(np.full({list(each.shape)}, {value}, np.{name}))")
     return lines
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from trident.core.config.platforms import TEXT as TEXT_BACKEND
 from trident.core.config.spec import ModelSpec
 from trident.core.engine.protocol import ServedModel
 from trident.core.errors import InvalidRequest, ServerError
@@ -25,6 +26,7 @@ from trident.core.http.body import too_large
 from trident.core.http.dataplane import off_hub, one_response, read_body, run, run_many
 from trident.core.http.errors import HttpError, extra_headers, log_error, message_of
 from trident.core.http.front_end import HttpFrontEnd
+from trident.core.http.reply import TEXT as TEXT_PLAIN
 from trident.core.http.reply import Environ, Reply, json_reply, text_reply
 from trident.core.inference.request import InferenceRequest, InputTensor
 from trident.core.inference.response import InferenceResponse
@@ -37,6 +39,8 @@ EMBEDDING, TOKENS, SCORE, SCORES, ANSWER = "embedding", "tokens", "score", "scor
 # Begins an element that is token ids for the backend `text`, INT32 in little-endian order. No UTF-8 text has its first
 # byte.
 _IDS = b"\xffids"
+# A request with more would keep the model from others for minutes.
+_MOST_TEXTS = 1 << 16
 # A text for each row, or several; bytes are token ids.
 Texts = Sequence[str | bytes] | Sequence[list[str]]
 # An error's `type` in OpenAI's form, by its status; all others are `server_error`.
@@ -119,8 +123,14 @@ def predict(front_end: HttpFrontEnd, environ: Environ) -> Reply:
 def hugging_face(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, body: Buffer) -> Reply | None:
     """The answer to `{"inputs": …, "parameters": …}`, or to lines of that, in the form of transformers' pipelines.
 
-    None for a body of another form. Raises ServerError.
+    Plain text is a text in each line. None for a body of another form. Raises ServerError.
     """
+    if str(environ.get("CONTENT_TYPE") or "").partition(";")[0].strip().lower() == TEXT_PLAIN:
+        try:
+            lines = bytes(body).decode().removesuffix("\n").split("\n")
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
+        return _line_replies(front_end, environ, model, [{"inputs": line.removesuffix("\r")} for line in lines])
     try:
         documents = [orjson.loads(line) for line in bytes(body).splitlines() if line.strip()]
         is_lines = len(documents) > 1
@@ -131,10 +141,25 @@ def hugging_face(front_end: HttpFrontEnd, environ: Environ, model: ServedModel, 
             return None
     if not documents or not all(_is_of_pipeline(document) for document in documents):
         return None
-    answers = [_pipeline_answer(front_end, environ, model, document) for document in documents]
     if is_lines:
-        return text_reply(200, b"\n".join(map(orjson.dumps, answers)), "application/jsonlines")
-    return json_reply(answers[0])
+        return _line_replies(front_end, environ, model, documents)
+    return json_reply(_pipeline_answer(front_end, environ, model, documents[0]))
+
+
+def _line_replies(
+    front_end: HttpFrontEnd, environ: Environ, model: ServedModel, documents: list[dict[str, Any]]
+) -> Reply:
+    """A line of JSON for each of `documents`. Texts with the same parameters run together."""
+    first = documents[0].get("parameters")
+    if all(isinstance(each["inputs"], str) and each.get("parameters") == first for each in documents):
+        texts = [each["inputs"] for each in documents]
+        rows = _pipeline_answer(front_end, environ, model, {**documents[0], "inputs": texts})
+        # One text alone is answered with a list of one vector or label.
+        is_listed = LABELS not in model.spec.inputs and ANSWER not in model.spec.outputs
+        answers = [[row] for row in rows] if is_listed else rows
+    else:
+        answers = [_pipeline_answer(front_end, environ, model, document) for document in documents]
+    return text_reply(200, b"\n".join(map(orjson.dumps, answers)), "application/jsonlines")
 
 
 def _is_of_pipeline(document: Any) -> bool:
@@ -222,7 +247,7 @@ def _embeddings(front_end: HttpFrontEnd, environ: Environ) -> Reply:
     if form not in ("float", "base64"):
         raise InvalidRequest(f"'encoding_format' is {form!r}, expected 'float' or 'base64'")
     model, name, output = _embedding_model(front_end, _name(body))
-    if model.spec.backend != "text" and any(isinstance(each, bytes) for each in texts):
+    if model.spec.backend != TEXT_BACKEND and any(isinstance(each, bytes) for each in texts):
         raise InvalidRequest(f"model '{model.spec.name}' takes texts, not token ids")
     wanted = (output, TOKENS) if TOKENS in model.spec.outputs else (output,)
     found = _run(front_end, environ, model, {name: texts}, wanted)
@@ -404,6 +429,8 @@ def _list(body: Mapping[str, Any], member: str) -> list[Any]:
     values = body.get(member)
     if not isinstance(values, list) or not values:
         raise InvalidRequest(f"'{member}' must be a list with at least one text")
+    if len(values) > _MOST_TEXTS and type(values[0]) is not int:
+        raise InvalidRequest(f"'{member}' has {len(values)} texts, at most {_MOST_TEXTS} are allowed in a request")
     return values
 
 

@@ -148,6 +148,11 @@ def _unversioned_hint(
     number = next((name for name in files if version_number(name) is not None), "")
     if number:
         return f"found the file {model}/{number}, expected a folder of that name with the model in it: make it one"
+    if "config.json" in files and ("onnx" in folders or "model.onnx" in files):
+        return (
+            f"found {model}/config.json, as a text model of the Hub has it, without {model}/tokenizer.json: copy or "
+            "write it (a tokenizer that is Python code is not executed)"
+        )
     for folder, names in sorted(folders.items()):
         if (found := _best(names, rows)) is not None:
             target = f"{model}/{_FIRST}/{wanted or found.row.filename}"

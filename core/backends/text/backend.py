@@ -8,6 +8,7 @@ Source: docs/text-models.md.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from tokenizers import Tokenizer
 from trident.core.backends.backend import Backend, BackendModel, LoadContext
 from trident.core.backends.in_process import Failures, Framework, InProcessModel, Runner
 from trident.core.backends.registry import importing
-from trident.core.backends.text.folder import TOKENIZER, TextModel, read_text_model
-from trident.core.backends.text.tasks import STRIDE, TASKS, Group, Task, Text
+from trident.core.backends.text.folder import CONFIG, TOKENIZER, TaskName, TextModel, read_text_model
+from trident.core.backends.text.tasks import STRIDE, TASKS, Group, Task, Text, is_entailment
 from trident.core.config.autocomplete import auto_complete, is_complete
 from trident.core.config.placement import Placement
 from trident.core.config.problem import ModelSignature
@@ -31,6 +32,8 @@ from trident.core.observability.statistics import BucketUse
 with importing("onnxruntime", "cpu"):  # the extra `text` brings the tokenizers alone
     from trident.core.backends.onnxruntime.backend import OnnxRuntimeBackend
     from trident.core.backends.onnxruntime.session import FAILURES, failure_of, is_poison, run_options, settings_on
+
+_log = logging.getLogger("trident.backends")
 
 _MAX_BATCH_SIZE = 1024
 # Texts of small requests that are run together. A large request is run alone, and in groups.
@@ -67,7 +70,9 @@ class TextBackend:
     def complete(self, path: Path, config: ModelConfig) -> None:
         """Fill in the file, the tensors of the task, and batches."""
         signature = self.inspect(path, config)
-        config.default_model_filename = read_text_model(path, config).file
+        model = read_text_model(path, config)
+        config.default_model_filename = model.file
+        config.parameters["task"].string_value = model.task.value
         if not is_complete(config):
             is_unlimited = config.max_batch_size == 0
             auto_complete(config, signature, _MAX_BATCH_SIZE)
@@ -83,6 +88,12 @@ class TextBackend:
         """Load one version: a session for each device, and one tokenizer. Raises a ServerError."""
         name = context.config.name
         model = read_text_model(context.path, context.config)
+        if model.task is TaskName.ZERO_SHOT_CLASSIFICATION and not any(map(is_entailment, model.labels)):
+            _log.warning(
+                "model '%s': none of its labels (%s) is entailment, so zero-shot classification takes the last; it "
+                "needs a model that was trained on natural language inference, or id2label in %s that names its labels",
+                *(name, ", ".join(model.labels), CONFIG),
+            )
         config = _with_file(context.config, model)
         tokenizer = _read_tokenizer(model, name)
         plan = self._onnxruntime.plan(config, context)

@@ -7,6 +7,7 @@ Source: docs/text-models.md; the documentation of transformers' pipelines.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ Text = str | tuple[str, str] | list[int]
 # What a graph may call the vectors of whole texts, where it has the pooling itself.
 _POOLED = ("sentence_embedding", "text_embeds")
 _TOKENS = TensorSignature("tokens", "INT32", (-1, 1))
+_MASK = re.compile(r"\[MASK\]|<mask>")
 _LONGEST_ANSWER = 15
 """Tokens of an answer to a question, as in transformers."""
 STRIDE = 128
@@ -177,8 +179,7 @@ class ZeroShot(Task):
 
     def __init__(self, model: TextModel, tokenizer: Any, graph_outputs: Mapping[str, int]) -> None:
         super().__init__(model, tokenizer, graph_outputs)
-        lowered = [label.lower() for label in model.labels]
-        self._entailment = next((at for at, label in enumerate(lowered) if label.startswith("entail")), -1)
+        self._entailment = next((at for at, label in enumerate(model.labels) if is_entailment(label)), -1)
         self._contradiction = 0 if self._entailment != 0 else -1
 
     def texts(self, feed: Mapping[str, Array]) -> list[Text]:
@@ -259,8 +260,9 @@ class FillMask(_Found):
         return [self._one_of(graph_outputs, 3)]
 
     def texts(self, feed: Mapping[str, Array]) -> list[Text]:
-        texts = texts_of(feed["text"])
         mask = self._model.mask_token
+        # Whichever of the two a model has, both are understood.
+        texts = [text if mask in text else _MASK.sub(lambda _: mask, text) for text in texts_of(feed["text"])]
         for at, text in enumerate(texts):
             if mask not in text:
                 raise InvalidRequest(f"text {at} has no mask: write {mask} where a word is missing")
@@ -340,6 +342,10 @@ TASKS: Mapping[TaskName, type[Task]] = {
     TaskName.ZERO_SHOT_CLASSIFICATION: ZeroShot,
     TaskName.QUESTION_ANSWERING: QuestionAnswering,
 }
+
+
+def is_entailment(label: str) -> bool:
+    return label.lower().startswith("entail")
 
 
 def texts_of(array: Array, prompt: str = "") -> list[str]:

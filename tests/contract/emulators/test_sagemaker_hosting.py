@@ -23,6 +23,7 @@ from botocore.exceptions import ClientError
 from tests.contract.emulators.sagemaker_emulator import SageMakerEmulator, call, refusal, response
 from tests.contract.repository.s3_emulator import REGION, S3Emulator, leave_aws
 from tests.contract.sagemaker.sagemaker_archives import write_flat
+from tests.hub_folders import mean_of, write_folder
 from tests.project import ROOT
 from tests.unit.deploy.sagemaker.sagemaker_command import run as deploy
 from tests.unit.deploy.sagemaker.test_deploy_sagemaker_docs import COMMANDS
@@ -321,6 +322,26 @@ def test_batch_transform_splits_joins_and_assembles_objects_of_s3(s3: Any, aws: 
         expected = "".join(f"{name}{n},{float(2 * n)}\n" for n in range(2500))
         assert content(s3, f"s3://data/results/{name}.csv.out") == expected
     assert s3.list_objects_v2(Bucket="data", Prefix="results/broken")["KeyCount"] == 0
+
+
+@pytest.mark.parametrize(
+    ("media_type", "form"), [("application/jsonlines", '{{"inputs": "{}"}}'), ("text/plain", "{}")]
+)
+def test_batch_transform_of_texts(tmp_path: Path, media_type: str, form: str) -> None:
+    texts = ["good cat", "bad", "anna lives in paris"] * 20
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "all").write_text("".join(form.format(text) + "\n" for text in texts))
+    job = {
+        "TransformInput": {"ContentType": media_type, "SplitType": "Line"},
+        "TransformOutput": {"AssembleWith": "Line"},
+        "BatchStrategy": "MultiRecord",
+    }
+    option = settings(tmp_path, CreateTransformJob=job)
+    paths = (f"--batch={tmp_path / 'texts'}", f"--output={tmp_path / 'vectors'}")
+    with SageMakerEmulator(tmp_path, write_folder(tmp_path / "embedder"), *paths, option, ready=False) as emulator:
+        assert emulator.wait() == 0, emulator.text()
+    found = [json.loads(line) for line in (tmp_path / "vectors" / "all.out").read_text().splitlines()]
+    np.testing.assert_allclose(found, [[mean_of(text)] for text in texts], rtol=1e-5)
 
 
 # --- the commands of the page

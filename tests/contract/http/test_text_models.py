@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ def server(http_workers: str, tmp_path_factory: pytest.TempPathFactory) -> Itera
     write_folder(repository / "embedder")
     write_folder(repository / "classifier" / "1", "BertForSequenceClassification", labels=LABELS, graph="model.onnx")
     write_folder(repository / "ranker", "BertForSequenceClassification", labels=["LABEL_0"])
+    write_folder(repository / "filler", "BertForMaskedLM")
     with ServerProcess(repository, folder / "log", "--shutdown-grace-secs=0", "--error-hints=field") as running:
         yield running
 
@@ -64,7 +66,7 @@ def test_openai_gets_embeddings(client: Any) -> None:
     plain = client.embeddings.create(model="embedder", input="bad", encoding_format="float", dimensions=2)
     cut = mean_of("bad")[:2]
     np.testing.assert_allclose(plain.data[0].embedding, cut / np.linalg.norm(cut), rtol=1e-5)
-    assert [model.id for model in client.models.list()] == ["classifier", "embedder", "ranker"]
+    assert [model.id for model in client.models.list()] == ["classifier", "embedder", "filler", "ranker"]
     assert client.models.retrieve("embedder").id == "embedder"
 
 
@@ -144,6 +146,19 @@ def test_clients_of_text_embeddings_inference_are_answered(server: ServerProcess
 def test_bodies_that_are_no_texts_are_refused(server: ServerProcess, body: bytes) -> None:
     for path in ("/embed", "/predict", "/rerank", "/v1/embeddings", "/v1/rerank"):
         assert server.request("POST", path, body)[0] == 400
+
+
+def test_too_many_texts_are_refused(server: ServerProcess) -> None:
+    status, _, body = server.request("POST", "/embed", json.dumps({"inputs": ["cat"] * 65537}).encode())
+    assert status == 400
+    assert b"has 65537 texts, at most 65536 are allowed" in body
+
+
+@pytest.mark.parametrize("model", ["classifier", "embedder", "filler", "ranker"])
+def test_sample_requests_fit_the_task(server: ServerProcess, model: str) -> None:
+    inputs = server.json("GET", f"/v2/models/{model}/request")["inputs"]
+    tensors = [{**each, "data": [each.pop("value")]} for each in inputs]
+    assert server.json("POST", f"/v2/models/{model}/infer", {"inputs": tensors})["outputs"]
 
 
 def test_vectors_have_the_size_of_the_model(server: ServerProcess) -> None:

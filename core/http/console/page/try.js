@@ -13,20 +13,23 @@ const NOT_JSON = ["FP16", "BF16"];
 
 export function TryIt({ name, row }) {
   const { data, error } = usePoll(() => (row.state === "READY" ? get("configuration", { name, version: row.version }) : null), [name, row.version, row.state], 0);
+  const { data: sample } = usePoll(() => (row.state === "READY" ? ask(`${modelPath(name)}/request`).then((response) => response.json()).catch(() => ({})) : null), [name, row.version, row.state], 0);
   if (row.state !== "READY") return html`<${Empty} title="It cannot be tried now">Only a version that serves answers requests.<//>`;
-  if (!data) return error ? html`<${Failure} error=${error} what="The form" />` : html`<${Loading} what="the form" />`;
-  return html`<${Form} name=${name} signature=${data} key=${row.version} />`;
+  if (!data || !sample) return error ? html`<${Failure} error=${error} what="The form" />` : html`<${Loading} what="the form" />`;
+  return html`<${Form} name=${name} signature=${data} sample=${sample} key=${row.version} />`;
 }
 
 // Each input is `{ shape, data }` once it can be sent, otherwise null, or `{ problem }`.
-function Form({ name, signature }) {
+function Form({ name, signature, sample }) {
   const { metadata, in_force: config } = signature;
   const optional = new Set(config.input.filter((each) => each.optional).map((each) => each.name));
+  // Texts that fit what a text model does.
+  const examples = config.backend === "text" ? Object.fromEntries((sample.inputs || []).map((each) => [each.name, each.value])) : {};
   const isStream = !!config.model_transaction_policy?.decoupled;
   const [values, setValues] = useState({});
   const [answer, setAnswer] = useState(null);
   const [isBusy, setBusy] = useState(false);
-  const inputs = metadata.inputs.map((each) => ({ ...each, optional: optional.has(each.name), hasBatch: config.max_batch_size > 0 }));
+  const inputs = metadata.inputs.map((each) => ({ ...each, optional: optional.has(each.name), hasBatch: config.max_batch_size > 0, example: examples[each.name] || "" }));
   const missing = inputs.filter((each) => !each.optional && !values[each.name]?.data).map((each) => each.name);
   const problem = Object.values(values).find((each) => each?.problem)?.problem;
   const body = {
@@ -61,13 +64,14 @@ function Form({ name, signature }) {
         ${!!missing.length && html`<span class="muted">Still needed: ${missing.join(", ")}</span>`}</div>
     </form>
     <div class="column"><${Answer} answer=${answer} /></div>
-    <${Forms} name=${name} body=${body} isBinary=${isBinary} isAnsweredBinary=${isAnsweredBinary} isComplete=${!missing.length && !problem} isStream=${isStream} />
+    <${Forms} name=${name} forms=${sample.forms || []} body=${body} isBinary=${isBinary} isAnsweredBinary=${isAnsweredBinary} isComplete=${!missing.length && !problem} isStream=${isStream} />
   </div>`;
 }
 
 // Where the configuration has labels, the server names the classes itself.
 function classes(metadata, config) {
-  const labelled = config.output.filter((each) => each.label_filename).map((each) => each.name);
+  const isLabelled = (each) => each.label_filename || (config.backend === "text" && each.name === "scores" && +each.dims[0] > 0);
+  const labelled = config.output.filter(isLabelled).map((each) => each.name);
   if (!labelled.length) return {};
   return { outputs: metadata.outputs.map((each) => (labelled.includes(each.name) ? { name: each.name, parameters: { classification: 10 } } : { name: each.name })) };
 }
@@ -135,7 +139,7 @@ function Numbers({ input, onValue }) {
 }
 
 function Text({ input, onValue }) {
-  const [text, setText] = useState("");
+  const [text, setText] = useState(input.example);
   useEffect(() => {
     const size = input.shape.map((each) => (each < 0 ? 1 : each)).reduce((product, each) => product * each, 1);
     const values = size === 1 && !text.includes("\n") ? [text] : text.split("\n");
@@ -179,7 +183,8 @@ function Output({ output }) {
   const data = [output.data].flat(Infinity);
   const isClasses = output.datatype === "BYTES" && data.length && data.every((each) => /^-?[\d.e+-]+:\d+/i.test(each));
   const rows = isClasses ? data.map((each) => { const [score, index, ...label] = each.split(":"); return [label.join(":") || index, +score]; }) : [];
-  const isVector = !isClasses && output.datatype.startsWith("FP") && data.length > 1 && data.length <= 32 && data.every((each) => each >= 0);
+  if (output.name === "answer") rows.push(...scored(data[0]));
+  const isVector = !rows.length && !isClasses && output.datatype.startsWith("FP") && data.length > 1 && data.length <= 32 && data.every((each) => each >= 0);
   if (isVector) rows.push(...data.map((value, i) => [String(i), value]));
   const best = rows.length ? Math.max(...rows.map(([, value]) => value)) : 0;
   return html`<div class="output"><h3>${output.name} <span class="muted">${output.datatype} · ${output.shape.join(" × ")}</span></h3>
@@ -187,16 +192,22 @@ function Output({ output }) {
     : html`<div class="cells">${data.slice(0, MOST_SHOWN).map((each, i) => html`<span key=${i} class="cell">${typeof each === "number" ? number(each) : String(each)}</span>`)}${data.length > MOST_SHOWN && html`<span class="muted">and ${number(data.length - MOST_SHOWN)} more</span>`}</div>`}</div>`;
 }
 
+// The words, entities or answers that a text model gives as JSON, with their scores.
+function scored(text) {
+  let found = [];
+  try { found = [JSON.parse(text)].flat(Infinity); } catch { /* another model's answer */ }
+  if (!found.every((each) => typeof each?.score === "number")) return [];
+  return found.map((each) => [each.token_str ?? (each.entity_group ? `${each.word} (${each.entity_group})` : each.answer ?? ""), each.score]);
+}
+
 // --- the same request, to copy
 
 // With what the form has; all others have sample values.
 const OWN = { curl: "curl with JSON", "curl-binary": "curl with binary tensors" };
 
-function Forms({ name, body, isBinary, isAnsweredBinary, isComplete, isStream }) {
+function Forms({ name, forms, body, isBinary, isAnsweredBinary, isComplete, isStream }) {
   const [chosen, setChosen] = useState(isBinary ? "curl-binary" : "curl");
   const [text, setText] = useState("");
-  const [forms, setForms] = useState([]);
-  useEffect(() => { ask(`${modelPath(name)}/request`).then((response) => response.json()).then((found) => setForms(found.forms || []), () => setForms([])); }, [name]);
   useEffect(() => {
     if (OWN[chosen]) return;
     setText("");

@@ -223,6 +223,12 @@ def hint_of_load(directory: ModelDirectory) -> str:
         (["1/notes.md"], "", f"found notes.md in iris/1, {ANY}: put the model there"),
         (["v1/model.pt"], "", "found iris/v1/model.pt, expected iris/1/model.pt: rename the folder to 1"),
         (
+            ["config.json", "onnx/model.onnx"],
+            "",
+            "found iris/config.json, as a text model of the Hub has it, without iris/tokenizer.json: copy or write it "
+            "(a tokenizer that is Python code is not executed)",
+        ),
+        (
             [".cache/", "1/model.onnx"],
             "",
             "found the folder iris/.cache, expected a version there, since the first folder tells the backend: move it "

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.hub_folders import write_folder
 from trident.app.commands.validate import golden_problems, validate
 from trident.core.backends.backend import BackendModel, LoadContext
 from trident.core.backends.python.backend import PythonBackend
@@ -114,3 +115,9 @@ def test_an_import_that_does_not_end(tmp_path: Path) -> None:
     backend = PythonBackend(trial_limit_s=1)
     with pytest.raises(BackendFailed, match="the model did not start within 1 s"):
         backend.try_model(tmp_path / "1", config, resolve_model_spec(config, 1, {}), initialize=False)
+
+
+def test_the_task_of_a_text_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(tmp_path / "ranker", "BertForSequenceClassification", labels=["LABEL_0"])
+    assert validate([str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "ranker: text-ranking\n\n1 model, no problems\n"

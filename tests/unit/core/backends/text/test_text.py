@@ -152,6 +152,12 @@ def test_zero_shot_scores_the_labels_of_the_request(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
+def test_zero_shot_without_entailment_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_folder(tmp_path, "BertForSequenceClassification", labels=("POSITIVE", "NEGATIVE"))
+    with serving(folder, parameter("task", "zero-shot-classification")):
+        assert "none of its labels (POSITIVE, NEGATIVE) is entailment" in caplog.text
+
+
 def test_entities_are_joined(tmp_path: Path) -> None:
     labels = ("O", "B-PER", "I-PER", "B-LOC")
     with serving(write_folder(tmp_path, "BertForTokenClassification", labels=labels)) as model:
