@@ -231,6 +231,10 @@ class SageMakerApplication(V2Application):
         shown = shown_routes(multi_model=self._is_multi_model)
         return [(route, OPERATIONS[route.name]) for route in self.routes if route.name in shown]
 
+    def named(self, arguments: dict[str, str]) -> dict[str, str]:
+        """The multi-model routes take the encoding off names themselves, once."""
+        return arguments
+
     def infer_path(self, path: str) -> InferPath | None:
         if path == "/invocations":
             return self._named["invocations"], {}
