@@ -136,7 +136,7 @@ def _import(
     if not is_dry:
         repository.mkdir(parents=True, exist_ok=True)
     # Beside its place, where it is moved at once; its name begins with a dot, so that a server passes over it.
-    with tempfile.TemporaryDirectory(prefix=".import-", dir=None if is_dry else repository) as staging:
+    with tempfile.TemporaryDirectory(prefix=".import-", dir=None if is_dry else repository.absolute()) as staging:
         return _Import(plan, name, target, Path(staging, name), options, backends, values).run()
 
 
@@ -215,18 +215,18 @@ class _Import:
             shapes = dict(zip(spec.inputs, (shape for _, shape in self.options.inputs), strict=False))
             example = _request(spec, shapes)
             try:
-                trial = try_model(self.folder, config, spec, self.backends, shapes)
+                trial = try_model(self.plan, self.folder, config, spec, self.backends, shapes)
             except ServerError as error:
                 self._say(f"error: it loads, and fails: {error.message}", error.hint)
                 return 1
             if isinstance(trial, str):
-                self._say(f"it is not run: {trial}")
+                self._say(trial)
             else:
                 status = self._compared(trial)
         self.folder.rename(self.target)
         print(f"\n{_tree(self.target, self.target)}\n\nserve it: trident serve {self.target.parent}")
         if example:
-            print(f"ask it:\n{example}")
+            print(f"ask it{', with a body of yours' if self.plan.body else ''}:\n{example}")
         return status
 
     def _compared(self, trial: Trial) -> int:

@@ -79,11 +79,16 @@ class Trial:
 
 
 def try_model(
-    folder: Path, config: ModelConfig, spec: ModelSpec, backends: BackendRegistry, shapes: Mapping[str, Shape]
+    plan: Plan,
+    folder: Path,
+    config: ModelConfig,
+    spec: ModelSpec,
+    backends: BackendRegistry,
+    shapes: Mapping[str, Shape],
 ) -> Trial | str:
     """Load the model and ask it twice; or why it is not run. Raises ServerError for a model that fails."""
     if is_ensemble(config):
-        return "it is an ensemble: trident validate checks it with its steps"
+        return "it is not run, because it is an ensemble: trident validate checks it with its steps"
     sample = make_sample(spec, shapes=shapes)
     inputs = _inputs(sample)
     tensors = [
@@ -98,10 +103,12 @@ def try_model(
         try:
             model = backends.find(config).load(LoadContext(path, config, spec, placed, threads))
         except NotInstalled as error:
-            return f"{error.message}; {error.hint}"
+            return f"it is not run: {error.message}; {error.hint}"
         loaded.callback(model.close)
         instance = model.instance(placed[0])
         loaded.callback(instance.close)
+        if plan.body:
+            return plan.body
         for _ in range(2):
             request = InferenceRequest(
                 spec.name, tensors, model_version=spec.version, parameters=dict(sample.parameters)

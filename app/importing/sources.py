@@ -48,7 +48,8 @@ class Plan:
     """A model to make. `files` are paths in its folder and what is copied there; `texts` are written.
 
     `original` is the answer of original.py that the model has to give too, and `original_file` what it is asked of;
-    `is_small_batched`: it batches only as far as a model without a configuration does.
+    `is_small_batched`: it batches only as far as a model without a configuration does. `body` is why no request can be
+    made up for it; then it is loaded, and not asked.
     """
 
     what: str
@@ -60,6 +61,7 @@ class Plan:
     name: str = ""
     is_converted: bool = False
     is_small_batched: bool = False
+    body: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -518,7 +520,7 @@ def _is_hub(path: Path) -> bool:
 
 
 def _hub(path: Path, options: Options) -> Plan:
-    return Plan(what="a text model of the Hugging Face Hub", files={"1": path}, name=path.name)
+    return Plan(what="a model of the Hugging Face Hub", files={"1": path}, name=path.name)
 
 
 # --- TorchServe
@@ -573,6 +575,7 @@ def _torchserve(path: Path, options: Options) -> Plan:
             "instance_group { count: 1 kind: KIND_CPU }\n"
         },
         notes=("a request is what TorchServe took as a body, in the input data, and the answer its body as text",),
+        body="it has loaded, and is not asked: only its handler knows what a body is",
         name=str(model.get("modelName", "")),
     )
 

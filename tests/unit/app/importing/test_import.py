@@ -236,7 +236,7 @@ def test_text_models_and_saved_models_are_made_of_folders(tmp_path: Path, capsys
     assert run(hub(tmp_path / "a"), f"--repository={tmp_path}/models") == 0
     assert run(tmp_path / "b" / "model.savedmodel", "--name=saved", f"--repository={tmp_path}/models") == 0
     text = capsys.readouterr().out
-    assert "hub: a text model of the Hugging Face Hub\nit answers in" in text
+    assert "hub: a model of the Hugging Face Hub\nit answers in" in text
     assert "saved: a SavedModel of TensorFlow\nit answers in" in text
     # Its framework is not installed with the tests: OpenVINO runs it.
     assert "it is not compared with the original: ModuleNotFoundError: No module named 'tensorflow'" in text
@@ -316,7 +316,8 @@ def test_an_archive_of_torchserve_runs_its_own_handler(tmp_path: Path, capsys: p
     options = [f"--repository={tmp_path}/models"]
     assert run(tmp_path / "sums.mar", *options) == 1
     assert "has code of its author (handler.py)" in capsys.readouterr().err
-    assert run(tmp_path / "sums.mar", *options, "--trust-pickle", "--no-run") == 0
+    assert run(tmp_path / "sums.mar", *options, "--trust-pickle") == 0
+    assert "it has loaded, and is not asked" in capsys.readouterr().out
     model = tmp_path / "models" / "sums"
     golden = {
         "request": {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [2, 1], "data": ["[1, 2]", "[3, 4]"]}]},
