@@ -6,9 +6,11 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from wsgiref.types import WSGIApplication
 
 from trident.adapters.common.options import BadOption
 from trident.app.library.functions import FUNCTION, FunctionModel, make_function_backend, write_repository
@@ -145,6 +147,15 @@ class Server:
         )
         self._ports.append(opened)
         return opened
+
+    def wsgi(self) -> WSGIApplication:
+        """The v2 routes, and the console if the server has it, as a WSGI application for a server of the caller's:
+        one whose requests have threads, such as gunicorn's gthread. It imports gevent, and patches nothing."""
+        engine = self._engine()
+        from trident.app.sites.applications import Applications, make_thread_bridge
+
+        settings = replace(self._settings, allow_http=True, allow_metrics=False)
+        return Applications(settings, engine, make_thread_bridge).by_port()[settings.http_port]
 
     @property
     def url(self) -> str:

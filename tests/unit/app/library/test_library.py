@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 import trident
 import trident.testing
@@ -379,6 +380,11 @@ def test_the_ports_answer_beside_the_caller(server: trident.Server) -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", ports.http), 5)
     assert server.is_ready()
+
+
+def test_the_routes_are_an_application_for_other_servers(server: trident.Server) -> None:
+    parts, status, _ = run_wsgi_app(server.wsgi(), EnvironBuilder(path="/v2/models/upper").get_environ())
+    assert (json.loads(b"".join(parts))["name"], status) == ("upper", "200 OK")
 
 
 @pytest.mark.slow
