@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = (
     *("serve", "import", "init", "validate", "doctor", "request", "status", "top", "openapi"),
-    *("bench", "emulate", "trace", "completion", "version"),
+    *("bench", "tune", "emulate", "trace", "completion", "version"),
 )
 _HELP = frozenset({"--help", "-h"})
 _HELP_ABOUT = "--help="
@@ -141,6 +141,10 @@ def _run(first: str, others: list[str], serve: Serve, *, is_whole_process: bool)
         from trident.app.commands.bench import bench
 
         return bench(arguments)
+    if command == "tune":
+        from trident.app.commands.tune import tune
+
+        return tune(arguments)
     if command == "emulate":
         from trident.app.commands.emulate import emulate
 

@@ -28,7 +28,8 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(slots=True, kw_only=True)
 class ServerTimes:
-    """By the server's statistics: the means of a request, and how many executions had a batch of each size."""
+    """By the server's statistics: the means of a request. `batches` counts executions by the size of their batch, and
+    `costs` is how long one of each took."""
 
     requests: int
     queue: float
@@ -38,6 +39,7 @@ class ServerTimes:
     total: float
     batch: float
     batches: dict[str, int] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,12 +174,12 @@ def server_times(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerT
         models = answer.get("model_stats", [])
         return sum(int(each.get("inference_stats", {}).get(name, {}).get(part, 0)) for each in models)
 
-    def batches(answer: Mapping[str, Any]) -> dict[int, int]:
+    def batches(answer: Mapping[str, Any], part: str) -> dict[int, int]:
         found: dict[int, int] = {}
         for model in answer.get("model_stats", []):
             for each in model.get("batch_stats", []):
                 size = int(each.get("batch_size", 0))
-                found[size] = found.get(size, 0) + int(each.get("compute_infer", {}).get("count", 0))
+                found[size] = found.get(size, 0) + int(each.get("compute_infer", {}).get(part, 0))
         return found
 
     requests = summed(after, "success", "count") - summed(before, "success", "count")
@@ -187,8 +189,9 @@ def server_times(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerT
     def mean(name: str) -> float:
         return (summed(after, name, "ns") - summed(before, name, "ns")) / requests / 1e6
 
-    earlier = batches(before)
-    counts = {size: count - earlier.get(size, 0) for size, count in sorted(batches(after).items())}
+    earlier, spent = batches(before, "count"), batches(before, "ns")
+    counts = {size: count - earlier.get(size, 0) for size, count in sorted(batches(after, "count").items())}
+    times = {size: ns - spent.get(size, 0) for size, ns in batches(after, "ns").items()}
     counts = {size: count for size, count in counts.items() if count > 0}
     executions = sum(counts.values())
     return ServerTimes(
@@ -200,6 +203,7 @@ def server_times(before: Mapping[str, Any], after: Mapping[str, Any]) -> ServerT
         total=mean("success"),
         batch=sum(size * count for size, count in counts.items()) / executions if executions else 0.0,
         batches={str(size): count for size, count in counts.items()},
+        costs={str(size): times[size] / count / 1e6 for size, count in counts.items()},
     )
 
 

@@ -13,6 +13,7 @@ body{{margin:2rem auto;max-width:84rem;padding:0 1rem;font:15px/1.5 system-ui,sa
 color:var(--ink)}}
 h1{{font-size:1.5rem;margin:0}}h2{{font-size:1.1rem;margin:2rem 0 .5rem}}p{{max-width:52rem}}
 .faint{{color:var(--faint)}}
+.plots>div{{max-width:46rem}}
 .plots{{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(30rem,100%),1fr));gap:1.5rem}}
 table{{border-collapse:collapse;font-variant-numeric:tabular-nums}}
 td,th{{padding:.25rem .75rem;text-align:right;border-bottom:1px solid var(--line)}}

@@ -126,8 +126,7 @@ _SHORT = {
 
 def bench(arguments: Sequence[str]) -> int:
     """Measure, or compare two files. Returns 0, or 1 if no request was answered. Raises BadOption and ServerError."""
-    words = [f"--{_SHORT[each]}" if each in _SHORT else each for each in arguments]
-    values, operands = read_values(ACCEPTED, words)
+    values, operands = read_values(ACCEPTED, long_options(arguments))
     if values["compare"]:
         return _compare_files(operands)
     if values["model-name"]:
@@ -139,6 +138,11 @@ def bench(arguments: Sequence[str]) -> int:
     if len(values["url"]) > 2 or (values["url"] and values["repository"]):
         raise BadOption("one --url, two to compare, or a --repository is expected")
     return _Bench(operands[0], values, f"trident bench {' '.join(arguments)}").run()
+
+
+def long_options(arguments: Sequence[str]) -> list[str]:
+    """perf_analyzer's short options, such as -m, by their long names."""
+    return [f"--{_SHORT[each]}" if each in _SHORT else each for each in arguments]
 
 
 class _Bench:

@@ -23,6 +23,7 @@ from trident.app.commands import init as init_command
 from trident.app.commands import overview
 from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
+from trident.app.commands import tune as tune_command
 from trident.app.commands import validate as validate_options
 from trident.app.commands.doctor.command import JSON
 from trident.app.settings.groups import UNUSED_OPTIONS
@@ -105,6 +106,7 @@ COMMANDS = (
     Command("top", "Show what the models of a server do", (*overview.TOP_OPTIONS, _HELP), _URL),
     Command("openapi", "Print the OpenAPI document of the routes", _SERVE, Kind("platform", TEXT.parse, _PLATFORMS)),
     Command("bench", "Put load on a model and measure it", (*bench_command.ACCEPTED, _HELP), FILE),
+    Command("tune", "Find how to run a model for a latency", (*tune_command.ACCEPTED, _HELP)),
     # The options of a platform may stand before its name.
     Command(
         "emulate",

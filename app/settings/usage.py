@@ -25,6 +25,7 @@ USAGE += """\
        trident top [URL]                                the same again and again, as it changes
        trident openapi [PLATFORM]                       print the OpenAPI document of the routes
        trident bench MODEL [options]                    put load on a model, measure it, and compare two servers
+       trident tune MODEL --repository=REPO --p99=20ms  find how to run a model for a latency
 """
 USAGE += EMULATE_COMMANDS
 USAGE += """\
@@ -192,6 +193,23 @@ value is sent as a bearer token.
   --latency-report-file=FILE, -f       CSV with the columns of perf_analyzer
 """
 
+TUNE_USAGE = """\
+Usage: trident tune MODEL --repository=REPO --p99=20ms [options]
+
+Finds the backend, instances, threads, batch size and queue delay with which a model answers most requests while 99 of
+100 keep the latency. Each way is measured in a server of its own with a copy of the model; the model and servers that
+run are not touched. Writes MODEL-tuned/config.pbtxt, with the reasons as comments, tune.html and tune.json. Ctrl-C
+keeps what was measured.
+
+  --throughput=requests/s           that are enough: then the way that takes the fewest threads
+  --budget=duration                 how long it may take; default 10m
+  --memory=MB                       that a server may have
+  --percentile=integer              another one for the target
+  --protocol=http|grpc              default http
+  --input-data, --batch-size, --shape   as for `trident bench`
+  --output=FOLDER                   default MODEL-tuned
+"""
+
 TRACE_USAGE = """\
 Usage: trident trace [options] FILE
 
@@ -257,6 +275,7 @@ _USAGES = {
     "top": TOP_USAGE,
     "openapi": OPENAPI_USAGE,
     "bench": BENCH_USAGE,
+    "tune": TUNE_USAGE,
     "emulate": EMULATE_USAGE,
     "trace": TRACE_USAGE,
     "completion": COMPLETION_USAGE,

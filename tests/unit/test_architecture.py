@@ -65,7 +65,8 @@ IN_ONE_MODULE = (
     "azure",
 )
 # Frameworks are known to their backends alone, which the registry finds by their folders. The table of Triton's names
-# lists backends that this server does not have as well. The backend `text` runs its graphs by the other one's sessions.
+# lists backends that this server does not have as well. The backend `text` runs its graphs by the other one's sessions,
+# and the search for the fastest way to run a model compares frameworks.
 FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
     "onnxruntime": (
         "core/backends/genai/",
@@ -73,6 +74,7 @@ FRAMEWORK_NAMES: dict[str, tuple[str, ...]] = {
         "core/backends/text/",
         "core/config/platforms.py",
         IMPORTED,
+        "app/bench/tuning.py",
     ),
 }
 # A stub process inherits the environment, as Triton's do, and what runs there may read it. Azure's SDK leaves the

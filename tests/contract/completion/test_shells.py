@@ -38,7 +38,7 @@ def matches(shell: str, line: str, folder: Path) -> set[str]:
             "trident ",
             {
                 *("serve", "import", "init", "validate", "doctor", "emulate", "trace", "completion", "version"),
-                *("request", "status", "top", "openapi", "bench"),
+                *("request", "status", "top", "openapi", "bench", "tune"),
             },
         ),
         ("trident val", {"validate"}),

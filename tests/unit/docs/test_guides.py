@@ -25,11 +25,14 @@ from tests.unit.core.engine.test_in_process import serving
 from tests.unit.docs.test_troubleshooting import in_source, rows
 from trident.adapters.common.options import Option
 from trident.app.cli import main
+from trident.app.commands import bench as bench_command
 from trident.app.commands import import_model as import_command
 from trident.app.commands import init as init_command
 from trident.app.commands import overview
 from trident.app.commands import request as request_command
 from trident.app.commands import trace as trace_command
+from trident.app.commands import tune as tune_command
+from trident.app.commands.bench import long_options
 from trident.app.commands.validate import read_validate_options
 from trident.app.docs.metrics_page import metric_rows
 from trident.app.settings.groups import UNUSED_OPTIONS
@@ -185,6 +188,8 @@ OF_SERVERS = {
     "request": request_command.ACCEPTED,
     "status": overview.STATUS_OPTIONS,
     "top": overview.TOP_OPTIONS,
+    "bench": bench_command.ACCEPTED,
+    "tune": tune_command.ACCEPTED,
 }
 
 
@@ -202,7 +207,7 @@ def test_the_product_understands_every_command_of_the_guides() -> None:
         elif command == "validate":
             read_validate_options(arguments)
         elif command in OF_SERVERS:
-            CommandLine(OF_SERVERS[command]).split(arguments)
+            CommandLine(OF_SERVERS[command]).split(long_options(arguments) if command == "bench" else arguments)
         elif command == "openapi":
             read_settings([each for each in arguments if each.startswith("-")], {}, needs_repository=False)
         else:
@@ -290,7 +295,8 @@ def known(text: str) -> bool:
     if text.startswith("rate("):
         return set(re.findall(r"\b(?:nv|trident|flask)_\w+", text)) <= metrics
     if text.startswith("--"):
-        return is_option(text)
+        measuring = {each.flag for each in (*bench_command.ACCEPTED, *tune_command.ACCEPTED)}
+        return text.removeprefix("--") in measuring or is_option(text)
     if text.startswith("thread plan: "):
         return text == f"thread plan: {plan_threads(8, 2)}"
     if text.startswith("trt_"):

@@ -1,0 +1,44 @@
+"""`trident tune`: real trials of a copy of the model, and files with their reasons."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.project import ROOT
+from trident.app.cli import main
+from trident.core.config.parse import parse_model_config
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_configuration_is_written_with_reasons_and_the_model_is_untouched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    repository = ROOT / "deploy" / "models"
+    before = {file: file.read_bytes() for file in (repository / "digits").rglob("*") if file.is_file()}
+    output = tmp_path / "tuned"
+
+    given = ["--p99=5s", "--budget=1s", "--throughput=5", f"--repository={repository}", f"--output={output}"]
+    assert main(["tune", "digits", *given]) == 0
+
+    text = (output / "config.pbtxt").read_text()
+    assert re.search(r"^# Target: p99 within 5000 ms at 5 requests/s", text, re.MULTILINE)
+    assert re.search(r"^# As it was: [\d,.]+/s, p99 [\d.]+ ms\.", text, re.MULTILINE)
+    assert parse_model_config(text, "config.pbtxt").name == "digits"
+    trials = json.loads((output / "tune.json").read_text())["trials"]
+    assert trials
+    assert all(level["errors"] == 0 for trial in trials for level in trial["levels"])
+    assert "<svg" in (output / "tune.html").read_text()
+    assert "At 5 requests/s, sent as independent callers do:" in capsys.readouterr().out
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_what_is_missing_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["tune", "absent", f"--repository={tmp_path}", "--p99=20ms"]) == 1
+    assert "is no folder of a model" in capsys.readouterr().err
+    assert main(["tune", "absent", f"--repository={tmp_path}", "--p99=20"]) == 1
+    assert "expected a duration as 20ms" in capsys.readouterr().err
