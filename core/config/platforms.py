@@ -5,6 +5,7 @@ Source: docs/spec/repository.md section 1.2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -17,6 +18,10 @@ TEXT = "text"
 GENAI = "genai"
 # What a folder of the Hugging Face Hub has beside its ONNX model: `model.onnx`, or others in a folder `onnx`.
 _HUB_FILES = frozenset({"config.json", "tokenizer.json"})
+# In the order in which the backend `text` looks for them. Weights outside of a graph lie beside it, as model.onnx_data.
+_TEXT_GRAPHS = ("model.onnx", "onnx/model.onnx")
+_OTHER_WEIGHTS = re.compile(r"(pytorch_|tf_|flax_|rust_)?model[^/]*\.(bin|safetensors|h5|msgpack|ot)|openvino/.*")
+_CONFIGURATION = "config.pbtxt"
 _HUB_GRAPHS = frozenset({"model.onnx", "onnx"})
 # What the model builder of ONNX Runtime GenAI writes beside the graph of a model that generates text.
 _GENAI_FILE = "genai_config.json"
@@ -102,6 +107,22 @@ def fill_platform(config: ModelConfig, files: Collection[str]) -> None:
 def is_hub_folder(files: Collection[str]) -> bool:
     """Whether a folder with these names is a model as it comes from the Hugging Face Hub, without code of its own."""
     return bool(_hub_backend(files))
+
+
+def unused_in_hub_folder(files: Collection[str]) -> frozenset[str]:
+    """Which of the paths of a folder of the Hub the backend `text` has no use for; none of any other folder.
+
+    Those are the weights of other frameworks, and the other variants of the graph. With a configuration, which may name
+    any file, all are used.
+    """
+    if _CONFIGURATION in files or _hub_backend({file.partition("/")[0] for file in files}) != TEXT:
+        return frozenset()
+    graph = next((graph for graph in _TEXT_GRAPHS if graph in files), "")
+    return frozenset(
+        path
+        for path in files
+        if (graph and ".onnx" in path and not path.startswith(graph)) or _OTHER_WEIGHTS.fullmatch(path)
+    )
 
 
 def _hub_backend(files: Collection[str]) -> str:

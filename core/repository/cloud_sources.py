@@ -12,6 +12,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from trident.core.config.platforms import unused_in_hub_folder
 from trident.core.errors import RepositoryUnavailable
 from trident.core.repository.cache import ModelCache, Snapshot
 from trident.core.repository.download import Downloader
@@ -114,7 +115,8 @@ class ObjectStoreSource:
         problem = f"'{model}' has {problem}" if problem else paths_problem([file.path for file in files])
         if problem:
             raise RepositoryUnavailable(f"model '{model}' in {self.location} cannot be stored: {problem}", model=model)
-        wanted = [file for file in files if _version_of(file.path) in (None, version)]
+        unused = unused_in_hub_folder({file.path for file in files})
+        wanted = [file for file in files if _version_of(file.path) in (None, version) and file.path not in unused]
         snapshot = self._downloader.fetch(self._store, model, version, self._stored(model, wanted))
         return Fetched(ModelDirectory(model, snapshot.path, _folders(files)), snapshot.release)
 

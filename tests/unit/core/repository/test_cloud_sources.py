@@ -198,3 +198,16 @@ def test_missing_prefix_is_an_error_if_the_folder_above_is_refused(tmp_path: Pat
     source = ObjectStoreSource(MemoryStore({}, location="s3://bucket/modles"), downloader(tmp_path), above)
     with pytest.raises(RepositoryUnavailable, match=r"^there is nothing in s3://bucket/modles$"):
         source.check_exists()
+
+
+HUB = ("config.json", "tokenizer.json", "1_Pooling/config.json", "onnx/model.onnx", "onnx/model.onnx_data")
+UNUSED = ("pytorch_model.bin", "model-00001-of-00002.safetensors", "onnx/model_quantized.onnx", "openvino/a.xml")
+
+
+@pytest.mark.parametrize("more", [(), ("config.pbtxt",), ("model.py",)], ids=["as it is", "configured", "in Python"])
+def test_files_that_a_folder_of_the_hub_does_not_serve_with_are_not_downloaded(
+    tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    store = MemoryStore({f"hub/{name}": name.encode() for name in (*HUB, *UNUSED, *more)})
+    found = on_disk(fetch(ObjectStoreSource(store, downloader(tmp_path)), "hub", 1))
+    assert found == sorted((*HUB, *more, *(UNUSED if more else ())))
